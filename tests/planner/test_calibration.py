@@ -20,10 +20,10 @@ TRACES = Path(__file__).parents[2] / "traces"
 
 @pytest.mark.parametrize(("run", "bound"), [("recorded-1f1b", 0.1), ("recorded-interleaved", 0.1)])
 def test_a_paced_pipeline_is_predicted_from_its_own_efficiency(run: str, bound: float, tmp_path: Path) -> None:
-    found = calibrate(open_run(TRACES / run, cache_dir=tmp_path).tables)
-    assert found.configuration.pp == 4
-    assert 0 < found.cluster.efficiency < 1
-    assert abs(found.error_fraction) < bound
+    calibration = calibrate(open_run(TRACES / run, cache_dir=tmp_path).tables)
+    assert calibration.configuration.pp == 4
+    assert 0 < calibration.cluster.efficiency < 1
+    assert abs(calibration.error_fraction) < bound
 
 
 SHARDED = ("recorded-zero0", "recorded-zero1", "recorded-zero3-prefetch")
@@ -43,14 +43,14 @@ def test_a_run_predicts_its_neighbours_of_another_zero_stage(
     of_sharding: dict[str, Calibration], taught_by: str, neighbour: str
 ) -> None:
     teacher, other = of_sharding[taught_by], of_sharding[neighbour]
-    found = predict(teacher.model, other.configuration, teacher.cluster, profile=teacher.profile)
-    assert found.step_ns == pytest.approx(other.measured_step_ns, rel=0.1)
+    prediction = predict(teacher.model, other.configuration, teacher.cluster, profile=teacher.profile)
+    assert prediction.step_ns == pytest.approx(other.measured_step_ns, rel=0.1)
 
 
 def test_links_of_gloo_are_learnt_from_their_own_calls(of_sharding: dict[str, Calibration]) -> None:
     """Recorded over links of 25 Mbit/s: what a ring reaches of them, whatever kind of call it carries."""
-    for each in of_sharding.values():
-        reached = each.profile.data_share * machine_of(each.cluster).link_rate * (1 - FEW_MEMBERS / 4**2)
+    for calibration in of_sharding.values():
+        reached = calibration.profile.data_share * machine_of(calibration.cluster).link_rate * (1 - FEW_MEMBERS / 4**2)
         assert reached == pytest.approx(25e6 / 8, rel=0.25)
 
 
@@ -60,8 +60,8 @@ def test_a_run_without_prefetch_teaches_that_compute_hides_no_gather(of_sharding
 
 
 def test_all_axes_are_read_off_the_manifest(tmp_path: Path) -> None:
-    found = calibrate(open_run(TRACES / "recorded-5d", cache_dir=tmp_path).tables)
-    assert found.configuration.degrees() == {"dp": 2, "cp": 2, "tp": 2, "pp": 2, "ep": 2}
+    calibration = calibrate(open_run(TRACES / "recorded-5d", cache_dir=tmp_path).tables)
+    assert calibration.configuration.degrees() == {"dp": 2, "cp": 2, "tp": 2, "pp": 2, "ep": 2}
 
 
 def test_devices_hold_what_their_driver_says(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_devices_hold_what_their_driver_says(tmp_path: Path) -> None:
             size = 16_945_709_056 if path.name.startswith("rank2") else 34_089_730_048
             content["deviceProperties"] = [{"id": 0, "name": "a board", "totalGlobalMem": size}]
         (folder / path.name.removesuffix(".gz")).write_text(json.dumps(content))
-    found = calibrate(open_run(folder, cache_dir=tmp_path / "cache").tables)
-    assert found.cluster.memory_bytes == 16_945_709_056
+    calibration = calibrate(open_run(folder, cache_dir=tmp_path / "cache").tables)
+    assert calibration.cluster.memory_bytes == 16_945_709_056
 
 
 def test_a_run_that_says_nothing_of_its_model_is_refused(tmp_path: Path) -> None:

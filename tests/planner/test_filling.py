@@ -42,11 +42,11 @@ def by_hand(schedule: str, micro_batches: int) -> tuple[float, float]:
 
 def planned(schedule: str, micro_batches: int, *, simulates: bool) -> float:
     """Return the same values from the planner."""
-    each = Configuration(pp=4, micro_batches=micro_batches, schedule=schedule, chunks=EACH[schedule])
-    c = cases(each, model=MODEL)
+    configuration = Configuration(pp=4, micro_batches=micro_batches, schedule=schedule, chunks=EACH[schedule])
+    c = cases(configuration, model=MODEL)
     _, most = by_hand(schedule, micro_batches)
-    whole = LAYERS * sum(OF_LAYER.values()) + sum(OF_HEAD.values())
-    closed = filling.closed(c, WORK, most, whole)
+    model_ns = LAYERS * sum(OF_LAYER.values()) + sum(OF_HEAD.values())
+    closed = filling.closed(c, WORK, most, model_ns)
     return float(np.ravel(filling.simulated(c, WORK, most, closed) if simulates else closed)[0])
 
 
@@ -72,14 +72,14 @@ def test_weight_gradients_that_are_short_fill_less_of_the_bubble() -> None:
     """Long sequences make attention's core long, which has no weights."""
 
     def bubble(sequence: int) -> float:
-        each = Configuration(pp=4, micro_batches=8, schedule="zb-h1")
-        found = predict(replace(LLAMA_8B, sequence=sequence), each, MACHINE, profile=PLAIN_TRAINER)
-        return found.bubble_fraction
+        configuration = Configuration(pp=4, micro_batches=8, schedule="zb-h1")
+        prediction = predict(replace(LLAMA_8B, sequence=sequence), configuration, MACHINE, profile=PLAIN_TRAINER)
+        return prediction.bubble_fraction
 
     assert bubble(65536) > 1.2 * bubble(2048)
 
 
 def test_the_last_stage_of_a_v_lies_on_the_first_rank() -> None:
     """It has the embedding and the head, and the other ranks none of the two."""
-    found = stages_of(cases(Configuration(pp=4, micro_batches=8, schedule="zbv", chunks=2), model=MODEL))
-    assert (found.embedding[:, 0].tolist(), found.head[:, 0].tolist()) == ([True, False, False], [True, False, False])
+    stages = stages_of(cases(Configuration(pp=4, micro_batches=8, schedule="zbv", chunks=2), model=MODEL))
+    assert (stages.embedding[:, 0].tolist(), stages.head[:, 0].tolist()) == ([True, False, False], [True, False, False])

@@ -43,13 +43,13 @@ def test_our_trainer_settles_on_the_planned_configuration(configuration: Configu
 
 def test_our_trainers_models_are_those_it_has() -> None:
     shape = pytest.importorskip("trainer.configuration.shape")
-    found = {name: (s.hidden, s.heads, s.kv_heads, s.ffn, s.vocab) for name, s in shape.PRESETS.items()}
-    assert found == PRESETS
+    sizes = {name: (s.hidden, s.heads, s.kv_heads, s.ffn, s.vocab) for name, s in shape.PRESETS.items()}
+    assert sizes == PRESETS
 
 
 def test_torchtitan() -> None:
-    each = replace(EACH, zero=3, recompute=Recompute.SELECTIVE)
-    text = command("torchtitan", model_named("Llama-3-8B", 8192), each)
+    configuration = replace(EACH, zero=3, recompute=Recompute.SELECTIVE)
+    text = command("torchtitan", model_named("Llama-3-8B", 8192), configuration)
     assert "--module llama3 --config llama3_8b" in text
     assert "--parallelism.data_parallel_shard_degree 4" in text
     assert "--parallelism.pipeline_parallel_schedule Interleaved1F1B" in text
@@ -70,11 +70,13 @@ def test_megatron() -> None:
 def test_embedding_and_head_count_as_layers_where_only_then_stages_are_even() -> None:
     """The way Llama-3-405B is run: 126 layers, the embedding and the head on 64 stages of two."""
     model = model_named("Llama-3-405B", 8192)
-    each = Configuration(tp=8, cp=2, pp=8, chunks=8, schedule="interleaved", micro_batches=64, zero=1)
+    configuration = Configuration(tp=8, cp=2, pp=8, chunks=8, schedule="interleaved", micro_batches=64, zero=1)
     words = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
-    assert words in command("megatron", model, each)
-    assert words not in command("megatron", model, replace(each, chunks=9, pp=7, micro_batches=63))
-    assert command_or_reason("usp-prof", LLAMA_8B, replace(each, cp=1, micro_batch=1)).startswith("# usp-prof cannot")
+    assert words in command("megatron", model, configuration)
+    assert words not in command("megatron", model, replace(configuration, chunks=9, pp=7, micro_batches=63))
+    assert command_or_reason("usp-prof", LLAMA_8B, replace(configuration, cp=1, micro_batch=1)).startswith(
+        "# usp-prof cannot"
+    )
 
 
 def test_megatrons_zero_3_is_its_own_fsdp_without_a_pipeline() -> None:
@@ -115,12 +117,12 @@ def test_a_model_that_is_no_preset_of_ours_is_refused() -> None:
 
 def test_layers_to_recompute_and_an_offloaded_optimizer_reach_megatron() -> None:
     full = replace(EACH, recompute=Recompute.FULL)
-    for each, method in (
+    for granularity, method in (
         (full, "uniform --recompute-num-layers 1"),
         (replace(full, recompute_layers=3), "block --recompute-num-layers 3"),
         (replace(full, recompute_group=4), "uniform --recompute-num-layers 4"),
     ):
-        assert f"--recompute-granularity full --recompute-method {method}" in command("megatron", LLAMA_8B, each)
+        assert f"--recompute-granularity full --recompute-method {method}" in command("megatron", LLAMA_8B, granularity)
     alone = command("megatron", LLAMA_8B, Configuration(offload=Offload.OPTIMIZER))
     assert "--use-distributed-optimizer --optimizer-cpu-offload --optimizer-offload-fraction 1.0" in alone
 
@@ -168,8 +170,8 @@ TORCHTITAN_OPTIONS = {
     ],
 )
 def test_torchtitans_words_are_options_of_its_parser(configuration: Configuration) -> None:
-    each = replace(configuration, recompute=Recompute.SELECTIVE)
-    words = shlex.split(command("torchtitan", model_named("Llama-3-8B", 8192), each))
+    plan = replace(configuration, recompute=Recompute.SELECTIVE)
+    words = shlex.split(command("torchtitan", model_named("Llama-3-8B", 8192), plan))
     after = words[words.index("torchtitan.train") + 1 :]
     # The only option without a value: predictions assume compiled layers.
     after.remove("--compile.enable")

@@ -44,9 +44,9 @@ def weights_of_rank(c: Cases, stages: Stages, rank: int, ranks: int) -> messages
     return messages.of_rank(c, stages.layers[place], stages.embedding[place], stages.head[place])
 
 
-def total(sent: dict[str, dict[str, int]], of: str, operation: str) -> int:
+def total(sent: dict[str, dict[str, int]], collective: str, operation: str) -> int:
     """Return the calls or bytes of an operation; 0 if it was not sent."""
-    return sent[operation][of] if operation in sent else 0
+    return sent[operation][collective] if operation in sent else 0
 
 
 @pytest.mark.parametrize("row", RECORDED, ids=[row["options"] for row in RECORDED])
@@ -119,9 +119,9 @@ def test_messages_a_step_by_trainer_stage_accumulation_and_pipeline(
     configuration = Configuration(dp=4, pp=pp, zero=zero, micro_batches=micro_batches)
     often = messages.times_a_step(cases(configuration, profile=PROFILES[trainer]))
     table = TABLE | IN_PIPELINE if pp > 1 else TABLE
-    found = (often.forward_gathers + often.backward_gathers, often.end_gathers, often.sums)
-    for times, (fixed, each) in zip(found, table[trainer, zero], strict=True):
-        assert float(times[0]) == fixed + each * micro_batches
+    counts = (often.forward_gathers + often.backward_gathers, often.end_gathers, often.sums)
+    for times, (fixed, per_micro_batch) in zip(counts, table[trainer, zero], strict=True):
+        assert float(times[0]) == fixed + per_micro_batch * micro_batches
 
 
 class Counted(TorchDispatchMode):

@@ -40,12 +40,12 @@ def configurations(draw: st.DrawFn, **fixed: object) -> Configuration:
 
 def legal(model: str, *configurations: Configuration) -> None:
     """Leave out what breaks a rule."""
-    assume(not any(broken_rule(MODELS[model], each) for each in configurations))
+    assume(not any(broken_rule(MODELS[model], configuration) for configuration in configurations))
 
 
-def steps(model: str, trainer: str, *each: Configuration, cluster: Cluster = MACHINE) -> Step:
+def steps(model: str, trainer: str, *plans: Configuration, cluster: Cluster = MACHINE) -> Step:
     """Predict the steps of several configurations."""
-    return step(cases(*each, model=MODELS[model], cluster=cluster, profile=PROFILES[trainer]))
+    return step(cases(*plans, model=MODELS[model], cluster=cluster, profile=PROFILES[trainer]))
 
 
 def longer_or_equal(first: float, second: float) -> bool:
@@ -56,63 +56,63 @@ def longer_or_equal(first: float, second: float) -> bool:
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(), st.sampled_from(FASTER))
 def test_a_faster_part_of_the_machine_is_never_slower(
-    model: str, trainer: str, each: Configuration, change: tuple[str, float]
+    model: str, trainer: str, configuration: Configuration, change: tuple[str, float]
 ) -> None:
-    legal(model, each)
+    legal(model, configuration)
     name, factor = change
     faster = replace(MACHINE, **{name: getattr(MACHINE, name) * factor})
-    before, after = (steps(model, trainer, each, cluster=cluster).seconds[0] for cluster in (MACHINE, faster))
+    before, after = (steps(model, trainer, configuration, cluster=cluster).seconds[0] for cluster in (MACHINE, faster))
     # Faster compute hides a little less of concurrent messages.
     assert longer_or_equal(before, after * 0.999)
 
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations())
-def test_more_ranks_of_dp_never_communicate_less(model: str, trainer: str, each: Configuration) -> None:
+def test_more_ranks_of_dp_never_communicate_less(model: str, trainer: str, configuration: Configuration) -> None:
     """Each rank keeps its work: the batch grows with dp."""
-    more = replace(each, dp=2 * each.dp)
-    legal(model, each, more)
-    exposed = steps(model, trainer, each, more).exposed["dp"]
+    more = replace(configuration, dp=2 * configuration.dp)
+    legal(model, configuration, more)
+    exposed = steps(model, trainer, configuration, more).exposed["dp"]
     assert longer_or_equal(exposed[1], exposed[0])
 
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(zero=1))
-def test_zero_3_never_sends_less_than_zero_1(model: str, trainer: str, each: Configuration) -> None:
+def test_zero_3_never_sends_less_than_zero_1(model: str, trainer: str, configuration: Configuration) -> None:
     """ZeRO-3 also reduces gradients and gathers weights in every micro-batch. If nothing hides them, all are exposed.
 
     The exposed part may be smaller, because it overlaps with compute, while ZeRO-1's gather follows the optimizer.
     """
     # One message a layer or one a bucket: how often latency is paid is another matter.
     profile = replace(PROFILES[trainer], data_overlap=0.0, gather_overlap=0.0, gather_exposed=1.0, data_latency=0.0)
-    sharded = replace(each, zero=3)
-    legal(model, each, sharded)
-    exposed = step(cases(each, sharded, model=MODELS[model], profile=profile)).exposed["dp"]
+    sharded = replace(configuration, zero=3)
+    legal(model, configuration, sharded)
+    exposed = step(cases(configuration, sharded, model=MODELS[model], profile=profile)).exposed["dp"]
     assert longer_or_equal(exposed[1], exposed[0])
 
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(zero=1))
-def test_zero_2_sums_the_gradients_of_every_micro_batch(model: str, trainer: str, each: Configuration) -> None:
+def test_zero_2_sums_the_gradients_of_every_micro_batch(model: str, trainer: str, configuration: Configuration) -> None:
     """In buckets it keeps a shard of the sums alone: gradients cannot wait for the last micro-batch, as ZeRO-1's do."""
-    sharded = replace(each, zero=2)
-    legal(model, each, sharded)
+    sharded = replace(configuration, zero=2)
+    legal(model, configuration, sharded)
     in_buckets = replace(PROFILES[trainer], sums_once=0, layer_by_layer=0, is_fsdp2=0)
     alone = replace(in_buckets, data_overlap=0.0, gather_exposed=0.0, gathers_beside=0)
-    once, always = step(cases(each, sharded, model=MODELS[model], profile=alone)).exposed["dp"]
-    assert always == pytest.approx(once * each.micro_batches)
-    usual, summed = step(cases(each, sharded, model=MODELS[model], profile=in_buckets)).exposed["dp"]
+    once, always = step(cases(configuration, sharded, model=MODELS[model], profile=alone)).exposed["dp"]
+    assert always == pytest.approx(once * configuration.micro_batches)
+    usual, summed = step(cases(configuration, sharded, model=MODELS[model], profile=in_buckets)).exposed["dp"]
     assert longer_or_equal(summed, usual)
 
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(zero=3))
-def test_slower_compute_never_shows_more_of_zero_3(model: str, trainer: str, each: Configuration) -> None:
+def test_slower_compute_never_shows_more_of_zero_3(model: str, trainer: str, configuration: Configuration) -> None:
     """Longer compute hides more of concurrent messages."""
-    legal(model, each)
+    legal(model, configuration)
     profile = PROFILES[trainer]
     quick, slow = (
-        step(cases(each, model=MODELS[model], profile=replace(profile, work_scale=scale))).exposed["dp"][0]
+        step(cases(configuration, model=MODELS[model], profile=replace(profile, work_scale=scale))).exposed["dp"][0]
         for scale in (1.0, 2.0)
     )
     assert longer_or_equal(quick, slow)
@@ -120,18 +120,20 @@ def test_slower_compute_never_shows_more_of_zero_3(model: str, trainer: str, eac
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(zero=3))
-def test_hybrid_sharding_still_sums_over_its_replicas(model: str, trainer: str, each: Configuration) -> None:
+def test_hybrid_sharding_still_sums_over_its_replicas(model: str, trainer: str, configuration: Configuration) -> None:
     """Whole replicas of one device gather nothing; gradients are summed over all of them as under ZeRO-0."""
-    assume(each.dp > 1)
-    hybrid = replace(each, replicas=each.dp * each.cp)
-    legal(model, each, hybrid)
+    assume(configuration.dp > 1)
+    hybrid = replace(configuration, replicas=configuration.dp * configuration.cp)
+    legal(model, configuration, hybrid)
     assert steps(model, trainer, hybrid).exposed["dp"][0] > 0
 
 
 @settings(max_examples=50)
 @given(MODEL, configurations())
-def test_sharding_more_never_needs_more_memory_but_for_what_is_gathered(model: str, each: Configuration) -> None:
-    stages = [replace(each, zero=zero) for zero in (0, 1, 2, 3)]
+def test_sharding_more_never_needs_more_memory_but_for_what_is_gathered(
+    model: str, configuration: Configuration
+) -> None:
+    stages = [replace(configuration, zero=zero) for zero in (0, 1, 2, 3)]
     legal(model, *stages)
     parts = memory.fullest(memory.of_stages(cases(*stages, model=MODELS[model])))
     needs = memory.total(parts) - parts["gathered_bytes"]
@@ -140,35 +142,35 @@ def test_sharding_more_never_needs_more_memory_but_for_what_is_gathered(model: s
 
 @settings(max_examples=50)
 @given(TRAINER, configurations(cp=1, pp=1))
-def test_context_parallelism_costs_what_data_parallelism_does_not(trainer: str, each: Configuration) -> None:
+def test_context_parallelism_costs_what_data_parallelism_does_not(trainer: str, configuration: Configuration) -> None:
     """Half of dp's ranks become ranks of cp that share each sequence; the batch stays."""
-    assume(each.dp > 1)
-    ring = replace(each, dp=each.dp // 2, cp=2, micro_batches=2 * each.micro_batches)
-    legal("Llama-3-8B", each, ring)
-    found = steps("Llama-3-8B", trainer, each, ring)
-    assert longer_or_equal(found.seconds[1], found.seconds[0])
+    assume(configuration.dp > 1)
+    ring = replace(configuration, dp=configuration.dp // 2, cp=2, micro_batches=2 * configuration.micro_batches)
+    legal("Llama-3-8B", configuration, ring)
+    times = steps("Llama-3-8B", trainer, configuration, ring)
+    assert longer_or_equal(times.seconds[1], times.seconds[0])
 
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations())
 def test_tensor_parallelism_across_nodes_exposes_more_than_inside(
-    model: str, trainer: str, each: Configuration
+    model: str, trainer: str, configuration: Configuration
 ) -> None:
-    assume(each.tp > 1)
-    legal(model, each)
+    assume(configuration.tp > 1)
+    legal(model, configuration)
     inside, across = (
-        steps(model, trainer, each, cluster=replace(MACHINE, devices_per_node=node)).exposed["tp"][0]
-        for node in (each.tp, 1)
+        steps(model, trainer, configuration, cluster=replace(MACHINE, devices_per_node=node)).exposed["tp"][0]
+        for node in (configuration.tp, 1)
     )
     assert across > inside
 
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(recompute=Recompute.NONE))
-def test_recomputation_costs_time_and_saves_memory(model: str, trainer: str, each: Configuration) -> None:
+def test_recomputation_costs_time_and_saves_memory(model: str, trainer: str, configuration: Configuration) -> None:
     # A stalled send outweighs all of it, and full memory is what makes it likely.
     calm = replace(PROFILES[trainer], stall=0.0)
-    kinds = [replace(each, recompute=kind) for kind in (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)]
+    kinds = [replace(configuration, recompute=kind) for kind in (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)]
     legal(model, *kinds)
     c = cases(*kinds, model=MODELS[model], profile=calm)
     activations = memory.fullest(memory.of_stages(c))["activation_bytes"]
@@ -184,21 +186,28 @@ def test_twice_the_rows_are_never_faster_in_many_narrow_experts(
     trainer: str, tp: int, cp: int, sequence_parallel: bool
 ) -> None:
     """Padding to whole tiles was counted once more for each wave, so that few rows an expert took longer."""
-    each = Configuration(tp=tp, cp=cp, micro_batches=4, sequence_parallel=sequence_parallel)
-    c = cases(each, replace(each, micro_batch=2), model=NARROW, profile=PROFILES[trainer])
+    configuration = Configuration(tp=tp, cp=cp, micro_batches=4, sequence_parallel=sequence_parallel)
+    c = cases(configuration, replace(configuration, micro_batch=2), model=NARROW, profile=PROFILES[trainer])
     seconds = step(c).seconds
     assert longer_or_equal(seconds[1], seconds[0])
 
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations())
-def test_attention_that_is_not_fused_is_never_faster_nor_leaner(model: str, trainer: str, each: Configuration) -> None:
-    legal(model, each)
+def test_attention_that_is_not_fused_is_never_faster_nor_leaner(
+    model: str, trainer: str, configuration: Configuration
+) -> None:
+    legal(model, configuration)
     # nanotron has no rows without a fused kernel: its constants of them are the defaults.
     profile = replace(
         PROFILES[trainer], unfused_scale=max(PROFILES[trainer].rest_scale, PROFILES[trainer].unfused_scale)
     )
-    c = cases(each, replace(each, fused_attention=False), model=MODELS[model], profile=replace(profile, stall=0.0))
+    c = cases(
+        configuration,
+        replace(configuration, fused_attention=False),
+        model=MODELS[model],
+        profile=replace(profile, stall=0.0),
+    )
     fused, unfused = step(c).compute
     assert longer_or_equal(unfused, fused)
     activations = memory.fullest(memory.of_stages(c))["activation_bytes"]
@@ -207,47 +216,47 @@ def test_attention_that_is_not_fused_is_never_faster_nor_leaner(model: str, trai
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations())
-def test_every_part_is_finite_and_none_is_negative(model: str, trainer: str, each: Configuration) -> None:
-    legal(model, each)
-    found = steps(model, trainer, each)
-    parts = [found.compute, found.bubble, found.optimizer, found.fixed, *found.exposed.values()]
+def test_every_part_is_finite_and_none_is_negative(model: str, trainer: str, configuration: Configuration) -> None:
+    legal(model, configuration)
+    times = steps(model, trainer, configuration)
+    parts = [times.compute, times.bubble, times.optimizer, times.fixed, *times.exposed.values()]
     assert all(np.isfinite(part).all() and (part >= 0).all() for part in parts)
-    assert sum(float(part[0]) for part in parts) == pytest.approx(float(found.seconds[0]))
+    assert sum(float(part[0]) for part in parts) == pytest.approx(float(times.seconds[0]))
 
 
 def test_a_step_has_no_part_that_is_not_checked_above() -> None:
-    known = {"seconds", "compute", "exposed", "bubble", "optimizer", "fixed", "stall_chance", "stall"}
-    assert {field.name for field in fields(Step)} == known
+    checked = {"seconds", "compute", "exposed", "bubble", "optimizer", "fixed", "stall_chance", "stall"}
+    assert {field.name for field in fields(Step)} == checked
 
 
 @settings(max_examples=50)
 @given(TRAINER, configurations(zero=1))
-def test_shards_of_one_device_send_as_much_as_whole_replicas(trainer: str, each: Configuration) -> None:
+def test_shards_of_one_device_send_as_much_as_whole_replicas(trainer: str, configuration: Configuration) -> None:
     """Nothing is sharded where every rank is a replica: its experts' gradients are summed, too, as under ZeRO-0."""
-    assume(each.dp * each.cp > 1)
-    replicated = replace(each, replicas=each.dp * each.cp)
-    whole = replace(each, zero=0)
-    legal("experts", replicated, whole)
-    exposed = steps("experts", trainer, replicated, whole).exposed["dp"]
+    assume(configuration.dp * configuration.cp > 1)
+    replicated = replace(configuration, replicas=configuration.dp * configuration.cp)
+    unsharded = replace(configuration, zero=0)
+    legal("experts", replicated, unsharded)
+    exposed = steps("experts", trainer, replicated, unsharded).exposed["dp"]
     assert exposed[0] == pytest.approx(exposed[1])
 
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations())
-def test_smaller_nodes_are_never_faster(model: str, trainer: str, each: Configuration) -> None:
-    legal(model, each)
+def test_smaller_nodes_are_never_faster(model: str, trainer: str, configuration: Configuration) -> None:
+    legal(model, configuration)
     nodes = [replace(MACHINE, devices_per_node=node) for node in (8, 4, 2, 1)]
-    seconds = [steps(model, trainer, each, cluster=node).seconds[0] for node in nodes]
+    seconds = [steps(model, trainer, configuration, cluster=node).seconds[0] for node in nodes]
     # Slower messages of tp make backward longer, which hides a little more of the gradients.
     assert all(longer_or_equal(after, before * 0.999) for before, after in pairwise(seconds))
 
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations())
-def test_more_ranks_of_dp_never_need_more_memory(model: str, trainer: str, each: Configuration) -> None:
-    more = replace(each, dp=2 * each.dp)
-    legal(model, each, more)
-    c = cases(each, more, model=MODELS[model], profile=PROFILES[trainer])
+def test_more_ranks_of_dp_never_need_more_memory(model: str, trainer: str, configuration: Configuration) -> None:
+    more = replace(configuration, dp=2 * configuration.dp)
+    legal(model, configuration, more)
+    c = cases(configuration, more, model=MODELS[model], profile=PROFILES[trainer])
     before, after = memory.total(memory.fullest(memory.of_stages(c)))
     assert longer_or_equal(before, after)
 
@@ -255,15 +264,16 @@ def test_more_ranks_of_dp_never_need_more_memory(model: str, trainer: str, each:
 @settings(max_examples=50)
 @given(TRAINER, configurations())
 def test_one_expert_that_every_token_takes_needs_the_memory_of_a_dense_block_and_its_copies(
-    trainer: str, each: Configuration
+    trainer: str, configuration: Configuration
 ) -> None:
     """Weights, gradients and optimizer are those of the dense block, but for the router's one row."""
-    one = replace(EXPERTS, experts=1, experts_per_token=1)
+    single_expert = replace(EXPERTS, experts=1, experts_per_token=1)
     dense = replace(EXPERTS, experts=0, experts_per_token=0, expert_ffn_hidden=0)
-    assume(not broken_rule(one, each) and not broken_rule(dense, each))
+    assume(not broken_rule(single_expert, configuration) and not broken_rule(dense, configuration))
     profile = PROFILES[trainer]
     mixed, plain = (
-        memory.fullest(memory.of_stages(cases(each, model=model, profile=profile))) for model in (one, dense)
+        memory.fullest(memory.of_stages(cases(configuration, model=model, profile=profile)))
+        for model in (single_expert, dense)
     )
     for part in ("parameter_bytes", "gradient_bytes", "optimizer_bytes"):
         assert mixed[part][0] == pytest.approx(plain[part][0], rel=2e-3)
@@ -271,9 +281,14 @@ def test_one_expert_that_every_token_takes_needs_the_memory_of_a_dense_block_and
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations())
-def test_an_axis_of_one_rank_sends_nothing(model: str, trainer: str, each: Configuration) -> None:
-    legal(model, each)
-    found = steps(model, trainer, each)
-    alone = {"tp": each.tp, "cp": each.cp, "ep": each.ep, "dp": each.dp * each.cp}
-    assert all(found.exposed[axis][0] == 0 for axis, ranks in alone.items() if ranks == 1)
-    assert each.pp > 1 or found.bubble[0] == 0
+def test_an_axis_of_one_rank_sends_nothing(model: str, trainer: str, configuration: Configuration) -> None:
+    legal(model, configuration)
+    times = steps(model, trainer, configuration)
+    alone = {
+        "tp": configuration.tp,
+        "cp": configuration.cp,
+        "ep": configuration.ep,
+        "dp": configuration.dp * configuration.cp,
+    }
+    assert all(times.exposed[axis][0] == 0 for axis, ranks in alone.items() if ranks == 1)
+    assert configuration.pp > 1 or times.bubble[0] == 0

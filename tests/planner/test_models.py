@@ -62,10 +62,10 @@ def test_every_model_has_its_source() -> None:
 @pytest.mark.parametrize("name", BY_HAND)
 def test_models_counted_by_hand(name: str) -> None:
     count = MODELS[BY_HAND[name]]
-    found, published = model_named(name, 4096), describe(count.config)
-    assert [getattr(found, field) for field in FIELDS] == [getattr(published, field) for field in FIELDS]
+    model, published = model_named(name, 4096), describe(count.config)
+    assert [getattr(model, field) for field in FIELDS] == [getattr(published, field) for field in FIELDS]
     # All but norms and biases, which are thousandths of it, is the hand's count.
-    assert billions(found) == pytest.approx((count.multiplying + count.beside + count.idle) / 1e9, rel=2e-3)
+    assert billions(model) == pytest.approx((count.multiplying + count.beside + count.idle) / 1e9, rel=2e-3)
 
 
 SIZES = {"layers": 2, "hidden": 64, "heads": 4, "ffn_hidden": 128, "vocab": 100}
@@ -112,8 +112,8 @@ def test_models_that_are_a_classs_defaults(name: str) -> None:
 
 @pytest.mark.parametrize("name", TORCHTITAN)
 def test_models_that_torchtitan_registers(name: str) -> None:
-    found = model_named(name, 4096)
-    assert (found.layers, found.hidden, found.heads, found.kv_heads, found.vocab) == TORCHTITAN[name]
+    model = model_named(name, 4096)
+    assert (model.layers, model.hidden, model.heads, model.kv_heads, model.vocab) == TORCHTITAN[name]
 
 
 COUNTED_BY_TRANSFORMERS = {
@@ -147,7 +147,7 @@ def test_models_that_transformers_builds_have_as_many_parameters(name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "omissions"),
     [
         ("llama-3-8b", []),
         ("deepseek-v3", ["its layers differ"]),
@@ -155,12 +155,12 @@ def test_models_that_transformers_builds_have_as_many_parameters(name: str) -> N
         ("deepseek-v3 with multi-token prediction", ["its layers differ", "multi-token prediction is counted in MFU"]),
     ],
 )
-def test_what_a_plan_leaves_out_of_a_model_is_said_by_name(name: str, said: list[str]) -> None:
+def test_what_a_plan_leaves_out_of_a_model_is_said_by_name(name: str, omissions: list[str]) -> None:
     count = MODELS[name]
     model = describe({**count.config, **({"mtp_layers": 1} if "multi-token" in name else {})})
     sentences = not_modelled(model)
-    assert all(any(sentence.startswith(words) for sentence in sentences) for words in said)
-    assert bool(sentences) == bool(said)
+    assert all(any(sentence.startswith(words) for sentence in sentences) for words in omissions)
+    assert bool(sentences) == bool(omissions)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -72,6 +72,6 @@ def test_no_device_reaches_more_than_its_peak(dtype: str) -> None:
     """In fp32, attention's core and the head run in fp32, too: only narrow products keep them at 16 bits."""
     precision = Precision.FP32 if dtype == "fp32" else Precision(dtype)
     for device in (device for device in DEVICES if device.peak(precision) and device.link != "ICI"):
-        found = cluster.of_device(device.name, dtype)
-        assert 0 < found.efficiency <= 1, device.name
-        assert found.core_flops <= found.peak_flops, device.name
+        machine = cluster.of_device(device.name, dtype)
+        assert 0 < machine.efficiency <= 1, device.name
+        assert machine.core_flops <= machine.peak_flops, device.name

@@ -23,9 +23,9 @@ def plain(configuration: Configuration, **rates: float) -> Prediction:
 
 
 def test_it_leaves_the_device_and_takes_eighteen_bytes_a_weight_of_the_host() -> None:
-    kept, offloaded = plain(KEPT), plain(OFFLOADED)
-    assert kept.footprint.optimizer_bytes == pytest.approx(12 * WEIGHTS, rel=0.01)
-    assert (offloaded.footprint.optimizer_bytes, kept.host_bytes) == (0, 0)
+    on_device, offloaded = plain(KEPT), plain(OFFLOADED)
+    assert on_device.footprint.optimizer_bytes == pytest.approx(12 * WEIGHTS, rel=0.01)
+    assert (offloaded.footprint.optimizer_bytes, on_device.host_bytes) == (0, 0)
     assert offloaded.host_bytes == pytest.approx(18 * WEIGHTS, rel=0.01)
 
 
@@ -41,8 +41,8 @@ def test_the_slowest_stage_decides(rates: dict[str, float], bytes_each: int, rat
 
 
 def test_our_trainer_keeps_its_fp32_shards_on_the_device_under_zero_3() -> None:
-    found = predict(LLAMA_8B, replace(OFFLOADED, zero=3), MACHINE, profile=PROFILES["usp-prof"])
-    assert found.footprint.optimizer_bytes == pytest.approx(4 * WEIGHTS, rel=0.01)
+    prediction = predict(LLAMA_8B, replace(OFFLOADED, zero=3), MACHINE, profile=PROFILES["usp-prof"])
+    assert prediction.footprint.optimizer_bytes == pytest.approx(4 * WEIGHTS, rel=0.01)
 
 
 def test_it_is_searched_where_nothing_fits_without_it() -> None:
@@ -50,12 +50,12 @@ def test_it_is_searched_where_nothing_fits_without_it() -> None:
     plans = search(tight)
     assert plans.best
     assert {plan.configuration.offload for plan in plans.best} == {Offload.OPTIMIZER}
-    assert ("offload", "none") in [(each.knob, each.value) for each in plans.barred]
+    assert ("offload", "none") in [(barred.knob, barred.value) for barred in plans.barred]
     assert not search(replace(tight, pinned={"offload": "none"})).best
     roomy = search(replace(tight, cluster=replace(MACHINE, memory_bytes=300e9)))
     assert {plan.configuration.offload for plan in roomy.best} == {Offload.NONE}
 
 
 def test_hosts_of_newer_devices_are_faster() -> None:
-    old, new, joined = (of_device(name).host_link_rate for name in ("A100", "H100", "GH200 144GB"))
-    assert old < new < joined
+    old, new, superchip = (of_device(name).host_link_rate for name in ("A100", "H100", "GH200 144GB"))
+    assert old < new < superchip

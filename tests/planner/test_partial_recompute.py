@@ -15,21 +15,21 @@ FULL = Configuration(pp=2, micro_batches=8, recompute=Recompute.FULL)
 """PLAIN has 8 layers, so that each of the two stages has 4."""
 
 
-def activations(*each: Configuration) -> list[float]:
+def activations(*configurations: Configuration) -> list[float]:
     """Return the activations of the first rank in bytes; it keeps two micro-batches."""
-    first, *_ = memory.of_stages(cases(*each))
+    first, *_ = memory.of_stages(cases(*configurations))
     return first["activation_bytes"].tolist()  # type: ignore[no-any-return]
 
 
 def test_each_layer_that_is_computed_again_keeps_its_input_alone() -> None:
-    none, one, two, three, all_of_them = activations(
+    none, one_layer, two, three, all_of_them = activations(
         replace(FULL, recompute=Recompute.NONE), *(replace(FULL, recompute_layers=count) for count in (1, 2, 3)), FULL
     )
     whole_layer = none / 4 / 2  # of one micro-batch
     its_input = 512 * 2 * 1024  # tokens, bytes, hidden
     saved = 2 * (whole_layer - its_input)
     # Beside what is kept, one layer is unfolded in backward.
-    assert [one, two, three, all_of_them] == pytest.approx(
+    assert [one_layer, two, three, all_of_them] == pytest.approx(
         [none + whole_layer - count * saved for count in (1, 2, 3, 4)]
     )
 
@@ -55,8 +55,8 @@ def test_what_is_computed_again_takes_time_by_the_layer_and_a_group_takes_none()
 
 def test_stages_of_a_rank_have_so_many_layers_each() -> None:
     looped = replace(FULL, schedule="interleaved", chunks=2, recompute_layers=1)
-    one, every = step(cases(looped, replace(looped, recompute_layers=2))).compute
-    assert one < every == pytest.approx(step(cases(replace(looped, recompute_layers=0))).compute[0])
+    one_chunk, every = step(cases(looped, replace(looped, recompute_layers=2))).compute
+    assert one_chunk < every == pytest.approx(step(cases(replace(looped, recompute_layers=0))).compute[0])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_no_stage_can_do_is_refused(configuration: Configuration, reason: s
 PINNED = {"tp": 1, "pp": 1, "dp": 8, "zero": 1, "micro_batch": 1, "cp": 1}
 
 
-def found(room: float, **more: object) -> dict[tuple[str, int, int], float]:
+def cheapest(room: float, **more: object) -> dict[tuple[str, int, int], float]:
     """Return the recomputation and the step time of the plans that fit."""
     question = Question(LLAMA_8B, replace(MACHINE, memory_bytes=room), 8, 32, pinned={**PINNED, **more})
     return {
@@ -87,18 +87,20 @@ def found(room: float, **more: object) -> dict[tuple[str, int, int], float]:
 def needed(layers: int = 0, group: int = 1, **more: object) -> float:
     """Return the memory of the same plan with this number of recomputed layers per stage, or these groups."""
     pinned = {**PINNED, **more}
-    each = Configuration(
+    configuration = Configuration(
         **pinned, micro_batches=32 // pinned["dp"], recompute=Recompute.FULL, recompute_layers=layers,
         recompute_group=group,
     )  # type: ignore[arg-type]  # fmt: skip
-    return float(np.ravel(memory.total(memory.fullest(memory.of_stages(cases(each, model=LLAMA_8B, **HABITS)))))[0])
+    return float(
+        np.ravel(memory.total(memory.fullest(memory.of_stages(cases(configuration, model=LLAMA_8B, **HABITS)))))[0]
+    )
 
 
 HABITS = {"profile": Question(LLAMA_8B, MACHINE, 8, 32).profile}
 
 
 def test_the_search_finds_the_fewest_layers_that_fit() -> None:
-    plans = found(needed(13) * 1.0001)
+    plans = cheapest(needed(13) * 1.0001)
     assert ("full", 13, 1) in plans
     assert plans["full", 13, 1] == min(plans.values())
     assert plans["full", 13, 1] < plans["full", 0, 1]
@@ -108,8 +110,8 @@ def test_the_search_finds_the_fewest_layers_that_fit() -> None:
 def test_where_all_layers_one_by_one_do_not_fit_a_group_may() -> None:
     keeps_all = {"pp": 4, "dp": 2, "schedule": "gpipe"}
     assert needed(group=2, **keeps_all) < needed(**keeps_all)
-    assert set(found(needed(group=2, **keeps_all) * 1.0001, **keeps_all)) == {("full", 0, 2)}
+    assert set(cheapest(needed(group=2, **keeps_all) * 1.0001, **keeps_all)) == {("full", 0, 2)}
 
 
 def test_pinned_layers_are_kept() -> None:
-    assert set(found(200e9, recompute_layers=3)) == {("full", 3, 1)}
+    assert set(cheapest(200e9, recompute_layers=3)) == {("full", 3, 1)}

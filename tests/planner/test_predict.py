@@ -26,41 +26,41 @@ def plain(
 
 
 def test_compute_is_above_the_flop_over_what_the_device_reaches() -> None:
-    found = plain(LLAMA_8B, Configuration(micro_batches=4))
+    prediction = plain(LLAMA_8B, Configuration(micro_batches=4))
     flop = 4 * 8192 * (6 * 7.5e9 + 6 * 32 * 4096 * 8192)
-    assert 1.0 < found.compute_ns / (flop / 0.5e15 * 1e9) < 1.5
+    assert 1.0 < prediction.compute_ns / (flop / 0.5e15 * 1e9) < 1.5
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("micro_batches", [8, 64])
 def test_an_even_pipeline_has_the_textbook_bubble(schedule: str, micro_batches: int) -> None:
-    found = plain(HEADLESS, Configuration(pp=4, micro_batches=micro_batches, schedule=schedule), FAST)
-    window = found.compute_ns + found.bubble_ns
+    prediction = plain(HEADLESS, Configuration(pp=4, micro_batches=micro_batches, schedule=schedule), FAST)
+    window = prediction.compute_ns + prediction.bubble_ns
     textbook = Schedule(schedule).traits.bubble(Shape(4, micro_batches))
-    assert found.bubble_ns / window == pytest.approx(textbook, abs=1e-2)
+    assert prediction.bubble_ns / window == pytest.approx(textbook, abs=1e-2)
 
 
 def test_more_chunks_and_split_backwards_shorten_the_bubble() -> None:
-    each = {"1f1b": 1, "interleaved": 2, "zb-h1": 1, "zbv": 2}
-    found = [
+    chunks_of = {"1f1b": 1, "interleaved": 2, "zb-h1": 1, "zbv": 2}
+    bubbles = [
         plain(HEADLESS, Configuration(pp=4, micro_batches=16, schedule=name, chunks=chunks), FAST).bubble_ns
-        for name, chunks in each.items()
+        for name, chunks in chunks_of.items()
     ]
-    assert found == sorted(found, reverse=True)
-    assert found[0] == pytest.approx(2 * found[1], rel=0.02)
+    assert bubbles == sorted(bubbles, reverse=True)
+    assert bubbles[0] == pytest.approx(2 * bubbles[1], rel=0.02)
 
 
 def test_recomputation_costs_a_third_of_compute() -> None:
-    kept = plain(HEADLESS, Configuration())
+    without = plain(HEADLESS, Configuration())
     again = plain(HEADLESS, Configuration(recompute=Recompute.FULL))
-    assert 1.25 < again.compute_ns / kept.compute_ns < 4 / 3
-    assert again.footprint.activation_bytes < kept.footprint.activation_bytes
+    assert 1.25 < again.compute_ns / without.compute_ns < 4 / 3
+    assert again.footprint.activation_bytes < without.footprint.activation_bytes
 
 
 def test_tensor_parallel_messages_are_exposed_twice_four_times_a_layer() -> None:
-    found = plain(LLAMA_8B, Configuration(tp=8, micro_batches=2))
-    one = 8 * 1e-6 + 8192 * 4096 * 2 * 7 / 8 / (400e9 * (1 - 0.92 / 64))
-    assert found.exposed_ns["tp"] == pytest.approx(8 * one * 1e9 * 32 * 2, rel=1e-6)
+    prediction = plain(LLAMA_8B, Configuration(tp=8, micro_batches=2))
+    message_s = 8 * 1e-6 + 8192 * 4096 * 2 * 7 / 8 / (400e9 * (1 - 0.92 / 64))
+    assert prediction.exposed_ns["tp"] == pytest.approx(8 * message_s * 1e9 * 32 * 2, rel=1e-6)
 
 
 def test_tensor_parallelism_across_nodes_costs_more() -> None:
@@ -111,9 +111,9 @@ def test_operations_that_are_not_fused_move_more_bytes() -> None:
 
 
 def test_context_parallelism_is_not_free() -> None:
-    whole = plain(LLAMA_8B, Configuration(dp=8, micro_batches=1))
+    replicated = plain(LLAMA_8B, Configuration(dp=8, micro_batches=1))
     ring = plain(LLAMA_8B, Configuration(cp=8, micro_batches=8))
-    assert ring.step_ns > 1.02 * whole.step_ns
+    assert ring.step_ns > 1.02 * replicated.step_ns
 
 
 def test_experts_exchange_tokens() -> None:
@@ -146,17 +146,23 @@ def test_without_a_fused_kernel_attention_passes_over_its_scores() -> None:
 )  # fmt: skip
 def test_the_parts_add_up_to_the_step(tp: int, pp: int, micro_batches: int, zero: int, trainer: str) -> None:
     configuration = Configuration(dp=2, tp=tp, pp=pp, zero=zero, micro_batches=micro_batches)
-    found = plain(PLAIN, configuration, profile=PROFILES[trainer])
-    assert 0 <= found.bubble_fraction < 1
-    assert 0 < found.mfu < 1
-    parts = found.compute_ns + sum(found.exposed_ns.values()) + found.bubble_ns + found.optimizer_ns + found.fixed_ns
-    assert parts == pytest.approx(found.step_ns)
-    assert found.step_low_ns < found.step_ns < found.step_high_ns
+    prediction = plain(PLAIN, configuration, profile=PROFILES[trainer])
+    assert 0 <= prediction.bubble_fraction < 1
+    assert 0 < prediction.mfu < 1
+    parts = (
+        prediction.compute_ns
+        + sum(prediction.exposed_ns.values())
+        + prediction.bubble_ns
+        + prediction.optimizer_ns
+        + prediction.fixed_ns
+    )
+    assert parts == pytest.approx(prediction.step_ns)
+    assert prediction.step_low_ns < prediction.step_ns < prediction.step_high_ns
 
 
 def test_compute_is_the_same_however_weights_are_gathered() -> None:
     """ZeRO-3's exposed gathers lie among the layers: they are communication, not compute."""
     slow = replace(MACHINE, link_rate=1e9)
-    whole, sharded = (plain(LLAMA_8B, Configuration(dp=8, zero=zero), slow) for zero in (1, 3))
-    assert sharded.compute_ns == pytest.approx(whole.compute_ns, rel=1e-6)
-    assert sharded.exposed_ns["dp"] > whole.exposed_ns["dp"]
+    replicated, sharded = (plain(LLAMA_8B, Configuration(dp=8, zero=zero), slow) for zero in (1, 3))
+    assert sharded.compute_ns == pytest.approx(replicated.compute_ns, rel=1e-6)
+    assert sharded.exposed_ns["dp"] > replicated.exposed_ns["dp"]

@@ -19,12 +19,12 @@ def test_a_fixed_zero_stage_is_legal_where_nothing_is_sharded() -> None:
 
 def test_all_are_legal_different_and_use_what_there_is() -> None:
     question = Question(EXPERTS, MACHINE, devices=8, batch=32)
-    found = list(configurations(question))
-    assert len(set(found)) == len(found) > 100
-    assert {each.devices for each in found} == {8}
-    assert {each.batch for each in found} == {32}
-    assert not any(broken_rule(EXPERTS, each) for each in found)
-    assert {each.ep for each in found} == {1, 2, 4, 8}
+    plans = list(configurations(question))
+    assert len(set(plans)) == len(plans) > 100
+    assert {plan.devices for plan in plans} == {8}
+    assert {plan.batch for plan in plans} == {32}
+    assert not any(broken_rule(EXPERTS, plan) for plan in plans)
+    assert {plan.ep for plan in plans} == {1, 2, 4, 8}
 
 
 def test_what_does_not_fit_is_left_out() -> None:
@@ -72,15 +72,17 @@ def test_only_what_a_trainer_can_run_is_planned_for_it(trainer: str) -> None:
     able = [plan for plan in everything.best if not refusal(trainer, NAMED, plan.configuration)]
     assert plans.best[0].step_ns <= 1.005 * min(plan.step_ns for plan in able)
     legal = configurations(question)
-    refused = [refusal(trainer, NAMED, each) for each in legal]
-    assert {each.reason: each.count for each in plans.refused} == Counter(filter(None, refused))
+    refused = [refusal(trainer, NAMED, configuration) for configuration in legal]
+    assert {refused_plans.reason: refused_plans.count for refused_plans in plans.refused} == Counter(
+        filter(None, refused)
+    )
 
 
 def test_a_model_that_a_trainer_cannot_run_is_planned_all_the_same() -> None:
     question = Question(PLAIN, MACHINE, devices=4, batch=16, trainer="torchtitan")
     plans, everything = search(question), search(replace(question, trainer=""))
     assert plans.best == everything.best
-    assert sum(each.count for each in plans.refused) == len(configurations(question))
+    assert sum(refused.count for refused in plans.refused) == len(configurations(question))
 
 
 def test_both_searches_give_the_fastest_of_all_and_of_what_the_trainer_can_run() -> None:
@@ -103,19 +105,19 @@ def test_progress_is_told() -> None:
 
 
 def test_hybrid_sharding_shards_over_more_than_one_rank_and_fewer_than_all() -> None:
-    found = configurations(Question(LLAMA_8B, MACHINE, devices=32, batch=64))
-    hybrid = [each for each in found if each.replicas > 1]
+    legal = configurations(Question(LLAMA_8B, MACHINE, devices=32, batch=64))
+    hybrid = [plan for plan in legal if plan.replicas > 1]
     assert hybrid
-    assert all(1 < each.shards < each.dp * each.cp for each in hybrid)
+    assert all(1 < plan.shards < plan.dp * plan.cp for plan in hybrid)
     alone = configurations(Question(LLAMA_8B, replace(MACHINE, devices_per_node=1), devices=8, batch=64))
-    assert not any(each.replicas > 1 for each in alone)
+    assert not any(plan.replicas > 1 for plan in alone)
 
 
 @pytest.mark.parametrize("pinned", [{"tp": 4}, {"zero": 2, "pp": 2}, {"schedule": "zb-h1"}, {"recompute": "full"}])
 def test_pinned_knobs_are_the_only_ones_tried(pinned: dict[str, object]) -> None:
-    found = configurations(Question(PLAIN, MACHINE, devices=8, batch=32, pinned=pinned))
-    assert found
-    assert all(getattr(each, name) == value for each in found for name, value in pinned.items())
+    legal = configurations(Question(PLAIN, MACHINE, devices=8, batch=32, pinned=pinned))
+    assert legal
+    assert all(getattr(plan, name) == value for plan in legal for name, value in pinned.items())
 
 
 @pytest.mark.parametrize(
@@ -139,6 +141,8 @@ def test_an_impossible_question_is_answered_by_the_nearest_that_is_legal(
     assert raised.value.hint == (f"{nearest} would do" if nearest else "choose other devices, or pin less")
     name, *values = nearest.replace("or", "").split() or [""]
     for value in map(int, values):
-        others = {other: pin for other, pin in pinned.items() if other != name}
-        legal = replace(question, batch=value) if name == "batch" else replace(question, pinned=others | {name: value})
+        other_pins = {other: pin for other, pin in pinned.items() if other != name}
+        legal = (
+            replace(question, batch=value) if name == "batch" else replace(question, pinned=other_pins | {name: value})
+        )
         assert configurations(legal)

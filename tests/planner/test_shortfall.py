@@ -18,17 +18,17 @@ def question(**pinned: object) -> Question:
 
 
 def test_each_change_fits_alone() -> None:
-    asked = question()
-    shortfall = shortfall_of(asked, search(asked).leanest_bytes)
+    impossible = question()
+    shortfall = shortfall_of(impossible, search(impossible).leanest_bytes)
     assert "--recompute full" in shortfall.changes
-    assert not search(asked).best
+    assert not search(impossible).best
     assert search(question(recompute=Recompute.FULL)).best
 
 
 def test_the_missing_bytes_are_those_above_what_can_be_filled() -> None:
-    asked = question()
-    leanest = search(asked).leanest_bytes
-    assert shortfall_of(asked, leanest).missing_bytes == pytest.approx(leanest - SMALL.room_bytes)
+    impossible = question()
+    leanest = search(impossible).leanest_bytes
+    assert shortfall_of(impossible, leanest).missing_bytes == pytest.approx(leanest - SMALL.room_bytes)
 
 
 def test_the_fewest_devices_fit_and_half_of_them_do_not() -> None:

@@ -36,15 +36,15 @@ def test_the_head_is_weighed_against_the_experts_that_a_token_meets() -> None:
 
 
 def test_the_first_rank_keeps_as_many_micro_batches_as_there_are_stages() -> None:
-    found = stages_of(cases(Configuration(pp=4, micro_batches=16), Configuration(pp=4, micro_batches=2)))
-    assert found.in_flight.tolist() == [[4, 2], [3, 2], [1, 1]]
-    assert found.layers.tolist() == [[2, 2], [2, 2], [2, 2]]
+    stages = stages_of(cases(Configuration(pp=4, micro_batches=16), Configuration(pp=4, micro_batches=2)))
+    assert stages.in_flight.tolist() == [[4, 2], [3, 2], [1, 1]]
+    assert stages.layers.tolist() == [[2, 2], [2, 2], [2, 2]]
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"])
 def test_what_is_kept_is_what_the_orders_of_the_schedule_keep(schedule: str) -> None:
     traits = Schedule(schedule).traits
     chunks = 2 if traits.usual_stages_per_rank == 2 else 1
-    found = stages_of(cases(Configuration(pp=4, micro_batches=16, schedule=schedule, chunks=chunks)))
-    kept = in_flight(Schedule(schedule), Shape(4, 16, chunks))
-    assert found.in_flight[0, 0] == pytest.approx(kept[0] / chunks, rel=0.15)
+    stages = stages_of(cases(Configuration(pp=4, micro_batches=16, schedule=schedule, chunks=chunks)))
+    micro_batches = in_flight(Schedule(schedule), Shape(4, 16, chunks))
+    assert stages.in_flight[0, 0] == pytest.approx(micro_batches[0] / chunks, rel=0.15)

@@ -33,9 +33,9 @@ def test_a_layer_is_held_up_where_the_pipeline_crosses_nodes() -> None:
 
 def test_a_held_up_layer_takes_longer_with_more_ranks_of_tp() -> None:
     """8 layers in 2 stages and 64 micro-batches: about 24 ms each with tp 8, whatever the model (sweep: 22 to 29)."""
-    found = seconds_of(*(Configuration(dp=16 // tp, tp=tp, pp=2, **MANY) for tp in (2, 4, 8)))
-    assert found == sorted(found)
-    assert 20e-3 < found[-1] / (64 + 1) / 4 < 30e-3
+    seconds = seconds_of(*(Configuration(dp=16 // tp, tp=tp, pp=2, **MANY) for tp in (2, 4, 8)))
+    assert seconds == sorted(seconds)
+    assert 20e-3 < seconds[-1] / (64 + 1) / 4 < 30e-3
 
 
 def test_a_layer_longer_than_its_launches_is_not_held_up() -> None:
@@ -47,9 +47,9 @@ def test_a_layer_longer_than_its_launches_is_not_held_up() -> None:
 
 @pytest.mark.parametrize("trainer", sorted({*PROFILES} - {"nanotron"}))
 def test_nothing_stalls_where_nobody_measured_that_it_can(trainer: str) -> None:
-    found = predict(PLAIN, Configuration(dp=16, pp=8, zero=0, micro_batches=64), H100, profile=PROFILES[trainer])
-    assert found.stall_fraction == 0
-    assert found.expected_step_ns == pytest.approx(found.step_ns)
+    prediction = predict(PLAIN, Configuration(dp=16, pp=8, zero=0, micro_batches=64), H100, profile=PROFILES[trainer])
+    assert prediction.stall_fraction == 0
+    assert prediction.expected_step_ns == pytest.approx(prediction.step_ns)
 
 
 def test_nothing_stalls_on_devices_outside_the_sweep_and_the_interval_is_wider() -> None:
@@ -68,16 +68,18 @@ def test_one_of_many_links_is_enough() -> None:
 
 def test_a_stall_that_is_likely_is_in_the_step() -> None:
     likely, unlikely = (Configuration(dp=16, pp=4, zero=zero, micro_batches=16) for zero in (0, 1))
-    found = step(cases(likely, unlikely, cluster=H100, profile=NANOTRON))
-    assert found.seconds[0] - found.running[0] == pytest.approx(found.stall[0])
-    assert found.seconds[1] == found.running[1]
-    assert found.seconds[1] < found.expected[1] < found.seconds[1] + found.stall[1]
+    times = step(cases(likely, unlikely, cluster=H100, profile=NANOTRON))
+    assert times.seconds[0] - times.running[0] == pytest.approx(times.stall[0])
+    assert times.seconds[1] == times.running[1]
+    assert times.seconds[1] < times.expected[1] < times.seconds[1] + times.stall[1]
 
 
 def test_full_memory_stalls_pipelines() -> None:
-    each = Configuration(dp=8, pp=2, zero=1, micro_batches=8)
+    configuration = Configuration(dp=8, pp=2, zero=1, micro_batches=8)
     roomy, full = (
-        step(cases(each, model=LLAMA_8B, cluster=replace(H100, memory_bytes=size), profile=NANOTRON)).stall_chance
+        step(
+            cases(configuration, model=LLAMA_8B, cluster=replace(H100, memory_bytes=size), profile=NANOTRON)
+        ).stall_chance
         for size in (1e12, 1e10)
     )
     assert float(roomy[0]) < 0.5 < float(full[0])
@@ -85,10 +87,16 @@ def test_full_memory_stalls_pipelines() -> None:
 
 def test_the_parts_still_add_up() -> None:
     for zero in (0, 1):
-        each = Configuration(dp=16, tp=2, pp=4, zero=zero, micro_batches=16)
-        found = predict(PLAIN, each, H100, profile=NANOTRON)
-        parts = (found.compute_ns, found.bubble_ns, found.optimizer_ns, found.fixed_ns, *found.exposed_ns.values())
-        assert sum(parts) == pytest.approx(found.step_ns)
+        configuration = Configuration(dp=16, tp=2, pp=4, zero=zero, micro_batches=16)
+        prediction = predict(PLAIN, configuration, H100, profile=NANOTRON)
+        parts = (
+            prediction.compute_ns,
+            prediction.bubble_ns,
+            prediction.optimizer_ns,
+            prediction.fixed_ns,
+            *prediction.exposed_ns.values(),
+        )
+        assert sum(parts) == pytest.approx(prediction.step_ns)
 
 
 def test_the_choice_weighs_the_chance() -> None:

@@ -106,21 +106,21 @@ def test_names_are_folders_that_differ() -> None:
 def test_a_cell_is_the_configuration_that_the_trainer_settles_on(processes: int, options: dict[str, str]) -> None:
     command_line = pytest.importorskip("trainer.configuration.command_line")
     rules = pytest.importorskip("trainer.rules")
-    found = configuration_of(Cell(processes, tuple(sorted(options.items()))), {"tp": "1"})
+    configuration = configuration_of(Cell(processes, tuple(sorted(options.items()))), {"tp": "1"})
     words = [word for name, value in ({"tp": "1"} | options).items() for word in (f"--{name}", value)]
     try:
         settled = rules.resolve(command_line.parse(words), processes)
     except command_line.OptionError:
-        assert found is None
+        assert configuration is None
         return
-    assert found is not None
-    assert found.batch == settled.options.batch
-    assert found.micro_batch == settled.micro_batch
-    assert found.degrees() == {
+    assert configuration is not None
+    assert configuration.batch == settled.options.batch
+    assert configuration.micro_batch == settled.micro_batch
+    assert configuration.degrees() == {
         "dp": settled.layout.dp, "cp": settled.layout.cp, "tp": settled.layout.tp, "pp": settled.layout.pp,
         "ep": settled.layout.ep,
     }  # fmt: skip
-    assert found.pp * found.chunks == settled.stages
+    assert configuration.pp * configuration.chunks == settled.stages
 
 
 # Running.
@@ -169,8 +169,8 @@ def test_a_stopped_sweep_goes_on_and_leaves_no_trainer(trainer: str, tmp_path: P
     assert not running
     sweep = runner.read(tmp_path / "s")
     assert sweep is not None
-    found = runner.run(tmp_path / "s", replace(sweep, trainer=trainer), timeout=0.5)
-    assert [each.status for each in found] == [Status.OK, Status.TIMED_OUT]
+    results = runner.run(tmp_path / "s", replace(sweep, trainer=trainer), timeout=0.5)
+    assert [result.status for result in results] == [Status.OK, Status.TIMED_OUT]
 
 
 def _read(path: Path) -> bytes:
@@ -191,9 +191,9 @@ def _read(path: Path) -> bytes:
     ],
 )
 def test_why_a_cell_failed(status: int, errors: str, kind: Status, reason: str) -> None:
-    found = rows.failure(status, errors)
-    assert found[0] is kind
-    assert reason in found[1]
+    failure = rows.failure(status, errors)
+    assert failure[0] is kind
+    assert reason in failure[1]
 
 
 OLD = Path(__file__).with_name("old_sweep")
@@ -207,9 +207,9 @@ def test_a_sweep_of_an_older_version_is_shown_and_goes_on(
     assert main(["sweep", str(tmp_path / "s"), "--trainer", trainer, "--grid", "tp=1,2", "-q"]) == 0
     (command,) = started()  # the other had ended
     assert "--tp 2" in command
-    found = runner.read(tmp_path / "s")
-    assert found is not None
-    assert [each.status for each in runner.finished(tmp_path / "s", found)] == [Status.OK, Status.OK]
+    stored = runner.read(tmp_path / "s")
+    assert stored is not None
+    assert [result.status for result in runner.finished(tmp_path / "s", stored)] == [Status.OK, Status.OK]
 
 
 def test_a_sweep_of_a_later_version_is_refused(tmp_path: Path) -> None:
@@ -256,9 +256,9 @@ def test_the_cell_to_learn_from_has_the_axes_of_the_others() -> None:
 
 
 def test_lengths_are_not_judged_where_the_planner_misses_the_recorded_step() -> None:
-    found = score([row(length, length) for length in (1.0, 2.0, 4.0)], calibration_error=-0.4)
-    assert found.median_error != found.median_error  # NaN
-    assert found.rank_correlation == pytest.approx(1)
+    scores = score([row(length, length) for length in (1.0, 2.0, 4.0)], calibration_error=-0.4)
+    assert scores.median_error != scores.median_error  # NaN
+    assert scores.rank_correlation == pytest.approx(1)
 
 
 # Published tables.

@@ -92,8 +92,8 @@ def test_what_is_impossible_is_refused(change: dict[str, str], sentence: str) ->
     ],
 )
 def test_layers_are_recomputed_in_our_words_or_in_megatrons(words: dict[str, str], layers: int, group: int) -> None:
-    found = understood({**ROW, "recompute": "full", **words}).configuration
-    assert (found.recompute_layers, found.recompute_group) == (layers, group)
+    configuration = understood({**ROW, "recompute": "full", **words}).configuration
+    assert (configuration.recompute_layers, configuration.recompute_group) == (layers, group)
 
 
 def test_a_pipeline_may_hold_embedding_and_head_on_stages_of_their_own() -> None:
@@ -102,18 +102,18 @@ def test_a_pipeline_may_hold_embedding_and_head_on_stages_of_their_own() -> None
         "model": "Llama-3-405B", "sequence": "8192", "device": "GB200", "tp": "4", "pp": "16", "vpp": "8",
         "devices": "256", "mbs": "1", "gbs": "1536", "precision": "fp8",
     }  # fmt: skip
-    (found,) = predict_table([row])
-    assert isinstance(found, Prediction)
+    (prediction,) = predict_table([row])
+    assert isinstance(prediction, Prediction)
     assert ranks_of(126, 16, 8, SCHEDULES.index(Schedule.INTERLEAVED), 384, uneven=False, head=0.0)[0] == (
         7, *[8] * 14, 7,
     )  # fmt: skip
 
 
 def test_an_offloaded_optimizer_leaves_the_device_for_its_host() -> None:
-    kept, offloaded = predict_table([ROW, {**ROW, "offload": "optimizer"}])
-    assert isinstance(kept, Prediction)
+    on_device, offloaded = predict_table([ROW, {**ROW, "offload": "optimizer"}])
+    assert isinstance(on_device, Prediction)
     assert isinstance(offloaded, Prediction)
-    assert offloaded.footprint.optimizer_bytes == kept.host_bytes == 0 < offloaded.host_bytes
+    assert offloaded.footprint.optimizer_bytes == on_device.host_bytes == 0 < offloaded.host_bytes
 
 
 def test_a_row_may_name_the_bytes_of_its_optimizer() -> None:
@@ -124,21 +124,21 @@ def test_a_row_may_name_the_bytes_of_its_optimizer() -> None:
 
 
 def test_a_chunked_loss_keeps_the_logits_of_one_chunk() -> None:
-    whole, chunked = predict_table([ROW, {**ROW, "loss_chunks": "8"}])
-    assert isinstance(whole, Prediction)
+    unchunked, chunked = predict_table([ROW, {**ROW, "loss_chunks": "8"}])
+    assert isinstance(unchunked, Prediction)
     assert isinstance(chunked, Prediction)
-    last = whole.footprint.logit_bytes
+    last = unchunked.footprint.logit_bytes
     assert chunked.footprint.logit_bytes == pytest.approx(last / 8)
     assert last > 0
 
 
 def test_a_refused_row_does_not_hold_up_the_others() -> None:
-    found = predict_table([ROW, {**ROW, "tp": "5"}, {**ROW, "trainer": "nanotron"}, {**ROW, "model": "long" * 2000}])
-    assert isinstance(found[0], Prediction)
-    assert isinstance(found[1], str)
-    assert isinstance(found[2], Prediction)
-    assert isinstance(found[3], str)
-    assert found[0].footprint.gradient_bytes < found[2].footprint.gradient_bytes
+    answers = predict_table([ROW, {**ROW, "tp": "5"}, {**ROW, "trainer": "nanotron"}, {**ROW, "model": "long" * 2000}])
+    assert isinstance(answers[0], Prediction)
+    assert isinstance(answers[1], str)
+    assert isinstance(answers[2], Prediction)
+    assert isinstance(answers[3], str)
+    assert answers[0].footprint.gradient_bytes < answers[2].footprint.gradient_bytes
 
 
 def test_the_command_adds_columns_and_says_which_rows_were_refused(

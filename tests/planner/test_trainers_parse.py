@@ -35,13 +35,13 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Megatron's own, about what 
 
 def options_of(words: list[str]) -> dict[str, list[str]]:
     """Split words into options and their values, named like fields."""
-    found: dict[str, list[str]] = {}
+    options: dict[str, list[str]] = {}
     for word in words:
         if word.startswith("--"):
-            found[word.removeprefix("--").replace("-", "_")] = []
-        elif found:
-            found[next(reversed(found))].append(word)
-    return found
+            options[word.removeprefix("--").replace("-", "_")] = []
+        elif options:
+            options[next(reversed(options))].append(word)
+    return options
 
 
 def value_of(words: list[str], kind: Any) -> Any:
@@ -49,11 +49,11 @@ def value_of(words: list[str], kind: Any) -> Any:
     if not words:
         return True
     kinds = get_args(kind) if isinstance(kind, UnionType) or get_args(kind) else (kind,)
-    for each in kinds:
-        if isinstance(each, type) and issubclass(each, Enum):
-            return each[words[0]]
-        if each in (int, float, str):
-            return each(words[0])
+    for candidate in kinds:
+        if isinstance(candidate, type) and issubclass(candidate, Enum):
+            return candidate[words[0]]
+        if candidate in (int, float, str):
+            return candidate(words[0])
     return words[0]
 
 
@@ -90,9 +90,9 @@ def test_megatrons_own_checks_pass(
         names = {field.name for field in fields(kind) if field.init} & given.keys()
         # No options: the type that pipelines send in is that of its weights, and a switch turns biases off.
         derived = {"pipeline_dtype": torch.bfloat16, "add_bias_linear": "disable_bias_linear" not in given}
-        derived = {each: value for each, value in derived.items() if each in hints}
-        made = kind(**{each: value_of(given[each], hints[each]) for each in names}, **derived)
-        assert all(getattr(made, each) is not None for each in names)
+        derived = {field: value for field, value in derived.items() if field in hints}
+        instance = kind(**{field: value_of(given[field], hints[field]) for field in names}, **derived)
+        assert all(getattr(instance, field) is not None for field in names)
         used |= names
     assert {"num_layers", "tensor_model_parallel_size", "bf16"} <= used
     assert ("recompute_num_layers" in used) == (configuration.recompute is Recompute.FULL)
@@ -110,12 +110,14 @@ def test_megatrons_own_checks_pass(
 def test_torchtitans_configuration_has_those_fields(configuration: Configuration) -> None:
     configs = pytest.importorskip("torchtitan.config.configs", reason=TORCHTITAN)
     sections = {"parallelism": configs.ParallelismConfig, "training": configs.TrainingConfig}
-    each = replace(configuration, recompute=Recompute.SELECTIVE)
-    words = shlex.split(command("torchtitan", model_named("Llama-3-8B", 8192), each))
+    plan = replace(configuration, recompute=Recompute.SELECTIVE)
+    words = shlex.split(command("torchtitan", model_named("Llama-3-8B", 8192), plan))
     given = options_of(words[words.index("torchtitan.train") + 1 :])
     for section, kind in sections.items():
         hints = get_type_hints(kind)
-        mine = {name.partition(".")[2]: values for name, values in given.items() if name.startswith(f"{section}.")}
-        assert mine
-        assert mine.keys() <= hints.keys()
-        kind(**{name: value_of(values, hints[name]) for name, values in mine.items()})
+        own_options = {
+            name.partition(".")[2]: values for name, values in given.items() if name.startswith(f"{section}.")
+        }
+        assert own_options
+        assert own_options.keys() <= hints.keys()
+        kind(**{name: value_of(values, hints[name]) for name, values in own_options.items()})

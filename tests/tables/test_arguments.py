@@ -20,9 +20,10 @@ FIELDS = (Field("number", "n"), Field("text", "t", Kind.TEXT))
 
 
 def read(texts: list[str], *fields: Field) -> dict[str, list[Any]]:
-    found = read_arguments(pa.chunked_array([texts], pa.string()), np.arange(len(texts)), fields)
+    columns = read_arguments(pa.chunked_array([texts], pa.string()), np.arange(len(texts)), fields)
     return {
-        name: column.to_pylist() if isinstance(column, pa.Array) else column.tolist() for name, column in found.items()
+        name: column.to_pylist() if isinstance(column, pa.Array) else column.tolist()
+        for name, column in columns.items()
     }
 
 
@@ -35,9 +36,9 @@ def test_any_rows_of_any_chunks(batch: int, chunks: list[list[int]], data: st.Da
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arguments, "_ROWS", batch)
         patch.setattr(arguments, "_SPAN", 40 * batch)
-        found = read_arguments(pa.chunked_array(texts, pa.string()), np.array(rows, np.int64), FIELDS)
-    assert found["number"].tolist() == [numbers[row] for row in rows]
-    assert found["text"].to_pylist() == [f"x{numbers[row]}" for row in rows]
+        columns = read_arguments(pa.chunked_array(texts, pa.string()), np.array(rows, np.int64), FIELDS)
+    assert columns["number"].tolist() == [numbers[row] for row in rows]
+    assert columns["text"].to_pylist() == [f"x{numbers[row]}" for row in rows]
 
 
 def test_numbers_are_read_from_whatever_they_are_written_as() -> None:
@@ -75,9 +76,9 @@ def test_what_is_no_json_object_says_nothing_and_leaves_the_others_alone() -> No
 
 
 def test_no_rows_give_empty_columns_of_the_right_types() -> None:
-    found = read_arguments(pa.chunked_array([], pa.string()), np.zeros(0, np.int64), FIELDS)
-    assert (found["number"].dtype, found["number"].tolist()) == (np.int64, [])
-    assert (found["text"].type.value_type, found["text"].to_pylist()) == (pa.string(), [])
+    columns = read_arguments(pa.chunked_array([], pa.string()), np.zeros(0, np.int64), FIELDS)
+    assert (columns["number"].dtype, columns["number"].tolist()) == (np.int64, [])
+    assert (columns["text"].type.value_type, columns["text"].to_pylist()) == (pa.string(), [])
 
 
 VALUES = st.one_of(
@@ -91,4 +92,4 @@ ALL = (*FIELDS, Field("first", "l", item=0), Field("second", "l", Kind.TEXT, ite
 def test_events_are_read_together_as_each_alone(texts: list[str]) -> None:
     together, alone = read(texts, *ALL), [read([text], *ALL) for text in texts]
     for name, column in together.items():
-        np.testing.assert_array_equal(column, [one[name][0] for one in alone])
+        np.testing.assert_array_equal(column, [event[name][0] for event in alone])

@@ -51,9 +51,9 @@ def skewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def figures(tables: TableSet) -> list[list[str]]:
     """Return each row of the tables of calls, parts and clocks as a text, so that NaN equals NaN."""
-    found = calls.of(tables)
-    rows = [table.to_pylist() for table in (found.calls, calls.build_parts(tables), clock.build(tables))]
-    delivered = [ns for rank in tables.ranks for ns in sorted(found.parts.of(rank, "delivered_ns")["delivered_ns"])]
+    result = calls.of(tables)
+    rows = [table.to_pylist() for table in (result.calls, calls.build_parts(tables), clock.build(tables))]
+    delivered = [ns for rank in tables.ranks for ns in sorted(result.parts.of(rank, "delivered_ns")["delivered_ns"])]
     return [[str(row) for row in table] for table in (*rows, delivered)]
 
 
@@ -67,12 +67,12 @@ def in_blocks(path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, most_par
 def test_the_figures_do_not_depend_on_the_blocks(
     skewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_parts: int
 ) -> None:
-    one, whole = in_blocks(skewed, tmp_path, monkeypatch, 1 << 20)
+    spilled, in_memory = in_blocks(skewed, tmp_path, monkeypatch, 1 << 20)
     monkeypatch.setattr(blocks, "PUT_AT_ONCE", 100)  # a few ranks of this run, of which one is cut
     several, apart = in_blocks(skewed, tmp_path, monkeypatch, most_parts)
-    assert not one  # all in memory
+    assert not spilled  # all in memory
     assert several > 2
-    assert apart == whole
+    assert apart == in_memory
 
 
 def test_each_rank_is_read_to_count_and_to_deal_its_parts_however_many_blocks_have_them(
@@ -94,19 +94,19 @@ def test_each_rank_is_read_to_count_and_to_deal_its_parts_however_many_blocks_ha
 
 def test_recorded_transfers_of_gloo_stay_in_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The median over all transfers decides how long they carried data."""
-    _, whole = in_blocks(RECORDED, tmp_path, monkeypatch, 1 << 20)
+    _, spilled = in_blocks(RECORDED, tmp_path, monkeypatch, 1 << 20)
     several, apart = in_blocks(RECORDED, tmp_path, monkeypatch, 1)
     assert several > 1
-    assert set(whole[-1]) != {"0"}
-    assert apart == whole
+    assert set(spilled[-1]) != {"0"}
+    assert apart == spilled
 
 
 def answers(path: Path, store: Path) -> list[str]:
     """Return all values and notes of all analyses as text, so that NaN equals NaN, and the representatives."""
     tables = open_run(path, cache_dir=store).tables
     results = [analysis.compute(tables) for analysis in ANALYSES]
-    said = [str(row) for result in results for row in (*result.values(), *result.notes)]
-    return [*said, *map(str, calls_of(tables).to_pylist()), str(representatives.representatives(tables).tables.ranks)]
+    texts = [str(row) for result in results for row in (*result.values(), *result.notes)]
+    return [*texts, *map(str, calls_of(tables).to_pylist()), str(representatives.representatives(tables).tables.ranks)]
 
 
 def calls_of(tables: TableSet) -> pa.Table:
@@ -123,12 +123,12 @@ def test_no_analysis_depends_on_the_blocks_and_on_where_they_are(
 ) -> None:
     path = skewed if traces == "skewed" else RECORDED.parent / traces
     monkeypatch.setattr(representatives, "MOST_NODES", 1000)  # few enough for replicas to represent each other
-    whole = answers(path, tmp_path)
+    expected = answers(path, tmp_path)
     monkeypatch.setattr(blocks, "MOST_PARTS", 10)
-    assert answers(path, tmp_path) == whole
+    assert answers(path, tmp_path) == expected
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(calls, "MOST_HELD", 0)
-    assert answers(path, tmp_path) == whole
+    assert answers(path, tmp_path) == expected
     gc.collect()
     assert not list(tmp_path.glob("usp-prof-*"))
 
@@ -155,10 +155,10 @@ def test_calls_that_arrive_at_once_keep_their_order(monkeypatch: pytest.MonkeyPa
         )
         for rank in range(4)
     }  # fmt: skip
-    whole = figures(made.run(by_rank))
+    expected = figures(made.run(by_rank))
     monkeypatch.setattr(blocks, "MOST_PARTS", 3)
     tables = made.run(by_rank)
-    assert figures(tables) == whole
+    assert figures(tables) == expected
     assert [block.count for block in blocks.plan_of(tables).blocks] == [4, 2, 2, 4]
 
 

@@ -28,9 +28,9 @@ def members(parts: list[Row]) -> list[list[tuple[int, int]]]:
 
 
 def test_numbers_match_in_spite_of_order_and_windows() -> None:
-    one = rows(part("all_reduce", 0, 9_000, sequence=7), part("all_reduce", 10_000, 19_000, sequence=8))
+    first = rows(part("all_reduce", 0, 9_000, sequence=7), part("all_reduce", 10_000, 19_000, sequence=8))
     two = rows(part("all_reduce", 12_000, 19_000, sequence=8), part("all_reduce", 20_000, 29_000, sequence=9))
-    table, parts = matched({0: one, 1: two})
+    table, parts = matched({0: first, 1: two})
     assert members(parts) == [[(0, 0)], [(0, 1), (1, 0)], [(1, 1)]]
     assert [row["complete"] for row in table] == [False, True, False]
     full = table[1]
@@ -42,22 +42,22 @@ def test_numbers_match_in_spite_of_order_and_windows() -> None:
 
 def test_without_numbers_order_counts_from_the_end() -> None:
     # Rank 1 began to record one call later; sizes tell the kinds apart.
-    one = rows(
+    first = rows(
         part("all_reduce", 0, 9, in_bytes=8, step=-1),
         part("all_reduce", 10, 19, in_bytes=8, step=-1),
         part("all_reduce", 20, 29, in_bytes=64, step=-1),
     )
     two = rows(part("all_reduce", 10, 19, in_bytes=8, step=-1), part("all_reduce", 20, 29, in_bytes=64, step=-1))
-    table, parts = matched({0: one, 1: two})
+    table, parts = matched({0: first, 1: two})
     assert members(parts) == [[(0, 0)], [(0, 1), (1, 0)], [(0, 2), (1, 1)]]
     assert {row["matched_by"] for row in table} == {"order"}
 
 
 def test_without_numbers_equal_steps_match_inside_steps() -> None:
     # Rank 1 recorded one step more at the end: counting from the end would pair different steps.
-    one = rows(*(part("all_reduce", 10 * s, 10 * s + 5, step=s) for s in (1, 2)))
+    first = rows(*(part("all_reduce", 10 * s, 10 * s + 5, step=s) for s in (1, 2)))
     two = rows(*(part("all_reduce", 10 * s, 10 * s + 5, step=s) for s in (1, 2, 3)))
-    assert members(matched({0: one, 1: two})[1]) == [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(1, 2)]]
+    assert members(matched({0: first, 1: two})[1]) == [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(1, 2)]]
 
 
 def test_several_parts_of_one_number_match_by_order() -> None:
@@ -85,22 +85,22 @@ def test_a_group_of_one_or_of_nobody_known_makes_no_call() -> None:
 def test_sends_and_receives_pair_by_direction_and_order() -> None:
     down = {"axis": "pp", "peer": 1}
     up = {"axis": "pp", "peer": 0}
-    one = rows(
+    first = rows(
         part("send", 0, 30_000, **down), part("recv", 31_000, 60_000, **down), part("send", 70_000, 80_000, **down)
     )
     two = rows(
         part("recv", 20_000, 30_000, **up), part("send", 50_000, 60_000, **up), part("recv", 60_000, 80_000, **up)
     )
-    table, parts = matched({0: one, 1: two})
+    table, parts = matched({0: first, 1: two})
     assert members(parts) == [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 2), (1, 2)]]
     assert [row["matched_by"] for row in table] == ["p2p"] * 3
     assert [row["late_rank"] for row in table] == [1, 1, 0]
 
 
 def test_a_receive_waits_only_while_its_peer_has_not_sent() -> None:
-    one = rows(part("send", 40, 50, axis="pp", peer=1), part("send", 60, 90, axis="cp", peer=1))
+    first = rows(part("send", 40, 50, axis="pp", peer=1), part("send", 60, 90, axis="cp", peer=1))
     two = rows(part("recv", 10, 50, axis="pp", peer=0), part("recv", 55, 90, axis="cp", peer=0))
-    tables = made.run({0: one, 1: two})
+    tables = made.run({0: first, 1: two})
     assert calls.idling(tables, 1, "pp").waiting_ns.tolist() == [30, 0]
     assert calls.idling(tables, 1, "cp").waiting_ns.tolist() == [0, 5]
     assert calls.idling(tables, 0, "pp").waiting_ns.tolist() == [0, 0]
@@ -108,15 +108,15 @@ def test_a_receive_waits_only_while_its_peer_has_not_sent() -> None:
 
 def test_a_posted_send_is_over_when_its_receiver_has_it() -> None:
     gloo = {"axis": "pp", "library": "gloo"}
-    one = rows(part("send", 40, 200, peer=1, **gloo), part("send", 300, 320, peer=1, **gloo))
+    first = rows(part("send", 40, 200, peer=1, **gloo), part("send", 300, 320, peer=1, **gloo))
     two = rows(part("recv", 10, 60, peer=0, **gloo), part("recv", 300, 340, peer=0, **gloo))
-    assert calls.idling(made.run({0: one, 1: two}), 0, "pp").delivered_ns.tolist() == [140, 0]
+    assert calls.idling(made.run({0: first, 1: two}), 0, "pp").delivered_ns.tolist() == [140, 0]
     late = rows(part("recv", 90, 110, peer=0, **gloo), part("recv", 310, 340, peer=0, **gloo))
-    assert calls.idling(made.run({0: one, 1: late}), 0, "pp").waiting_ns.tolist() == [50, 10]
+    assert calls.idling(made.run({0: first, 1: late}), 0, "pp").waiting_ns.tolist() == [50, 10]
     kernels = {0: rows(part("send", 40, 200, axis="pp", peer=1)), 1: rows(part("recv", 90, 200, axis="pp", peer=0))}
     assert calls.idling(made.run(kernels), 0, "pp").waiting_ns.tolist() == [0]
-    assert calls.idling(made.run({0: one, 1: two}), 0, "cp").delivered_ns.tolist() == [0, 0]
-    assert calls.idling(made.run({0: one}), 0, "pp").delivered_ns.tolist() == [0, 0]
+    assert calls.idling(made.run({0: first, 1: two}), 0, "cp").delivered_ns.tolist() == [0, 0]
+    assert calls.idling(made.run({0: first}), 0, "pp").delivered_ns.tolist() == [0, 0]
 
 
 def test_a_receive_that_was_asked_for_late_does_not_say_when_its_send_was_over() -> None:
@@ -171,7 +171,9 @@ def test_calls_of_a_prediction_are_those_that_were_recorded() -> None:
     moved = {0: rows(*parts), 1: rows(parts[0], parts[2], parts[1])}
     assert members(matched(moved)[1]) == [[(0, 0), (1, 0)], [(0, 1), (1, 2)], [(0, 2), (1, 1)]]
     # Of the first step nothing was predicted.
-    predicted = made.run({rank: {**each, "collectives": each["collectives"][1:]} for rank, each in moved.items()})
+    predicted = made.run(
+        {rank: {**rows_of_rank, "collectives": rows_of_rank["collectives"][1:]} for rank, rows_of_rank in moved.items()}
+    )
     predicted.recorded = made.run({rank: rows(*parts) for rank in (0, 1)})
     assert members(calls.build_parts(predicted).to_pylist()) == [[(0, 1), (1, 1)], [(0, 2), (1, 2)]]
     assert {row["matched_by"] for row in calls.build(predicted).to_pylist()} == {"order"}
@@ -187,9 +189,9 @@ def test_tables_are_built_from_the_same_match() -> None:
 def test_the_last_is_known_where_nobody_is_blamed() -> None:
     """The critical path continues at the last rank to arrive, even if the difference is within the clock tolerance."""
     first_is_last = {r: rows(part("all_reduce", 1_000 - 900 * r, 9_000, sequence=1)) for r in range(2)}
-    found = calls.of(made.run(first_is_last))
-    assert found.columns()["late_rank"].tolist() == [-1]
-    assert found.last_rank.tolist() == [0]
-    assert found.among([1]).last_rank.tolist() == [-1]
+    result = calls.of(made.run(first_is_last))
+    assert result.columns()["late_rank"].tolist() == [-1]
+    assert result.last_rank.tolist() == [0]
+    assert result.among([1]).last_rank.tolist() == [-1]
     together = {r: rows(part("all_reduce", 100, 9_000, sequence=1)) for r in range(2)}
     assert calls.of(made.run(together)).last_rank.tolist() == [1]

@@ -60,5 +60,5 @@ def test_an_unknown_table_suggests_the_nearest() -> None:
 def test_the_fingerprint_is_that_of_the_code_in_the_rooms() -> None:
     tables = fingerprint(*catalogue.ROOMS)
     assert tables == fingerprint.__wrapped__(*catalogue.ROOMS)
-    others = [fingerprint(), fingerprint("columns"), fingerprint("schedule_orders.py"), fingerprint("nothing")]
-    assert len({tables, *others}) == 5
+    fingerprints = [fingerprint(), fingerprint("columns"), fingerprint("schedule_orders.py"), fingerprint("nothing")]
+    assert len({tables, *fingerprints}) == 5

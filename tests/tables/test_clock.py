@@ -226,8 +226,8 @@ def test_one_host_name_is_not_one_clock(shifted: set[int], shift_ns: int) -> Non
     for rank, tables in rows.items():
         tables["ranks"] = [{"host": "localhost", "base_ns": 1}]
         if rank in shifted:
-            for one in tables["collectives"]:
-                one["start_ns"] += shift_ns
+            for call in tables["collectives"]:
+                call["start_ns"] += shift_ns
     solved = clock.of(made.run(rows))
     assert set(np.flatnonzero(solved.contradicted).tolist()) == shifted
     assert solved.components == 1
@@ -252,8 +252,8 @@ def test_ranks_of_one_host_share_a_clock_whatever_some_calls_say() -> None:
 def test_a_clock_that_jumps_is_compared_with_no_other(jump_ns: int) -> None:
     rows = World().rows(ALL)
     middle = BASE + SECOND
-    for one in rows[5]["collectives"]:
-        one["start_ns"] += jump_ns if one["start_ns"] > middle else 0
+    for call in rows[5]["collectives"]:
+        call["start_ns"] += jump_ns if call["start_ns"] > middle else 0
     solved = clock.of(made.run(rows))
     assert np.flatnonzero(solved.jumps_ns).tolist() == [5]
     assert solved.jumps_ns[5] == pytest.approx(jump_ns, rel=0.1)

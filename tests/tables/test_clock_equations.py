@@ -55,8 +55,8 @@ def test_both_ways_solve_the_same_equations(drifting: bool) -> None:
 def test_a_clock_whose_drift_no_call_decides_keeps_none() -> None:
     seen = Observations(np.array([0, 0]), np.array([0, 1]), np.array([0.0, -700.0]), np.zeros(2), 2)
     for kind in (DenseEquations, GraphEquations):
-        found = kind(seen, np.ones(2), free(2, drifting=True)).solution(np.zeros((2, 2)))
-        assert np.allclose(found, [[0, 0], [700, 0]])
+        solution = kind(seen, np.ones(2), free(2, drifting=True)).solution(np.zeros((2, 2)))
+        assert np.allclose(solution, [[0, 0], [700, 0]])
 
 
 def test_thousands_of_clocks_are_solved_without_a_matrix() -> None:

@@ -66,8 +66,8 @@ def test_sendrecv_kernels_are_what_the_host_range_says(mark: str, ops: list[str]
 
 def test_the_pipeline_s_marks_tell_direction_and_peer_where_nccl_tells_nothing() -> None:
     trace = Trace(1, 4).step(1, 0, 9_000)
-    for number, what in enumerate(["send_f", "recv_b"]):
-        trace.mark(f"pp::{what} stage=1 mb=0 peer={2 - number}", 90 + 100 * number, 50)
+    for number, operation in enumerate(["send_f", "recv_b"]):
+        trace.mark(f"pp::{operation} stage=1 mb=0 peer={2 - number}", 90 + 100 * number, 50)
         trace.kernel("ncclDevKernel_SendRecv(x)", 1_000 + 100 * number, 10, stream=20, launch_at=100 + 100 * number)
     row = collectives(trace)
     assert row["op"].tolist() == ["send", "recv"]

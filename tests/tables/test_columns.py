@@ -45,19 +45,19 @@ def test_choosing_twice_is_choosing_once(texts: list[str], data: st.DataObject) 
     columns = Columns(table(*texts))
     wanted = np.array([data.draw(st.booleans()) for _ in texts], bool)
     again = np.array([data.draw(st.integers(0, int(wanted.sum()) - 1)) for _ in range(3)] if wanted.any() else [], int)
-    taken = columns.take(wanted).take(again)
+    rows = columns.take(wanted).take(again)
     expected = [rows_of(columns)[row] for row in np.flatnonzero(wanted)[again].tolist()]
-    assert rows_of(taken) == expected
-    assert taken.arrow.to_pylist() == [dict(zip(columns.arrow.column_names, row, strict=True)) for row in expected]
+    assert rows_of(rows) == expected
+    assert rows.arrow.to_pylist() == [dict(zip(columns.arrow.column_names, row, strict=True)) for row in expected]
 
 
 def test_for_no_rows_nothing_is_read() -> None:
     def read() -> pa.Array:
         raise AssertionError
 
-    whole = table("x", "y")
-    columns = Columns(Replaced(whole, dict.fromkeys(whole.column_names, read))).take(np.zeros(2, bool))
-    assert [columns[name].tolist() for name in whole.column_names] == [[]] * 4
+    source = table("x", "y")
+    columns = Columns(Replaced(source, dict.fromkeys(source.column_names, read))).take(np.zeros(2, bool))
+    assert [columns[name].tolist() for name in source.column_names] == [[]] * 4
     assert [columns[name].dtype.kind for name in ("number", "flag")] == ["i", "b"]
     assert rows_of(columns) == []
 
@@ -87,9 +87,9 @@ def test_a_replaced_column_is_the_new_one() -> None:
 @given(st.lists(st.lists(st.sampled_from(["a", "b", "", "ü"]), max_size=4), min_size=1, max_size=3))
 def test_tables_below_each_other_have_the_rows_of_all(parts: list[list[str]]) -> None:
     tables = [table(*texts) for texts in parts]
-    expected = [row for each in tables for row in rows_of(Columns(each))]
-    whole = stacked((Columns(each) for each in tables), list(tables[0].schema), len(expected))
-    assert rows_of(Columns(whole)) == expected
+    expected = [row for part in tables for row in rows_of(Columns(part))]
+    combined = stacked((Columns(part) for part in tables), list(tables[0].schema), len(expected))
+    assert rows_of(Columns(combined)) == expected
 
 
 def test_texts_that_are_missing_are_empty() -> None:

@@ -19,15 +19,15 @@ MS = 1_000_000
 
 def exchanges(starts: Sequence[Sequence[int]], ends: Sequence[Sequence[int]]) -> dict[int, MemorySource]:
     """Make ranks (rows) with exchanges (columns) of no group and no peer; times in microseconds."""
-    found = {}
+    sources = {}
     for rank, (begun, ended) in enumerate(zip(starts, ends, strict=True)):
         parts = [
             made.part("send_recv", start * 1000, end * 1000, group="", group_size=-1, peer=-1, axis="unknown")
             for start, end in zip(begun, ended, strict=True)
         ]
         tables = made.run({rank: {"collectives": parts}})
-        found[rank] = MemorySource({schema.name: tables.arrow(schema.name) for schema in made.SCHEMAS})
-    return found
+        sources[rank] = MemorySource({schema.name: tables.arrow(schema.name) for schema in made.SCHEMAS})
+    return sources
 
 
 def groups(sources: dict[int, MemorySource], world: int) -> set[str]:

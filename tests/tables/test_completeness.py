@@ -74,9 +74,9 @@ def test_each_damage_has_a_row_with_its_size(name: str, damage: str, folder: Pat
     if not can_have(damage, traces) or (damage.startswith("every 5th") and name in UNKNOWN_GROUPS):
         pytest.skip(f"{name} has nothing that this damage takes away")
     rows = rows_of(damaged.write(DAMAGES[damage](traces), tmp_path / "run"), tmp_path / "store")
-    found = {row.code: row.count for row in rows if row.severity is Severity.ERROR}
-    assert EXPECTED[damage] & found.keys()
-    assert all(count > 0 for count in found.values())
+    errors = {row.code: row.count for row in rows if row.severity is Severity.ERROR}
+    assert EXPECTED[damage] & errors.keys()
+    assert all(count > 0 for count in errors.values())
 
 
 @pytest.mark.parametrize("name", ["replicas"])
@@ -104,12 +104,12 @@ def test_undamaged_runs_have_no_row(path: str, run: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("damage", ["first 15% of linked kernels", "every 10th kernel", "device cut at 70%"])
 def test_figures_that_lost_work_touches_are_bounded_or_withheld(damage: str, tmp_path: Path) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    complete, cut = tmp_path / "whole", tmp_path / "cut"
     traces = damaged.read(OWN / "gpu-late-input")
-    for folder, change in ((whole, dict), (cut, DAMAGES[damage])):
+    for folder, change in ((complete, dict), (cut, DAMAGES[damage])):
         damaged.write(change(traces), folder)
         shutil.copy(OWN / "gpu-late-input" / "run.json", folder)
-    own, lossy = (usp_prof.open_run(folder, cache_dir=tmp_path / "store") for folder in (whole, cut))
+    own, lossy = (usp_prof.open_run(folder, cache_dir=tmp_path / "store") for folder in (complete, cut))
     assert {value.metric.id for value in mfu.compute(own.tables).values()} >= {"mfu", "tokens_per_second"}
     result = mfu.compute(lossy.tables)
     assert not {"mfu", "hfu"} & {value.metric.id for value in result.values()}

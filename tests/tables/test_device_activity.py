@@ -19,7 +19,7 @@ def host_only(rank: int = 0, world: int = 1) -> Trace:
     return trace
 
 
-def whole(rank: int = 0, world: int = 1) -> Trace:
+def full_trace(rank: int = 0, world: int = 1) -> Trace:
     """Return the same rank with its kernels."""
     trace = host_only(rank, world)
     for at in (100, 5_000, 10_100, 15_000):
@@ -45,7 +45,7 @@ def test_the_report_says_what_is_missing() -> None:
 
 
 def test_the_other_ranks_keep_their_figures() -> None:
-    tables = table_set({0: whole(0, 2), 1: host_only(1, 2)})
+    tables = table_set({0: full_trace(0, 2), 1: host_only(1, 2)})
     values = breakdown.compute(tables).values()
     ranks = {value.dims["rank"] for value in values if "rank" in value.dims}
     assert ranks == {0}
@@ -67,7 +67,7 @@ def test_the_other_ranks_keep_their_figures() -> None:
         (Trace(device="cpu").op("aten::mm", 0, 50).launch(1, 60, name="hipMemcpyAsync"), "unrecorded"),
         (Trace().meta(deviceProperties=[{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}]).op("aten::mm", 0, 50),
          "unrecorded"),
-        (whole(), "cuda"),
+        (full_trace(), "cuda"),
     ],
 )  # fmt: skip
 def test_a_device_is_unrecorded_only_where_something_tells_of_it(trace: Trace, kind: str) -> None:

@@ -37,7 +37,7 @@ def opened(folder: Path, style: str) -> Run:
                 event["ts"] += shift
         if file.rank % 2:
             events = trace["traceEvents"]
-            trace["traceEvents"] = [each for each in events if not any(word in each["name"] for word in COMMUNICATION)]
+            trace["traceEvents"] = [item for item in events if not any(word in item["name"] for word in COMMUNICATION)]
         file.path.write_bytes(gzip.compress(json.dumps(trace).encode()))
     return open_run(folder / "run", cache_dir=folder / "cache")
 

@@ -33,8 +33,8 @@ def test_a_table_s_module_has_its_schema_and_its_build_and_is_listed(name: str) 
 
 def test_every_listed_table_has_a_module_and_a_name_of_its_own() -> None:
     own = [module.SCHEMA for module in MODULES.values()]
-    others = {EVENTS.name, THREADS.name}
-    assert {s.name for s in SCHEMAS} - others - {s.name for s in own} <= {"call_parts"}
+    shared = {EVENTS.name, THREADS.name}
+    assert {s.name for s in SCHEMAS} - shared - {s.name for s in own} <= {"call_parts"}
     assert len({schema.name for schema in SCHEMAS}) == len(SCHEMAS)
 
 

@@ -21,11 +21,11 @@ def run(world: int, build: Callable[[Trace], Trace], ranks: range | None = None)
 
 
 def axes(tables: TableSet) -> set[tuple[str, str]]:
-    found: set[tuple[str, str]] = set()
+    sources: set[tuple[str, str]] = set()
     for rank in tables.ranks:
         parts = tables.columns("collectives", rank)
-        found |= set(zip(parts["axis"].tolist(), parts["axis_source"].tolist(), strict=True))
-    return found
+        sources |= set(zip(parts["axis"].tolist(), parts["axis_source"].tolist(), strict=True))
+    return sources
 
 
 def reasons(tables: TableSet) -> list[str]:
@@ -183,8 +183,8 @@ def halo(trace: Trace) -> Trace:
 
 
 def everybody(trace: Trace) -> Trace:
-    others = [rank for rank in range(trace.world) if rank != trace.rank]
-    return sendrecv(trace, *((op, rank, 1_000) for rank in others for op in ("send", "recv")))
+    peers = [rank for rank in range(trace.world) if rank != trace.rank]
+    return sendrecv(trace, *((op, rank, 1_000) for rank in peers for op in ("send", "recv")))
 
 
 def test_a_pipeline_sends_ahead_of_what_comes_back() -> None:

@@ -27,13 +27,13 @@ F, B, FS, BS = Turn(0, sends=False), Turn(1, sends=False), Turn(0, sends=True), 
 
 def actions(tables: TableSet) -> dict[tuple[object, ...], tuple[int, int]]:
     """Return the device time of each action, by its identity."""
-    found = {}
+    times_of = {}
     for rank in tables.ranks:
         columns = tables.columns("actions", rank)
         names = zip(*(columns[name].tolist() for name in ("step", "stage", "kind", "micro_batch")), strict=True)
         times = zip(columns["device_start_ns"].tolist(), columns["device_end_ns"].tolist(), strict=True)
-        found |= {(rank, *name): time for name, time in zip(names, times, strict=True)}
-    return found
+        times_of |= {(rank, *name): time for name, time in zip(names, times, strict=True)}
+    return times_of
 
 
 def sources(tables: TableSet) -> set[str]:
@@ -46,12 +46,12 @@ def compare(run: Path, folder: Path, *, apart: float) -> None:
     bare = unmarked.without_marks(run, folder / "bare")
     assert sources(bare) == {"inferred"}
     assert actions(bare).keys() == actions(marked).keys()
-    one, other = pipeline.compute(marked), pipeline.compute(bare)
-    assert other.schedule.schedule is one.schedule.schedule
+    expected, other = pipeline.compute(marked), pipeline.compute(bare)
+    assert other.schedule.schedule is expected.schedule.schedule
     assert other.schedule.likeness == 1
-    assert other.bubble_fraction() == pytest.approx(one.bubble_fraction(), abs=apart)
+    assert other.bubble_fraction() == pytest.approx(expected.bubble_fraction(), abs=apart)
     assert "pipeline_inferred" in [note.code for note in other.notes]
-    assert "pipeline_inferred" not in [note.code for note in one.notes]
+    assert "pipeline_inferred" not in [note.code for note in expected.notes]
 
 
 @pytest.mark.slow
@@ -89,10 +89,10 @@ def test_a_simulated_gpu_run_without_its_marks_has_the_same_actions(schedule: st
     marked, _ = declared.read(run, tmp_path)
     bare = unmarked.without_marks(tmp_path / "run", tmp_path / "bare")
     assert actions(bare).keys() == actions(marked).keys()
-    one, other = pipeline.compute(marked), pipeline.compute(bare)
-    assert other.bubble_fraction() == pytest.approx(one.bubble_fraction(), abs=0.001)
+    expected, other = pipeline.compute(marked), pipeline.compute(bare)
+    assert other.bubble_fraction() == pytest.approx(expected.bubble_fraction(), abs=0.001)
     if "z" not in schedule:  # input and weight gradients with nothing between them can be parted only roughly
-        assert other.stages == one.stages
+        assert other.stages == expected.stages
 
 
 def test_torch_s_plain_marks_get_their_stage_from_who_sends_first(tmp_path: Path) -> None:
@@ -121,11 +121,11 @@ def plain_pipeline(rank: int) -> Trace:
 
 def test_an_order_without_a_name_is_counted_through_and_an_unlikely_one_tells_kinds_only() -> None:
     turns = [enumerate([FS, FS, B, FS, B, B]), enumerate([F, BS, F, F, BS, BS])]
-    listed = [list(of_rank) for of_rank in turns]
-    assert by_named_order(listed) == []
-    assert [action for one in counted(listed)[0] for action in one.actions] == [
+    orders = [list(of_rank) for of_rank in turns]
+    assert by_named_order(orders) == []
+    assert [action for turn in counted(orders)[0] for action in turn.actions] == [
         ("F", 0, 0), ("F", 0, 1), ("B", 0, 0), ("F", 0, 2), ("B", 0, 1), ("B", 0, 2)
     ]  # fmt: skip
     lopsided = [list(enumerate([FS, B])), list(enumerate([F, BS, F, BS]))]
     assert by_named_order(lopsided) == []
-    assert {action[1:] for of_rank in counted(lopsided) for one in of_rank for action in one.actions} == {(-1, -1)}
+    assert {action[1:] for of_rank in counted(lopsided) for turn in of_rank for action in turn.actions} == {(-1, -1)}

@@ -47,12 +47,12 @@ LAYOUTS = [
 @pytest.mark.parametrize(("mesh", "seed"), LAYOUTS)
 def test_the_figures_are_those_of_the_full_traces(mesh: dict[str, int], seed: int, tmp_path: Path) -> None:
     path = declared(mesh, seed)
-    truth, found = full(path), device_only(path, tmp_path / "run")
-    assert sources(found) == {"calls"}
+    truth, cut = full(path), device_only(path, tmp_path / "run")
+    assert sources(cut) == {"calls"}
     for rank in truth.ranks:
-        assert len(windows(found)[rank][0]) == len(windows(truth)[rank][0])
-    assert median_step(found.tables) == pytest.approx(median_step(truth.tables), rel=0.01)
-    parts = totals(found.tables)
+        assert len(windows(cut)[rank][0]) == len(windows(truth)[rank][0])
+    assert median_step(cut.tables) == pytest.approx(median_step(truth.tables), rel=0.01)
+    parts = totals(cut.tables)
     for part, ns in totals(truth.tables).items():
         assert parts[part] == pytest.approx(ns, rel=0.01, abs=2_000)
 
@@ -73,9 +73,9 @@ def test_a_rank_that_lost_its_last_step(tmp_path: Path) -> None:
     def recorded(rank: int, event: dict[str, Any]) -> bool:
         return rank != 1 or event["ts"] < until - 1
 
-    found = device_only(path, tmp_path / "run", chosen=recorded)
+    cut = device_only(path, tmp_path / "run", chosen=recorded)
     truth = lengths(full(path))
-    for rank, own in lengths(found).items():
+    for rank, own in lengths(cut).items():
         assert np.allclose(own, truth[rank][:4], rtol=0.02), rank
 
 
@@ -88,12 +88,12 @@ def test_recordings_that_begin_at_different_calls(tmp_path: Path) -> None:
     def recorded(rank: int, event: dict[str, Any]) -> bool:
         return bool(event["ts"] >= first[rank] + 0.23 * rank * period)
 
-    found = device_only(path, tmp_path / "run", chosen=recorded)
-    assert sources(found) == {"calls"}
-    numbers = {tuple(numbers) for numbers, _, _ in windows(found).values()}
+    cut = device_only(path, tmp_path / "run", chosen=recorded)
+    assert sources(cut) == {"calls"}
+    numbers = {tuple(numbers) for numbers, _, _ in windows(cut).values()}
     assert len(numbers) == 1
     assert len(next(iter(numbers))) in {3, 4}
-    assert median_step(found.tables) == pytest.approx(median_step(full(path).tables), rel=0.01)
+    assert median_step(cut.tables) == pytest.approx(median_step(full(path).tables), rel=0.01)
 
 
 def _events(path: Path, rank: int) -> list[dict[str, Any]]:
@@ -103,29 +103,29 @@ def _events(path: Path, rank: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("micro_batches", [2, 4, 8])
 def test_micro_batches_are_no_steps(micro_batches: int, tmp_path: Path) -> None:
     path = declared({"dp": 2}, steps=3, work={"micro_batches": micro_batches})
-    found = device_only(path, tmp_path / "run")
-    assert {len(numbers) for numbers, _, _ in windows(found).values()} == {3}
+    cut = device_only(path, tmp_path / "run")
+    assert {len(numbers) for numbers, _, _ in windows(cut).values()} == {3}
 
 
-@pytest.mark.parametrize("whole", [{0}, {3}, {0, 1, 2}])
-def test_stripped_ranks_beside_full_ones(whole: set[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize("complete", [{0}, {3}, {0, 1, 2}])
+def test_stripped_ranks_beside_full_ones(complete: set[int], tmp_path: Path) -> None:
     path = declared({"pp": 2, "dp": 2}, 3)
-    truth, found = full(path), device_only(path, tmp_path / "run", whole=whole)
+    truth, cut = full(path), device_only(path, tmp_path / "run", whole=complete)
     for rank in truth.ranks:
-        assert windows(found)[rank][0] == windows(truth)[rank][0]
-        assert np.allclose(lengths(found)[rank], lengths(truth)[rank], rtol=0.01)
+        assert windows(cut)[rank][0] == windows(truth)[rank][0]
+        assert np.allclose(lengths(cut)[rank], lengths(truth)[rank], rtol=0.01)
 
 
 def test_one_rank_alone_is_cut_by_what_its_kernels_repeat(tmp_path: Path) -> None:
     path = declared({"dp": 1}, steps=4)
-    truth, found = full(path), device_only(path, tmp_path / "run")
-    assert sources(found) == {"pattern"}
-    assert np.allclose(lengths(found)[0], lengths(truth)[0], rtol=0.01)
+    truth, cut = full(path), device_only(path, tmp_path / "run")
+    assert sources(cut) == {"pattern"}
+    assert np.allclose(lengths(cut)[0], lengths(truth)[0], rtol=0.01)
 
 
 def test_the_health_says_how_steps_were_cut_and_what_to_record(tmp_path: Path) -> None:
-    found = device_only(declared({"dp": 4}), tmp_path / "run")
-    rows = {row.code: row for row in found.health}
+    cut = device_only(declared({"dp": 4}), tmp_path / "run")
+    rows = {row.code: row for row in cut.health}
     assert "complete periods of the calls" in rows["steps_by_calls"].detail
     assert "profiler.step()" in rows["steps_by_calls"].detail
     assert not {"no_steps", "steps_inferred"} & set(rows)
@@ -141,11 +141,11 @@ def test_ranks_that_cannot_be_cut_alike_are_not_compared(tmp_path: Path) -> None
     def recorded(rank: int, event: dict[str, Any]) -> bool:
         return bool(event["ts"] < first[rank] + (1.7 if rank else 0.6) * period)
 
-    found = device_only(path, tmp_path / "run", chosen=recorded)
-    assert sources(found) == {"window"}
-    assert "profiler.step()" in found.tables.incomparable
-    assert "steps_not_comparable" in {row.code for row in found.health}
-    result = stragglers.compute(found.tables)
+    cut = device_only(path, tmp_path / "run", chosen=recorded)
+    assert sources(cut) == {"window"}
+    assert "profiler.step()" in cut.tables.incomparable
+    assert "steps_not_comparable" in {row.code for row in cut.health}
+    result = stragglers.compute(cut.tables)
     assert not result.culprits
     assert not result.values()
     assert result.notes[0].code == "ranks_not_compared"
@@ -158,9 +158,9 @@ def test_a_rank_that_shares_no_calls_has_no_steps_and_that_is_said(tmp_path: Pat
     def recorded(rank: int, event: dict[str, Any]) -> bool:
         return rank != 3 or "nccl" not in event.get("name", "").lower()
 
-    found = device_only(path, tmp_path / "run", chosen=recorded)
-    (row,) = [row for row in found.health if row.code == "steps_unknown"]
+    cut = device_only(path, tmp_path / "run", chosen=recorded)
+    (row,) = [row for row in cut.health if row.code == "steps_unknown"]
     assert row.detail.startswith("ranks 3 share no calls")
     assert row.count == 1
-    assert len(found.tables.columns("steps", 3)) == 0
-    assert {len(found.tables.columns("steps", rank)) for rank in (0, 1, 2)} == {4}
+    assert len(cut.tables.columns("steps", 3)) == 0
+    assert {len(cut.tables.columns("steps", rank)) for rank in (0, 1, 2)} == {4}

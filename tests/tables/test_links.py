@@ -46,10 +46,10 @@ def test_an_id_that_separate_calls_share_links_nothing() -> None:
     assert (kernels["launch_event"] == -1).all()
     assert (kernels["op_event"] == -1).all()
     assert (tables.columns("launches", 0)["kernels"] == 0).all()
-    said = counted(tables)
-    assert said["ambiguous_correlation"] == ("error", len(kernels))
-    assert "duplicate_correlation" not in said
-    assert "unlinked_kernels" not in said
+    counts = counted(tables)
+    assert counts["ambiguous_correlation"] == ("error", len(kernels))
+    assert "duplicate_correlation" not in counts
+    assert "unlinked_kernels" not in counts
 
 
 def test_steps_of_a_trace_whose_ids_are_all_alike_are_the_hosts_marks() -> None:
@@ -97,13 +97,13 @@ def test_one_shared_id_within_a_step_costs_its_own_kernels_only() -> None:
     call[4_100]["args"]["correlation"] = call[2_100]["args"]["correlation"]
     tables = table_set(trace)
     steps = tables.columns("steps", 0)
-    said = counted(tables)
-    assert said["ambiguous_correlation"] == ("error", 1)
-    assert said["unlinked_kernels"] == (
+    counts = counted(tables)
+    assert counts["ambiguous_correlation"] == ("error", 1)
+    assert counts["unlinked_kernels"] == (
         "error",
         1,
     )  # more than 1% of this small trace; whose own id no call has any more
-    assert "steps_by_host" not in said
+    assert "steps_by_host" not in counts
     assert (steps["start_ns"] - BASE).tolist() == [2_100, 12_100, 22_100]
 
 

@@ -94,8 +94,8 @@ def test_a_column_of_all_ranks_leaves_none_of_them_in_memory(stored: Path, monke
 def test_what_lies_in_memory_alone_is_never_lost(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_set, "FEW_RANKS", 0)
     monkeypatch.setattr(table_set, "HELD_BYTES", 0)
-    kept = tables_of(stored)
-    tables = TableSet({rank: MemorySource({"numbers": kept.view("numbers", rank).whole()}) for rank in range(12)})
+    opened = tables_of(stored)
+    tables = TableSet({rank: MemorySource({"numbers": opened.view("numbers", rank).whole()}) for rank in range(12)})
     assert [int(tables.columns("numbers", rank)["number"][0]) for rank in (*range(12), *range(12))] == [*range(12)] * 2
 
 

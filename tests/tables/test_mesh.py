@@ -69,8 +69,8 @@ def run(groups: dict[str, list[list[int]]], world: int, ranks: range | None = No
     for rank in ranks or range(world):
         trace = Trace(rank, world).group("0", list(range(world)), "default_pg").step(1, 0, 9_000)
         number = 0
-        for description, listed in groups.items():
-            for members in listed:
+        for description, member_lists in groups.items():
+            for members in member_lists:
                 number += 1
                 if rank in members:
                     trace.group(str(number), members, description)

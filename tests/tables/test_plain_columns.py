@@ -25,12 +25,12 @@ ROWS = st.lists(
 
 @given(ROWS, st.sampled_from([np.int8, np.int32, np.int64]), st.sampled_from([np.float32, np.float64]))
 def test_arrays_are_what_arrow_makes_of_them(
-    rows: list[tuple[int, bool, float, str]], whole: type[np.integer], broken: type[np.floating]
+    rows: list[tuple[int, bool, float, str]], int_type: type[np.integer], float_type: type[np.floating]
 ) -> None:
     with np.errstate(over="ignore"):
         columns = {
             name: np.array([row[place] for row in rows], kind)
-            for place, (name, kind) in enumerate((("n", whole), ("f", bool), ("x", broken), ("t", object)))
+            for place, (name, kind) in enumerate((("n", int_type), ("f", bool), ("x", float_type), ("t", object)))
         }
     made = table(SCHEMA, columns)
     made.validate(full=True)

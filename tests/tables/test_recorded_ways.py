@@ -68,8 +68,8 @@ class TestCudaGraphsAlone:
     def test_a_late_rank_inside_graphs_is_seen_by_the_replay(self) -> None:
         """One rank computes 4 ms longer than its 4; alike, both take 2 ms longer than that."""
         tables = table_set(graph_run(late=4 * MS))
-        found = predict(tables, [parse_edit("rank_as_peers=1")])
-        assert found.gain_fraction == pytest.approx(4 / 9, abs=0.01)
+        prediction = predict(tables, [parse_edit("rank_as_peers=1")])
+        assert prediction.gain_fraction == pytest.approx(4 / 9, abs=0.01)
         assert slowdown(tables).whole.is_loss
 
 

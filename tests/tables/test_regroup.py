@@ -33,20 +33,20 @@ def groups_of(sizes: dict[int, list[int]], *, pairs: tuple[list[int], ...] = STA
 
 
 def test_members_that_ran_the_same_keep_their_group() -> None:
-    found = groups_of({rank: [100, 200] for rank in range(4)})
-    assert all(found[rank] == {("0@0,1,2,3", 4)} for rank in range(4))
+    groups = groups_of({rank: [100, 200] for rank in range(4)})
+    assert all(groups[rank] == {("0@0,1,2,3", 4)} for rank in range(4))
 
 
 def test_stages_with_other_parameters_do_not_reduce_together() -> None:
-    found = groups_of({0: [100, 200], 1: [100, 200], 2: [100, 300], 3: [100, 300]})
-    assert found[0] == found[1] == {("1@0,1", 2)}
-    assert found[2] == found[3] == {("2@2,3", 2)}
+    groups = groups_of({0: [100, 200], 1: [100, 200], 2: [100, 300], 3: [100, 300]})
+    assert groups[0] == groups[1] == {("1@0,1", 2)}
+    assert groups[2] == groups[3] == {("2@2,3", 2)}
 
 
 def test_what_no_other_group_explains_stays() -> None:
     """Rank 2 was recorded for a part of the time: another group of ranks 1 and 3 does not explain what rank 0 ran."""
-    found = groups_of({0: [1, 2, 3, 4], 1: [1, 2, 3, 4], 2: [4], 3: [1, 2, 3, 4]}, pairs=PIPELINES)
-    assert all(found[rank] == {("0@0,1,2,3", 4)} for rank in range(4))
+    groups = groups_of({0: [1, 2, 3, 4], 1: [1, 2, 3, 4], 2: [4], 3: [1, 2, 3, 4]}, pairs=PIPELINES)
+    assert all(groups[rank] == {("0@0,1,2,3", 4)} for rank in range(4))
 
 
 def test_where_two_other_groups_fit_nothing_is_moved() -> None:

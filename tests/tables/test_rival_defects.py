@@ -187,8 +187,8 @@ def test_b4_list_form_and_one_truncated_rank_cost_nothing_else(tmp_path: Path) -
     (tmp_path / "rank1.json.gz").unlink()
     (tmp_path / "rank1.json").write_bytes(traces[1].to_json()[:-150])
     (tmp_path / "rank2.json.gz").unlink()
-    listed = json.loads(traces[2].to_json())["traceEvents"]
-    (tmp_path / "rank2.json").write_text(json.dumps(listed))
+    events = json.loads(traces[2].to_json())["traceEvents"]
+    (tmp_path / "rank2.json").write_text(json.dumps(events))
     run = usp_prof.open_run(tmp_path, cache_dir=tmp_path / "cache")
     assert run.tables.ranks == (0, 1, 2)
     assert [len(run.tables.columns("kernels", rank)) for rank in (0, 2)] == [1, 1]

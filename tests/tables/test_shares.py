@@ -118,6 +118,6 @@ def test_a_share_cannot_tell_what_all_ranks_tell(tmp_path: Path, monkeypatch: py
 
 def test_what_is_common_is_pickled_once() -> None:
     common = Common(json.loads("[1, 2]"))
-    one, other = (pickle.loads(pickle.dumps(common)) for _ in range(2))  # noqa: S301
-    assert one.value == [1, 2]
-    assert one is other
+    first, other = (pickle.loads(pickle.dumps(common)) for _ in range(2))  # noqa: S301
+    assert first.value == [1, 2]
+    assert first is other

@@ -119,9 +119,9 @@ def test_a_truncated_list_of_ranks_is_found_by_name_or_by_stride() -> None:
         "Group size": 32,
         "dtype": "Float",
     }
-    named, strided = {"Process Group Name": "5"}, {"Global rank start": 0, "Global rank stride": 2}
+    by_name, strided = {"Process Group Name": "5"}, {"Global rank start": 0, "Global rank stride": 2}
     kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
-    trace.kernel(kernel, 1_000, 10, stream=20, args=args | named)
+    trace.kernel(kernel, 1_000, 10, stream=20, args=args | by_name)
     trace.kernel(kernel, 2_000, 10, stream=21, args=args | strided | {"Process Group Name": "6"})
     ranks = ",".join(map(str, range(0, 64, 2)))
     assert table_set(trace).columns("collectives", 0)["group"].tolist() == [f"5@{ranks}", f"6@{ranks}"]
