@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.inputs.trace_record import EVENTS
-from usp_prof.model.schema import Schema, Scope
-from usp_prof.tables import (
-    actions,
-    activities,
-    annotations,
-    build,
-    collectives,
-    groups,
-    kernels,
-    launches,
-    memory,
-    ops,
-    ranks,
-    steps,
-)
+from usp_prof.model.schema import Scope
+from usp_prof.tables import build, catalogue
 from usp_prof.tables.table_set import MemorySource, TableSet
 
 if TYPE_CHECKING:
@@ -27,25 +13,7 @@ if TYPE_CHECKING:
 
     from usp_prof.contract import Manifest
 
-SCHEMAS: tuple[Schema, ...] = (
-    EVENTS,
-    *(
-        module.SCHEMA
-        for module in (
-            actions,
-            activities,
-            annotations,
-            collectives,
-            groups,
-            kernels,
-            launches,
-            memory,
-            ops,
-            ranks,
-            steps,
-        )
-    ),
-)
+SCHEMAS = tuple(schema for schema in catalogue.SCHEMAS if schema.scope is Scope.RANK)
 Row = dict[str, Any]
 
 
@@ -58,7 +26,6 @@ def _source(rank: int, tables: Mapping[str, Sequence[Row]]) -> MemorySource:
     assert set(tables) <= {schema.name for schema in SCHEMAS}
     made = {}
     for schema in SCHEMAS:
-        assert schema.scope is Scope.RANK
         rows = tables.get(schema.name, [{"host": "here", "base_ns": 1}] if schema.name == "ranks" else [])
         made[schema.name] = build.table_from_rows(schema, [{"rank": rank} | row for row in rows])
     return MemorySource(made)

@@ -300,13 +300,14 @@ def _notes(tables: TableSet, seen: Arrivals, is_selected: Flags, peers: Peers) -
     if depends:
         detail = "broadcasts and scatters wait for one rank's data, so no rank is reported as late in them"
         notes.append(HealthRow("depends_on_one_rank", Severity.INFO, count=depends, detail=detail))
-    sent = int((call_table.of(tables).columns().matches("axis", str(Axis.CP)) & call_table.of(tables).is_pair).sum())
-    if sent:
+    matched = call_table.of(tables)
+    of_rings = int((matched.is_pair & matched.columns().matches("axis", str(Axis.CP))).sum())
+    if of_rings:
         detail = (
             "lateness is measured in collectives; a rank that holds up its ring in sends and receives can cost more: "
             "see what its repair saves"
         )
-        notes.append(HealthRow("rings_not_counted", Severity.INFO, count=sent, detail=detail))
+        notes.append(HealthRow("rings_not_counted", Severity.INFO, count=of_rings, detail=detail))
     tied = int((is_selected & ~seen.is_from_one_rank & (seen.late_rank < 0)).sum())
     if tied:
         detail = "the last arrivals differ by less than the error of the clocks, so no rank is reported as late"

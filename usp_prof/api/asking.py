@@ -1,4 +1,4 @@
-"""Asking a run: which analysis answers a question, over the chosen ranks and steps, worded as in the report."""
+"""Questions to a run: the analysis behind each, over the chosen ranks and steps, with the words of the report."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _QUESTIONS = {
 
 
 class Asking:
-    """A run's tables and its name, and the way from a question to its answer."""
+    """Base class of runs that answer questions: their tables, their name, and how an answer is built."""
 
     name: str
     tables: TableSet
