@@ -39,7 +39,7 @@ from usp_prof.gate.measured import Baseline, save
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.longest_path import make_plan, replay
 from usp_prof.report import sections
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.writers import terminal
 for package in (analyses, findings, whatif, sections):
     for module in walk_packages(package.__path__, f"{package.__name__}."):
@@ -51,9 +51,9 @@ run = open_run(folder, cache_dir=cache)
 lap("open")
 """
 _REPORT = """
-analysed = analyse(run.tables)
-lap("analyse")
-document = build(run.tables, analysed, name=run.name)
+results = analyze(run.tables)
+lap("analyze")
+document = build(run.tables, results, name=run.name)
 lap("findings and document")
 terminal.write(document, Console(file=io.StringIO(), width=80))
 lap("write")

@@ -144,7 +144,7 @@ def measure(folder: Path, world: int, *, analyses: bool, alone: bool) -> str:
     tables = TableSet({rank: Stored(folder / str(rank), {"tables": []}) for rank in range(world)})
     tables.workers = None if alone else Workers()
     spending = Spending()
-    matched_calls, clocks = calls.of(tables), clock.of(tables)
+    matched_calls, clocks = calls.match_calls(tables), clock.fit_clocks(tables)
     spent = spending.said()
     error = clocks.offset_ns + np.array([offset_of(rank) for rank in range(world)])
     error -= int(np.median(error))

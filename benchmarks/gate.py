@@ -168,7 +168,7 @@ def recorded(paths: list[str], baselines: int) -> Counter[Verdict]:
     for before, after in chosen:
         report = check(Baseline(before), after, POLICY)
         counts[report.verdict] += 1
-        for comparison in report.of(Verdict.REGRESSED):
+        for comparison in report.with_verdict(Verdict.REGRESSED):
             print(f"  {', '.join(run.label for run in before)} -> {after.label}: {sentence(comparison)}")
     return counts
 

@@ -83,7 +83,7 @@ def _row(options: str, run: Run) -> dict[str, object]:
 
 def _messages(run: Run, rank: int) -> dict[str, dict[str, int]]:
     """Count a rank's calls in its recorded step, and their bytes, by operation."""
-    columns = calls.of(run.tables).columns()
+    columns = calls.match_calls(run.tables).columns()
     is_data = columns.satisfies("axis", lambda axis: axis in DATA_AXES) & (columns["step"] >= 0)
     has_rank = columns.satisfies("group", lambda group: str(rank) in group.partition("@")[2].split(","))
     op_of_call, operations = columns.codes("op")

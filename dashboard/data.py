@@ -31,7 +31,7 @@ from .engine import (
     Rescheduled,
     Run,
     UspProfError,
-    analyse,
+    analyze,
     build_report,
     calibrate,
     compare_runs,
@@ -267,7 +267,7 @@ def _analysed(run: Run, selection: Selection) -> Document:
         worker.tell(f"analyzing: {name.replace('_', ' ')}", done, 20)
         done += 1
 
-    results = analyse(run.tables, selection, progress=show_progress)
+    results = analyze(run.tables, selection, progress=show_progress)
     worker.tell("searching for findings", 18, 20)
     return build_report(run.tables, results, name=run.name, selection=selection, without=("timeline",))
 

@@ -88,7 +88,7 @@ from usp_prof.replay.graph import events_of
 from usp_prof.report import stored_document
 from usp_prof.report.answers import comparison as comparison_answer
 from usp_prof.report.answers import whatif as whatif_answer
-from usp_prof.report.build import analyse
+from usp_prof.report.build import analyze
 from usp_prof.report.build import build as build_report
 from usp_prof.report.document import (
     Block,
@@ -116,9 +116,9 @@ from usp_prof.report.writers.markdown import sections_text as write_markdown
 from usp_prof.report.writers.webpage import write as write_webpage
 from usp_prof.schedule import Schedule
 from usp_prof.store.rank_jobs import stamp_of
-from usp_prof.tables.calls import of as calls_of
+from usp_prof.tables.calls import match_calls as calls_of
 from usp_prof.tables.catalogue import SCHEMAS as TABLE_SCHEMAS
-from usp_prof.tables.clock import of as clock_of
+from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.tables.sql_cells import Cells
 from usp_prof.tables.table_set import TableSet
 from usp_prof.timeline import overlays, store

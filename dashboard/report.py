@@ -23,7 +23,7 @@ from .engine import (
     Text,
     UspProfError,
     __version__,
-    analyse,
+    analyze,
     build_report,
     embedded_timeline,
     plan_answer,
@@ -51,7 +51,7 @@ def ask(index: int, selection: Selection, answers: tuple[Answer, ...] = ()) -> R
     def compose() -> str:
         data.worker.tell("writing the report")
         run = data.open_numbered(index)
-        results = analyse(run.tables, selection)
+        results = analyze(run.tables, selection)
         document = build_report(run.tables, results, name=run.name, selection=selection, without=("timeline",))
         document = replace(document, sections=(*document.sections, *chosen(index, answers)))
         return write_webpage([document], [embedded_timeline(run.tables, selection)], timeline_assets())

@@ -86,7 +86,7 @@ def parse_mark(name: str) -> Mark | None:
         key, _, text = pair.partition("=")
         if not _WHOLE.fullmatch(text):
             values[key] = text
-        elif (number := limits.whole(text, MARK_RANGES.get(key, limits.NUMBER))) is not None:
+        elif (number := limits.parse_integer(text, MARK_RANGES.get(key, limits.NUMBER))) is not None:
             values[key] = number
         else:
             odd.append(key)
@@ -225,14 +225,14 @@ class Manifest:
     def from_dict(cls, data: Mapping[str, Any]) -> Manifest:
         """Parse a manifest; unknown fields of later versions are ignored."""
         field_values = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
-        groups = [GroupEntry(**_known(GroupEntry, entry)) for entry in field_values.pop("groups", [])]
+        groups = [GroupEntry(**_known_fields(GroupEntry, entry)) for entry in field_values.pop("groups", [])]
         model = field_values.pop("model", None)
         return cls(**field_values, groups=groups, model=model_entry(model) if model else None)
 
 
 def model_entry(data: Mapping[str, Any]) -> ModelEntry:
     """Parse a model's entry from plain data; fields of later versions are ignored."""
-    field_values = _known(ModelEntry, data)
+    field_values = _known_fields(ModelEntry, data)
     field_values["layer_kinds"] = [_layer_entry(kind) for kind in field_values.get("layer_kinds", [])]
     mtp_kind = field_values.get("mtp_kind")
     field_values["mtp_kind"] = _layer_entry(mtp_kind) if mtp_kind else None
@@ -242,10 +242,10 @@ def model_entry(data: Mapping[str, Any]) -> ModelEntry:
 
 
 def _layer_entry(data: Mapping[str, Any]) -> LayerEntry:
-    field_values = _known(LayerEntry, data)
-    blocks = [BlockEntry(**_known(BlockEntry, block)) for block in field_values.pop("blocks", [])]
+    field_values = _known_fields(LayerEntry, data)
+    blocks = [BlockEntry(**_known_fields(BlockEntry, block)) for block in field_values.pop("blocks", [])]
     return LayerEntry(**field_values, blocks=blocks)
 
 
-def _known(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - any of the dataclasses above
+def _known_fields(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - any of the dataclasses above
     return {key: data[key] for key in cls.__dataclass_fields__ if key in data}

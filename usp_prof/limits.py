@@ -68,7 +68,7 @@ MAX_UNPACKING = 1000
 MAX_DIGITS = 19
 
 
-def whole(text: str, within: Range = NUMBER) -> int | None:
+def parse_integer(text: str, within: Range = NUMBER) -> int | None:
     """Parse an integer; return `None` if the text is not one, or if it is outside the range."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()) or len(digits.lstrip("0")) > MAX_DIGITS:

@@ -226,7 +226,7 @@ def open_run(
             tables.workers = Workers(executor)
         return tables
 
-    return Run(read.found, discovery, read.loaded, assembled, read.health, cache)
+    return Run(read.chosen, discovery, read.loaded, assembled, read.health, cache)
 
 
 def _discovered(path: str | Location, run: str | None) -> Discovery:

@@ -148,7 +148,7 @@ TRAITS: dict[Schedule, Traits] = {
 }
 
 
-def named(name: str) -> Schedule | None:
+def schedule_by_name(name: str) -> Schedule | None:
     """Return the schedule with this name in any usual spelling (`Schedule1F1B`, `InterleavedZeroBubble`, ...)."""
     letters = "".join(c for c in name.lower() if c.isalnum()).removeprefix("schedule")
     return next((schedule for schedule, traits in TRAITS.items() if letters in traits.spellings), None)

@@ -306,5 +306,5 @@ def _finished(order: Order, place: list[int]) -> None:
     if stuck:
         raise UsageError(
             f"the schedule can never end: {', '.join(stuck[:4])} wait for each other",
-            hint="check that each action's counterparts on the neighbouring stages are in the order",
+            hint="check that each action's counterparts on the neighboring stages are in the order",
         )

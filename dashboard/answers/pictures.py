@@ -69,7 +69,7 @@ def lateness(document: Document) -> Chart | None:
     waited = np.array([[cost.get(rank, np.nan) for rank in row] for row in grid.rank.tolist()], float)
     quantity_name = "own delay"
     title = "Own delay of each rank per step, by its place in the mesh"
-    return Chart(title, replace(grid, what=quantity_name, values_ns=waited, ground=Ground.NOTHING))
+    return Chart(title, replace(grid, quantity=quantity_name, values_ns=waited, ground=Ground.NOTHING))
 
 
 def _in_rows(ranks: list[int]) -> RankGrid:
@@ -200,9 +200,9 @@ def memory_over_time(document: Document, learnt: Calibration | None) -> Chart | 
 def _capacity(document: Document, learnt: Calibration | None) -> float | None:
     """Return the bytes of the fullest rank's device, from the trace or from the planner."""
     figures = Figures(document.values)
-    free, peak = figures.whole("memory_headroom"), figures.whole("peak_memory")
+    free, peak = figures.overall("memory_headroom"), figures.overall("peak_memory")
     if free is not None and free < 1 and peak is not None:
-        held = max(figures.whole("peak_reserved_memory") or 0.0, peak)
+        held = max(figures.overall("peak_reserved_memory") or 0.0, peak)
         return held / (1 - free)  # the headroom is what was never held, over the capacity
     if learnt is not None and np.isfinite(learnt.cluster.memory_bytes):
         return float(learnt.cluster.memory_bytes)

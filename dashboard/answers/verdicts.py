@@ -120,7 +120,7 @@ def _calls_of(axis: Key) -> str:
 def pipeline(document: Document) -> str:
     """Describe the bubble, its ideal, and the straggler."""
     figures = Figures(document.values)
-    if figures.whole("bubble_fraction") is None:
+    if figures.overall("bubble_fraction") is None:
         return ""
     return f"{sentences.pipeline(figures)} {_late_anywhere(document)}".strip()
 
@@ -130,8 +130,10 @@ def kernels(document: Document, times: Mapping[str, int] = MappingProxyType({}))
     figures = Figures(document.values)
     clauses = [
         _largest_op(times),
-        sentences.kernels(figures, paced=document.run.paced) if figures.whole("kernel_efficiency") is not None else "",
-        sentences.mfu(figures) if figures.whole("mfu") is not None else "",
+        sentences.kernels(figures, paced=document.run.paced)
+        if figures.overall("kernel_efficiency") is not None
+        else "",
+        sentences.mfu(figures) if figures.overall("mfu") is not None else "",
     ]
     return " ".join(sentence for sentence in clauses if sentence)
 
@@ -162,7 +164,7 @@ def host(document: Document) -> str:
         why = f"{IDLE[cause]}" if most == leaves else f"{most} {IDLE[cause]}"
         clauses = [f"The device is idle for {leaves} of the mean rank {span} because of the host ({why})"]
     clauses += _waits_apart(figures.along("idle_time", "rank", cause=cause), step_ns)
-    empty = figures.whole("empty_queue_fraction")
+    empty = figures.overall("empty_queue_fraction")
     if empty is not None:
         clauses.append(f"{quantity(empty, Unit.FRACTION)} of all launches find an empty queue")
     return _sentence(clauses)
@@ -191,7 +193,7 @@ def memory(document: Document, learnt: Calibration | None = None) -> str:
     figures = Figures(document.values)
     peaks = figures.along("peak_memory", "rank")
     if not peaks:
-        if learnt is not None and figures.whole("taken_memory") is None:
+        if learnt is not None and figures.overall("taken_memory") is None:
             return _predicted_peak(learnt)
         return sentences.memory(figures)
     rank, peak_bytes = sentences.largest(peaks)

@@ -46,7 +46,7 @@ def _show(lesson: Lesson) -> None:
     _pictures(lesson)
     st.caption(lesson.look)
     text, action = st.columns([3, 2], gap="large")
-    text.markdown(lesson.what)
+    text.markdown(lesson.explanation)
     text.caption(f"Playbook section: *{lesson.playbook}*.")
     with action:
         _links(lesson)

@@ -108,7 +108,7 @@ def _worst_step(document: Document, view: View, *, dark: bool) -> None:
 
 def _named(step: int, steps: int, document: Document) -> str:
     """Return the name of the drawn step, or of the recorded window if steps are unknown."""
-    if Figures(document.values).whole("job_step_time") is None:
+    if Figures(document.values).overall("job_step_time") is None:
         return "**Recorded window**"
     return f"**Longest step**, {step}" if steps > 1 else f"**Step {step}**"
 

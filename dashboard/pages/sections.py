@@ -237,7 +237,7 @@ def draw_memory() -> None:
     else:
         st.caption(state.plain(f"Memory is not predicted: {reason}. Plan predicts it for a model that you choose."))
     figures = Figures(document.values)
-    is_measured = figures.whole("taken_memory") is not None or figures.along("peak_memory", "rank")
+    is_measured = figures.overall("taken_memory") is not None or figures.along("peak_memory", "rank")
     if learnt is not None and not is_measured:  # without a prediction the page's sentence says it
         st.caption("To measure it, record with `profile_memory=True`, or put memory snapshots next to the traces.")
     _folds(document, ("memory",), pictures.chart_of(document, MemoryLines))
@@ -285,7 +285,7 @@ def draw_host() -> None:
     _figures(document, "host")
     tables = data.open_numbered(view.run).tables
     shown = _picture("host", view, lambda: pictures.of_host(document, tables))
-    launched = Figures(document.values).whole("empty_queue_fraction") is not None
+    launched = Figures(document.values).overall("empty_queue_fraction") is not None
     if launched and shown is not None and not isinstance(shown.data, LaunchLines):
         folded(
             "lead", "Launch lead of each host over its device",

@@ -81,7 +81,7 @@ def test_a_link_to_another_given_folder_is_within(given: Path) -> None:
 def test_folders_with_traces_are_listed_without_following_links(given: Path) -> None:
     (given / "link").symlink_to(given.parent / "secret")
     (given / "run" / "run.json").write_text("{}")  # the manifest is no trace
-    listed = Folders([str(given)]).listed(10)
+    listed = Folders([str(given)]).trace_folders(10)
     assert [(each.path, each.files, each.bytes) for each in listed] == [(given / "run", 1, 2)]
 
 

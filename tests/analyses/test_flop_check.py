@@ -18,7 +18,7 @@ HEAD = 100 * 64
 
 
 def op(name: str, family: str, flop: float, time_ns: int) -> OpStat:
-    return OpStat(name, "", family, "", known=True, time_ns=time_ns, flop=flop)
+    return OpStat(name, "", family, "", is_attributed=True, time_ns=time_ns, flop=flop)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tiny import Trace, table_set
 import usp_prof
 from usp_prof.analyses import host
 from usp_prof.model.selection import Selection
-from usp_prof.report.sections.plain import listed
+from usp_prof.report.sections.plain import listing_table
 from usp_prof.synth.declaration import Declaration, Fault, FaultKind, Mesh, Work
 from usp_prof.synth.write import write
 
@@ -70,7 +70,7 @@ def test_a_rank_without_device_work_has_no_queue() -> None:
     result = host.compute(table_set(Trace(device="cpu").step(1, 0, 1_000).op("aten::mm", 10, 900)))
     (alone,) = result.ranks
     assert alone.deepest_queue == -1
-    assert [column.head for column in listed(result.listing(), "Ranks").columns] == ["rank", "input"]
+    assert [column.head for column in listing_table(result.listing(), "Ranks").columns] == ["rank", "input"]
     assert {value.metric.id for value in result.values()} == {"input_time"}
 
 

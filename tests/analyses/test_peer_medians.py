@@ -31,6 +31,6 @@ def test_medians_are_those_of_each_row(cells: set[tuple[int, int]], draw: Random
     figures = np.array([[draw.randrange(100), draw.randrange(100)] for _ in order], np.int64).reshape(-1, 2)
     medians = peer_medians(parts, PEERS, figures)
     for row, (own, number) in enumerate(order):
-        theirs = [place for place, (r, s) in enumerate(order) if r in PEERS.of(own) and s == number]
+        theirs = [place for place, (r, s) in enumerate(order) if r in PEERS.of_rank(own) and s == number]
         wanted = np.median(figures[theirs], axis=0) if theirs else np.full(2, np.nan)
         np.testing.assert_array_equal(medians[row], wanted)

@@ -17,9 +17,9 @@ from usp_prof.contract import Manifest
 from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.model.selection import Selection
 from usp_prof.model.topology import Axis, Topology
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.document import KeyFigures
-from usp_prof.schedule import Schedule, Shape, named
+from usp_prof.schedule import Schedule, Shape, schedule_by_name
 from usp_prof.schedule_orders import Action, Kind, order, simulate
 from usp_prof.synth.declaration import Declaration, Mesh
 from usp_prof.synth.declaration import Shape as Layers
@@ -163,7 +163,7 @@ def test_one_stage_is_no_pipeline_and_has_no_bubble(count: int) -> None:
 def test_a_run_without_a_pipeline_shows_none(tmp_path: Path) -> None:
     tables, truth = declared.read(Declaration(mesh=Mesh(dp=2), work=Plan(steps=2, micro_batches=4)), tmp_path)
     assert len(tables.columns("actions", 0))  # its passes are marked nevertheless
-    document = build(tables, analyse(tables), name="run", found=NOTHING_FOUND)
+    document = build(tables, analyze(tables), name="run", search_result=NOTHING_FOUND)
     shown = {metric for metric in document.metrics if "bubble" in metric or "stage" in metric}
     assert shown == set()
     assert "pipeline" not in {section.id for section in document.sections}
@@ -248,5 +248,5 @@ def test_simulated_traces_give_the_bubble_back(schedule: str, tmp_path: Path) ->
     result = pipeline.compute(tables)
     for number, bubble in truth["bubble_fraction"].items():
         assert result.bubble_fraction(int(number)) == pytest.approx(bubble, abs=0.005)
-    assert result.schedule.schedule is named(schedule)
+    assert result.schedule.schedule is schedule_by_name(schedule)
     assert result.schedule.likeness == 1

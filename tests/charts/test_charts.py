@@ -202,7 +202,7 @@ def test_the_largest_ops_of_a_roofline_are_named_once_and_do_not_cover_each_othe
 def test_the_plan_that_is_named_has_its_label_beside_its_mark() -> None:
     plans = inputs.PlanPoints(
         ("fast", "startable"), np.array([1e5, 8e4]), np.array([6e9, 2e9]), np.array([0.4, 0.3]),
-        np.array([True, False]), 64e9, named=1,
+        np.array([True, False]), 64e9, labeled=1,
     )  # fmt: skip
     (text,) = [each for each in charts.draw(plans, LIGHT).renderers if isinstance(each.glyph, TextGlyph)]
     assert list(text.data_source.data["text"]) == ["startable"]

@@ -10,7 +10,7 @@ import pytest
 from tiny import Trace, write
 
 from usp_prof.cli.app import main
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.writers import json_text
 from usp_prof.run import open_run
 
@@ -41,7 +41,7 @@ def test_the_command_says_no_less_than_the_library(run: Path, capsys: pytest.Cap
     assert main(["analyze", str(run), "--format", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
     opened = open_run(run)
-    own = json.loads(json_text.write(build(opened.tables, analyse(opened.tables), name=opened.name)))
+    own = json.loads(json_text.write(build(opened.tables, analyze(opened.tables), name=opened.name)))
     assert said == own
     assert any(row["code"] == "rules_skipped" for row in said["health"])
     assert main(["analyze", str(run)]) == 0

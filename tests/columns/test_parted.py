@@ -34,7 +34,7 @@ def test_parts_make_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, r
     for module in (cache, arrow):
         monkeypatch.setattr(module, "AT_ONCE", 4)
     table = made(rows)
-    whole = table.whole()
+    whole = table.to_table()
     assert whole.to_pylist() == [{"rank": 3, "number": row, "args": str(row)} for row in range(rows)]
     kinds = {"rank": pa.int64(), "number": pa.int64(), "args": pa.string()}
     assert whole.schema == table.schema

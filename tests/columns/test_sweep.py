@@ -44,4 +44,4 @@ def test_without_sets_nobody_owns_anything() -> None:
     labels = by_priority([])
     assert labels.at([1, 2]).tolist() == [-1, -1]
     assert labels.cut([0], [9], 0).shape == (1, 0)
-    assert len(labels.of(0)) == 0
+    assert len(labels.times_of(0)) == 0

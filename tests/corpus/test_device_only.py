@@ -12,7 +12,7 @@ from stripped import DEVICE, culprits, device_only, lengths, median_step, source
 from usp_prof.analyses import stragglers
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.document import Findings
 from usp_prof.run import open_run
 from usp_prof.whatif.predict import predict
@@ -80,7 +80,7 @@ def test_the_culprit_is_the_rank_that_sleeps(tmp_path: Path, cache: Path) -> Non
 def test_what_the_sleeping_ranks_host_did_is_not_replayed(tmp_path: Path, cache: Path) -> None:
     """The rank is named as late, and no gain is claimed for what its host did: the device alone cannot tell."""
     _, stripped = both("torchrec-4r-sleeping-rank", tmp_path, cache)
-    document = build(stripped.tables, analyse(stripped.tables), name="stripped")
+    document = build(stripped.tables, analyze(stripped.tables), name="stripped")
     assert not [finding for finding in document.findings if finding.where.get("rank") == 2]
     with pytest.raises(UsageError, match="only device activity"):
         predict(stripped.tables, [Edit("rank_as_peers", "2")])
@@ -90,7 +90,7 @@ def test_no_findings_are_not_no_straggler(tmp_path: Path, cache: Path) -> None:
     """The rank is late by a second, and no rule can tell what its repair saves without its host."""
     del cache
     run = device_only(TRACES / "torchrec-4r-sleeping-rank", tmp_path / "run")
-    document = build(run.tables, analyse(run.tables), name="stripped")
+    document = build(run.tables, analyze(run.tables), name="stripped")
     (block,) = [block for block in document.summary.blocks if isinstance(block, Findings)]
     assert not block.causes
     assert block.nothing.startswith("rank 2 delays the others by ")

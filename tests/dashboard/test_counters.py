@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from usp_prof import open_run
-from usp_prof.tables.calls import of as calls_of
+from usp_prof.tables.calls import match_calls as calls_of
 from usp_prof.timeline import counters, overlays
 from usp_prof.timeline.counters import Counter, counters_of
 from usp_prof.timeline.rows import category_number
@@ -75,7 +75,7 @@ def test_the_queue_is_what_was_launched_and_has_not_ended(tables: TableSet, of_r
 
 def test_bandwidth_is_drawn_where_calls_transfer(tables: TableSet, of_rank_0: dict[str, Counter]) -> None:
     calls = calls_of(tables).columns()
-    mine = np.isin(calls["call"], calls_of(tables).parts.of(0, "call")["call"]) & (calls["transfer_ns"] > 0)
+    mine = np.isin(calls["call"], calls_of(tables).parts.of_rank(0, "call")["call"]) & (calls["transfer_ns"] > 0)
     bandwidth = of_rank_0["bandwidth"]
     assert bandwidth.start_ns.min() == calls["last_ns"][mine].min()
     assert bandwidth.dur_ns.sum() <= calls["transfer_ns"][mine].sum()

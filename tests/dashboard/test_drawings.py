@@ -16,7 +16,7 @@ from usp_prof.charts.inputs import BreakdownRows, HeatMap, Part
 from usp_prof.charts.theme import DARK, LIGHT
 from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.model.selection import EVERYTHING
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +80,7 @@ def test_the_report_is_there_before_its_drawings(
 @pytest.fixture
 def document(run_folder: Path, tmp_path: Path) -> Document:
     run = open_run(run_folder, cache_dir=tmp_path / "cache")
-    return build(run.tables, analyse(run.tables), name=run.name, found=NOTHING_FOUND, without=("timeline",))
+    return build(run.tables, analyze(run.tables), name=run.name, search_result=NOTHING_FOUND, without=("timeline",))
 
 
 def test_written_drawings_are_those_of_the_report(document: Document, tmp_path: Path) -> None:

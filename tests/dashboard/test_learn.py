@@ -38,7 +38,7 @@ def test_the_page_opens_on_the_lesson_whose_runs_are_open() -> None:
 def test_a_lesson_is_shown_with_its_text_and_its_command(name: str) -> None:
     app = drawn("learn", lesson=name)
     texts = [text.value for text in app.markdown]
-    assert lesson(name).what.strip() in [text.strip() for text in texts]
+    assert lesson(name).explanation.strip() in [text.strip() for text in texts]
     assert f"usp-prof learn {name} --open" in [block.value for block in app.code]
     assert ("**Results**" in texts) == (name in recorded())
 

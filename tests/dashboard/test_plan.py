@@ -58,7 +58,7 @@ def test_the_plan_that_is_put_first_is_one_that_the_trainer_can_start(
         assert said.startswith(f"{plan.in_words(plans.best[place].configuration)}: ")
         assert f"the fastest of {plans.fitting:,} plans that usp-prof can start" in said
         assert said.endswith(f"It cannot start the {place} faster plans (the fastest: {refusal}).")
-        assert plan.points(plans, learnt, place).named == place
+        assert plan.points(plans, learnt, place).labeled == place
         app = drawn("plan")
         assert app.code[0].value.startswith("torchrun ")
     assert plan.startable(plans, "torchtitan")[0] == -1

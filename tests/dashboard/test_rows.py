@@ -15,7 +15,7 @@ from usp_prof import open_run
 from usp_prof.analyses import critical_path
 from usp_prof.analyses.measures import partition
 from usp_prof.columns.intervals import union_of
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.tables import calls
 from usp_prof.timeline import overlays
 from usp_prof.timeline.area import by_kind, contents
@@ -73,7 +73,7 @@ def test_the_critical_path_is_laid_over_the_ranks_it_leads_through(tables: Table
 def test_each_call_is_a_wait_and_a_transfer(tables: TableSet, tmp_path: Path) -> None:
     overlays.prepare_calls(tables, tmp_path)
     lines = overlays.open_calls(tmp_path)
-    table = calls.of(tables).columns()
+    table = calls.match_calls(tables).columns()
     rows = [(number, place) for number, line in lines.ranks.items() for place in range(len(line.rows))]
     view = lines.view(rows, -(10**12), 10**12, 0.0)
     assert view.rest["dur"].sum() == pytest.approx(float((table["end_ns"] - table["first_ns"]).sum()), rel=1e-6)
@@ -135,7 +135,7 @@ def test_a_range_is_written_for_perfetto(tables: TableSet, store: TimelineStore)
 
 def test_outliers_come_first(run_folder: Path, tmp_path: Path) -> None:
     run = open_run(run_folder.with_name("recorded-slow-rank"), cache_dir=tmp_path)
-    document = build(run.tables, analyse(run.tables), name=run.name, without=("timeline",))
+    document = build(run.tables, analyze(run.tables), name=run.name, without=("timeline",))
     assert findings.outlier_ranks(document)[0] == 2
     assert findings.outliers_first(document, run.ranks)[0] == 2
     assert sorted(findings.outliers_first(document, run.ranks)) == list(run.ranks)

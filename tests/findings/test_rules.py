@@ -87,7 +87,7 @@ def test_a_trace_without_steps_is_one_step() -> None:
 
 def test_what_each_layer_waits_for_cannot_be_bucketed() -> None:
     tables = run_of('{"mesh": {"tp": 2, "dp": 2}}').tables
-    assert calls.of(tables).columns().matches("axis", "tp").sum() > 10 * len(tables.columns("steps", 0))
+    assert calls.match_calls(tables).columns().matches("axis", "tp").sum() > 10 * len(tables.columns("steps", 0))
     assert [draft for draft in SmallMessages.look(tables) if draft.where == {"axis": "tp"}] == []
 
 

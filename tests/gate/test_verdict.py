@@ -130,7 +130,7 @@ def test_a_missing_rank_is_never_a_pass() -> None:
     report = _check(_run(2, ranks=(0, 1, 3), missing=(2,)))
     assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 2)
     assert "rank 2 missing" in report.unusable[0]
-    assert not report.of(Verdict.PASS)
+    assert not report.with_verdict(Verdict.PASS)
     assert replace(report, inconclusive=Inconclusive.WARN).exit_code == 0
 
 
@@ -156,7 +156,7 @@ def test_damage_is_never_a_pass() -> None:
 
 def test_other_hardware_bars_times() -> None:
     report = _check(_run(2, mean=2e9, facts=with_fact(FactKind.HARDWARE, "device", "A100")))
-    assert report.of(Verdict.NOT_COMPARED)
+    assert report.with_verdict(Verdict.NOT_COMPARED)
     assert report.exit_code == 2
     assert "nothing could be compared" in report.unusable[0]
     across = replace(POLICY, across=(FactKind.HARDWARE,))
@@ -188,9 +188,9 @@ def test_other_software_is_said_and_compared() -> None:
 def test_a_metric_that_is_gone_is_inconclusive() -> None:
     before = measured(series("step_time", [1.0] * 8), series("bubble_fraction", [0.1] * 8, unit=Unit.FRACTION))
     report = _check(measured(series("step_time", [1.0] * 8)), before)
-    assert [each.key for each in report.of(Verdict.INCONCLUSIVE)] == ["bubble_fraction"]
+    assert [each.key for each in report.with_verdict(Verdict.INCONCLUSIVE)] == ["bubble_fraction"]
     report = _check(before, measured(series("step_time", [1.0] * 8)))
-    assert [each.key for each in report.of(Verdict.NOT_COMPARED)] == ["bubble_fraction"]
+    assert [each.key for each in report.with_verdict(Verdict.NOT_COMPARED)] == ["bubble_fraction"]
 
 
 def test_new_findings_that_are_bad_enough_regress() -> None:
@@ -299,7 +299,7 @@ def test_peaks_that_were_measured_again_are_the_same_machine() -> None:
 
     assert _check(_run(2, facts=peak("2.1e11")), _run(1, facts=peak("2.0e11"))).differences == ()
     report = _check(_run(2, facts=peak("4e11")), _run(1, facts=peak("2e11")))
-    assert report.of(Verdict.NOT_COMPARED)
+    assert report.with_verdict(Verdict.NOT_COMPARED)
 
 
 def test_an_improvement_says_how_to_keep_it() -> None:

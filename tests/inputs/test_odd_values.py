@@ -9,7 +9,7 @@ from tiny import Trace, table_set, write
 
 from usp_prof.contract import parse_mark
 from usp_prof.inputs.manifest import manifest_from, read_manifest
-from usp_prof.limits import MAX_RANKS, whole
+from usp_prof.limits import MAX_RANKS, parse_integer
 from usp_prof.model.health import Severity
 from usp_prof.run import Run, open_run
 
@@ -31,12 +31,12 @@ def plain() -> Trace:
 
 @pytest.mark.parametrize("text", ["9" * 5000, "-" + "9" * 5000, str(2**62 + 1), "٣", "", "-", "1.5"])
 def test_text_that_is_no_number_of_ours_is_none(text: str) -> None:
-    assert whole(text) is None
+    assert parse_integer(text) is None
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0), ("-7", -7), ("000012", 12), (str(2**62), 2**62)])
 def test_text_that_is_a_number_is_read(text: str, number: int) -> None:
-    assert whole(text) == number
+    assert parse_integer(text) == number
 
 
 @pytest.mark.parametrize("value", [str(2**70), "9" * 5000, "-5"])

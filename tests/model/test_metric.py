@@ -27,7 +27,7 @@ IMBALANCE = Metric("an_imbalance", Unit.RATIO, Better.LOWER, "A", "A.", within=F
 def test_a_value_lies_in_its_metrics_range_or_is_refused(metric: Metric, value: float, can_be: bool) -> None:
     values = sound([Value(metric, value)])
     assert (len(values), len(values.refused)) == (can_be, 1 - can_be)
-    assert (metric.known(value) == value) == can_be
+    assert (metric.if_possible(value) == value) == can_be
 
 
 def test_what_is_not_known_is_neither_shown_nor_impossible() -> None:

@@ -98,11 +98,13 @@ class TestWhatTheyKeep:
     def test_clocks_and_calls_are_those_of_all_ranks(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(chosen, "MOST_NODES", nodes_of(run, 0.6))
         part = representatives(run.tables).tables
-        assert clock.of(part) is clock.of(run.tables)
-        found, whole = calls.of(part), calls.of(run.tables)
+        assert clock.fit_clocks(part) is clock.fit_clocks(run.tables)
+        found, whole = calls.match_calls(part), calls.match_calls(run.tables)
         assert found.columns()["complete"].all()
         for rank in part.ranks:
-            assert (found.parts.of(rank, "wait_ns")["wait_ns"] == whole.parts.of(rank, "wait_ns")["wait_ns"]).all()
+            assert (
+                found.parts.of_rank(rank, "wait_ns")["wait_ns"] == whole.parts.of_rank(rank, "wait_ns")["wait_ns"]
+            ).all()
         assert set(found.columns()["late_rank"].tolist()) <= {-1, *part.ranks}
 
     def test_their_replay_is_what_was_measured(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values, sound
 from usp_prof.model.selection import Selection
 from usp_prof.report import sections
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.document import Chart, DataTable, Document, Findings, Health, KeyFigure, KeyFigures, Stack
 from usp_prof.report.writers import json_text, markdown, webpage
 
@@ -58,7 +58,7 @@ def tables() -> TableSet:
 
 @pytest.fixture(scope="module")
 def document(tables: TableSet) -> Document:
-    return build(tables, analyse(tables), name="made")
+    return build(tables, analyze(tables), name="made")
 
 
 def blocks(document: Document, section: str, kind: type) -> list[object]:
@@ -116,7 +116,7 @@ def test_the_timeline_has_a_row_for_compute_and_each_axis(document: Document) ->
 
 def test_many_ranks_share_one_communication_row_each() -> None:
     tables = made.run({number: rank(number % 4, 1) for number in range(30)})
-    document = build(tables, analyse(tables), name="many")
+    document = build(tables, analyze(tables), name="many")
     (chart,) = blocks(document, "timeline", Chart)
     assert isinstance(chart, Chart)
     assert chart.data.rows[:3] == ("rank 0", "rank 0 comm", "rank 1")
@@ -124,24 +124,24 @@ def test_many_ranks_share_one_communication_row_each() -> None:
 
 def test_a_selection_is_kept_to(tables: TableSet) -> None:
     selection = Selection(ranks=(1,), first_step=1, last_step=1)
-    document = build(tables, analyse(tables, selection), name="made", selection=selection)
+    document = build(tables, analyze(tables, selection), name="made", selection=selection)
     assert document.run.ranks == (1,)
     assert document.run.steps == (1,)
     assert {value.dims.get("rank", 1) for value in document.values}  # noqa: PD011 - no frame == {1}
 
 
 def test_only_some_analyses_can_be_asked_for(tables: TableSet) -> None:
-    results = analyse(tables, only=["breakdown"])
+    results = analyze(tables, only=["breakdown"])
     assert list(results) == ["breakdown"]
     document = build(tables, results, name="made")
     assert {section.id for section in document.sections} == {"breakdown", "health"}
     with pytest.raises(UsageError, match="no analysis is named"):
-        analyse(tables, only=["breakdwon"])
+        analyze(tables, only=["breakdwon"])
 
 
 def test_every_analysis_tells_its_progress(tables: TableSet) -> None:
     names: list[str] = []
-    analyse(tables, progress=names.append)
+    analyze(tables, progress=names.append)
     assert tuple(names) == NAMES
 
 
@@ -153,7 +153,7 @@ def test_the_document_writes_in_every_form(document: Document) -> None:
 
 def test_nothing_but_empty_tables_is_no_error() -> None:
     tables = made.run({0: {}})
-    document = build(tables, analyse(tables), name="empty")
+    document = build(tables, analyze(tables), name="empty")
     assert document.run.steps == ()
     assert document.run.devices == ()
     json_text.write(document)
@@ -187,16 +187,16 @@ def value(metric: str, number: float, unit: Unit = Unit.NS, **dims: int | str) -
 
 
 def test_findings_given_are_shown_first(tables: TableSet) -> None:
-    document = build(tables, {}, name="x", found=Found((FINDING,), ()))
+    document = build(tables, {}, name="x", search_result=Found((FINDING,), ()))
     assert document.findings == (FINDING,)
     assert any(isinstance(block, Findings) for block in document.summary.blocks)
     assert document.sections[0].id == "findings"
 
 
 def test_that_nothing_was_found_is_said_only_where_something_looked(tables: TableSet) -> None:
-    looked = build(tables, analyse(tables, only=["stragglers"]), name="x")
+    looked = build(tables, analyze(tables, only=["stragglers"]), name="x")
     assert Findings(()) in looked.summary.blocks
-    blind = build(tables, analyse(tables, only=["breakdown"]), name="x")
+    blind = build(tables, analyze(tables, only=["breakdown"]), name="x")
     assert Findings(()) not in blind.summary.blocks
 
 
@@ -246,7 +246,7 @@ def mfu_figure(document: Document) -> KeyFigure:
 
 
 def test_what_mfu_lacks_is_said(tables: TableSet) -> None:
-    figure = mfu_figure(build(tables, analyse(tables, only=["mfu"]), name="x"))
+    figure = mfu_figure(build(tables, analyze(tables, only=["mfu"]), name="x"))
     assert figure.value is None
     assert figure.second.startswith("unknown: no model description")
 

@@ -25,7 +25,7 @@ def test_ranks_devices_and_versions_come_from_the_traces() -> None:
     assert facts.software == {"torch": "2.9"}
     assert facts.steps == (3, 4)
     assert facts.step_source == "profiler_step"
-    assert facts.others == ("old",)
+    assert facts.other_runs == ("old",)
 
 
 def test_a_cpu_trace_ran_on_the_cpu() -> None:

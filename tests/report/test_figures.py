@@ -21,8 +21,8 @@ VALUES = [
 
 
 def test_the_whole_has_no_dimensions() -> None:
-    assert Figures(VALUES).whole("time") == 10
-    assert Figures(VALUES).whole("other") is None
+    assert Figures(VALUES).overall("time") == 10
+    assert Figures(VALUES).overall("other") is None
 
 
 def test_a_value_is_found_by_its_dimensions_in_any_order() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from usp_prof.model.metric import Unit
-from usp_prof.report.sections.plain import listed, unit_of
+from usp_prof.report.sections.plain import listing_table, unit_of
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,13 @@ def test_a_columns_name_tells_its_unit(column: str, head: str, unit: Unit | None
 
 def test_absent_values_are_not_known() -> None:
     listing = {"name": ["a", ""], "wait_ns": np.array([5, -1]), "share": [0.5, np.nan], "ok": [True, False]}
-    table = listed(listing, "T")
+    table = listing_table(listing, "T")
     assert table.rows == (("a", 5, 0.5, "yes"), (None, None, None, "no"))
 
 
 def test_columns_are_picked_ordered_and_named() -> None:
     listing = {"a_ns": range(30), "b": ["x"] * 30, "c": [1] * 30}
-    table = listed(listing, "T", {"b": "letter", "a_ns": "", "gone": ""}, rows=10)
+    table = listing_table(listing, "T", {"b": "letter", "a_ns": "", "gone": ""}, rows=10)
     assert [(column.head, column.unit) for column in table.columns] == [("letter", None), ("a", Unit.NS)]
     assert len(table.rows) == 10
     assert table.more == 20

@@ -17,7 +17,7 @@ from usp_prof.model.finding import IdealStep
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.replay.representatives import Representatives
 from usp_prof.report.answers.job_slowdown import of_run
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.document import Document, KeyFigure, KeyFigures
 from usp_prof.run import open_run
 from usp_prof.whatif.attribution import slowdown_on
@@ -30,7 +30,7 @@ MS = 1_000_000
 
 
 def report_of(tables: TableSet) -> Document:
-    return build(tables, analyse(tables), name="x")
+    return build(tables, analyze(tables), name="x")
 
 
 def head(document: Document) -> KeyFigure | None:
@@ -66,7 +66,7 @@ def test_a_slowdown_without_a_late_rank_names_the_axis_whose_transfers_vary() ->
 def test_a_slowdown_that_neither_a_rank_nor_transfers_cause_is_said_to_have_no_single_cause() -> None:
     tables = run_with("clean").tables
     found = replace(find_all(tables, EVERYTHING), ideal=IdealStep(step_ns=1e9, ideal_ns=5e8, error_fraction=0.02))
-    figure = head(build(tables, analyse(tables), name="x", found=found))
+    figure = head(build(tables, analyze(tables), name="x", search_result=found))
     assert figure is not None
     assert figure.second.endswith("no single rank causes most of it")
 
@@ -75,7 +75,7 @@ def test_a_slowdown_within_the_error_of_the_replay_is_marked() -> None:
     tables = run_with("clean").tables
     ideal = IdealStep(step_ns=100.0, ideal_ns=90.0, error_fraction=0.12)
     search_result = replace(find_all(tables, EVERYTHING), ideal=ideal)
-    figure = head(build(tables, analyse(tables), name="x", found=search_result))
+    figure = head(build(tables, analyze(tables), name="x", search_result=search_result))
     assert figure is not None
     assert "within the replay's error of ±12.0%" in figure.second
     text = of_run(slowdown_on(Representatives(tables), ideal), as_json=False)

@@ -14,7 +14,7 @@ from tiny import Trace, table_set
 from usp_prof.charts.inputs import RankBars
 from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.model.metric import Unit
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.document import Chart, DataTable, Document, Health, KeyFigures
 from usp_prof.report.writers import json_text, markdown, terminal, webpage
 
@@ -49,7 +49,7 @@ def ringed(rank: int, *, marks: bool = True) -> Trace:
 
 def document(make: Callable[[int], Trace]) -> Document:
     tables = table_set({rank: make(rank) for rank in range(2)})
-    return build(tables, analyse(tables), name="run", found=NOTHING_FOUND)
+    return build(tables, analyze(tables), name="run", search_result=NOTHING_FOUND)
 
 
 def section(found: Document, name: str) -> Section | None:
@@ -128,7 +128,7 @@ def test_each_group_has_its_own_mean() -> None:
         return run.op("aten::bmm", at=100, dur=1_000 * (rank + 1))
 
     tables = table_set({rank: made(rank) for rank in range(4)})
-    shown = section(build(tables, analyse(tables), name="run", found=NOTHING_FOUND), "cp")
+    shown = section(build(tables, analyze(tables), name="run", search_result=NOTHING_FOUND), "cp")
     assert chart_of(shown).even == (1_500.0, 1_500.0, 3_500.0, 3_500.0)
 
 

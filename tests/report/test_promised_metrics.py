@@ -14,7 +14,7 @@ from tiny import Trace, table_set
 
 from usp_prof.analyses import NAMES
 from usp_prof.model.finding import NOTHING_FOUND
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.writers import json_text
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Clocks, Declaration, Mesh, Work
@@ -81,7 +81,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> TableSet:
 
 @pytest.fixture(scope="module")
 def metrics(tables: TableSet) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(json_text.write(build(tables, analyse(tables), name="run")))["metrics"]
+    rows: list[dict[str, Any]] = json.loads(json_text.write(build(tables, analyze(tables), name="run")))["metrics"]
     return rows
 
 
@@ -94,7 +94,7 @@ def test_a_promised_metric_has_its_dimensions(name: str, metrics: list[dict[str,
 def test_peak_memory_is_there_where_it_was_recorded() -> None:
     trace = Trace().step(1, 0, 10_000).kernel("gemm", 100, 500, launch_at=10).memory(1_000, 300, 700)
     made = table_set(trace)
-    document = build(made, analyse(made), name="run", found=NOTHING_FOUND)
+    document = build(made, analyze(made), name="run", search_result=NOTHING_FOUND)
     peaks = [(v.value, dict(v.dims)) for v in document.values if v.metric.id == "peak_memory"]
     assert peaks == [(700, {}), (700, {"rank": 0})]
 
@@ -120,7 +120,7 @@ def test_the_parts_add_up_in_every_cell_for_every_rank_and_as_a_whole(metrics: l
 def test_every_analysis_gives_a_frame_and_values_of_its_declared_metrics(tables: TableSet) -> None:
     import pandas as pd  # noqa: PLC0415 - only here
 
-    results = analyse(tables)
+    results = analyze(tables)
     assert set(results) == set(NAMES)
     for name, result in results.items():
         assert isinstance(result.to_pandas(), pd.DataFrame), name

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.writers import json_text, markdown, terminal
 from usp_prof.run import open_run
 
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.real, pytest.mark.skipif(not CORPUS.is_dir(), reason="
 @pytest.fixture(scope="module", params=SETS)
 def document(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Document:
     opened = open_run(CORPUS / request.param, cache_dir=tmp_path_factory.mktemp("cache"))
-    return build(opened.tables, analyse(opened.tables), name=opened.name, others=opened.others)
+    return build(opened.tables, analyze(opened.tables), name=opened.name, other_runs=opened.others)
 
 
 def test_the_json_keeps_to_its_schema(document: Document) -> None:

@@ -14,7 +14,7 @@ from usp_prof.charts import inputs
 from usp_prof.inputs.discovery import discover
 from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.model.metric import Unit
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.document import Chart, DataTable, Document, Stack, Text
 from usp_prof.report.format import share
 from usp_prof.report.sections import steps
@@ -33,7 +33,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> Document:
     folder: Path = tmp_path_factory.mktemp("synth")
     write(Declaration.from_dict(DECLARED), folder / "run", described=True)
     opened = open_run(folder / "run", cache_dir=folder / "cache")
-    return build(opened.tables, analyse(opened.tables), name=opened.name)
+    return build(opened.tables, analyze(opened.tables), name=opened.name)
 
 
 def blocks(document: Document, section: str) -> list[object]:
@@ -99,7 +99,7 @@ def test_the_pipeline_of_the_rank_that_the_others_wait_for_is_drawn(tmp_path: Pa
     described = DECLARED | {"mesh": {"pp": 2, "dp": 2}, "faults": [{"kind": "slow_rank", "rank": 3, "factor": 2.0}]}
     write(Declaration.from_dict(described), tmp_path / "run", described=True)
     opened = open_run(tmp_path / "run", cache_dir=tmp_path / "cache")
-    made = build(opened.tables, analyse(opened.tables), name=opened.name)
+    made = build(opened.tables, analyze(opened.tables), name=opened.name)
     drawn, ideal = (block for block in blocks(made, "pipeline") if isinstance(block, Chart))
     assert isinstance(drawn.data, inputs.PipelineSchedule)
     assert isinstance(ideal.data, inputs.PipelineSchedule)
@@ -162,7 +162,9 @@ def test_the_hosts_calls_are_added_up_over_ranks_with_the_one_that_has_most() ->
 
     run = table_set({rank: made(rank) for rank in range(2)})
     host = next(
-        s for s in build(run, analyse(run, only=["host"]), name="x", found=NOTHING_FOUND).sections if s.id == "host"
+        s
+        for s in build(run, analyze(run, only=["host"]), name="x", search_result=NOTHING_FOUND).sections
+        if s.id == "host"
     )
     table_of_title = {block.title: block for block in host.blocks if isinstance(block, DataTable)}
     blocking = table_of_title["What blocks the host, all ranks together"].rows

@@ -15,7 +15,7 @@ from usp_prof import UspProfError, open_run
 from usp_prof.charts.inputs import HeatMap
 from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.report import stored_document
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def run_folder() -> Path:
 
 def test_a_report_comes_back_as_it_was(run_folder: Path, tmp_path: Path) -> None:
     run = open_run(run_folder, cache_dir=tmp_path / "cache")
-    document = build(run.tables, analyse(run.tables), name=run.name, without=("timeline",))
+    document = build(run.tables, analyze(run.tables), name=run.name, without=("timeline",))
     stored_document.write(document, tmp_path)
     again = stored_document.read(tmp_path)
     assert again.values == document.values
@@ -47,7 +47,7 @@ def test_every_kind_of_chart_is_kept(sample: Any, run_folder: Path, tmp_path: Pa
     run = open_run(run_folder, cache_dir=tmp_path / "cache")
     part = Section("chart", "Chart", (Chart("A chart", sample),))
     stored_document.write(
-        replace(build(run.tables, {}, name=run.name, found=NOTHING_FOUND), sections=(part,)), tmp_path
+        replace(build(run.tables, {}, name=run.name, search_result=NOTHING_FOUND), sections=(part,)), tmp_path
     )
     (again,) = stored_document.read(tmp_path).sections[0].blocks
     assert isinstance(again, Chart)
@@ -68,7 +68,7 @@ def test_views_unknown_and_single_numbers_come_back_too(run_folder: Path, tmp_pa
             DataTable("", (TableColumn("n"),), rows),
         ),
     )
-    document = build(run.tables, {}, name=run.name, found=NOTHING_FOUND)
+    document = build(run.tables, {}, name=run.name, search_result=NOTHING_FOUND)
     stored_document.write(replace(document, sections=(part,)), tmp_path)
     chart, table = stored_document.read(tmp_path).sections[0].blocks
     assert isinstance(chart, Chart)

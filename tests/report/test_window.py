@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from stripped import device_only, sources
 
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.document import Document, KeyFigures, Stack
 from usp_prof.report.writers import json_text
 from usp_prof.synth.declaration import Declaration
@@ -28,7 +28,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> Document:
     write(Declaration.from_dict(declared), folder / "full")
     run = device_only(folder / "full", folder / "run")
     assert sources(run) == {"window"}
-    return build(run.tables, analyse(run.tables), name="run")
+    return build(run.tables, analyze(run.tables), name="run")
 
 
 def test_the_first_figure_is_the_window(document: Document) -> None:

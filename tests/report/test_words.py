@@ -39,7 +39,7 @@ def test_what_is_not_known_of_a_run_is_said() -> None:
 
 
 def test_model_pacing_and_other_runs_are_said() -> None:
-    text = "\n".join(run_lines(facts(model="llama", paced=True, others=("b", "c", "d", "e", "f"))))
+    text = "\n".join(run_lines(facts(model="llama", paced=True, other_runs=("b", "c", "d", "e", "f"))))
     assert "model llama" in text
     assert "paced" in text
     assert "5 other runs here: b, c, d, e and 1 more (--run NAME|all)" in text

@@ -10,7 +10,7 @@ from tiny import Trace, write
 
 from usp_prof.cli.app import main
 from usp_prof.findings.draft import Input, damage
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.run import open_run
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_the_report_says_it(run: Run) -> None:
-    document = build(run.tables, analyse(run.tables, only=["step_time"]), name="x")
+    document = build(run.tables, analyze(run.tables, only=["step_time"]), name="x")
     assert UNLINKED in {row.code for row in document.health}
 
 

@@ -52,12 +52,12 @@ def test_few_ranks_are_analysed_each_time(folder: Path, store: Path) -> None:
 def test_a_report_of_many_ranks_is_made_once_and_is_the_same(
     folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    analysed = report(folder, store)
+    results = report(folder, store)
     monkeypatch.setattr(analyze, "FEW_RANKS", 3)
-    assert report(folder, store) == analysed
+    assert report(folder, store) == results
     made = reports_in(store)
-    monkeypatch.setattr(analyze, "analyse", lambda *_: pytest.fail("a kept report is read"))
-    assert report(folder, store) == analysed
+    monkeypatch.setattr(analyze, "analyze", lambda *_: pytest.fail("a kept report is read"))
+    assert report(folder, store) == results
     assert reports_in(store) == made
 
 

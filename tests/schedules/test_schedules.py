@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.model.errors import UsageError
-from usp_prof.schedule import TRAITS, Schedule, Shape, named
+from usp_prof.schedule import TRAITS, Schedule, Shape, schedule_by_name
 from usp_prof.schedule_orders import ORDERS, Action, Kind, order, simulate, stage_ranks
 
 TWO = (Schedule.ZBV, Schedule.DUALPIPE_V)
@@ -110,11 +110,11 @@ def test_an_order_that_waits_for_itself_is_an_error() -> None:
 
 
 def test_schedules_are_found_by_their_usual_spellings() -> None:
-    assert named("Schedule1F1B") is Schedule.ONE_F_ONE_B
-    assert named("InterleavedZeroBubble") is Schedule.INTERLEAVED_ZB
-    assert named("interleaved-zb") is Schedule.INTERLEAVED_ZB
-    assert named("ScheduleDualPipeV") is Schedule.DUALPIPE_V
-    assert named("mine") is None
+    assert schedule_by_name("Schedule1F1B") is Schedule.ONE_F_ONE_B
+    assert schedule_by_name("InterleavedZeroBubble") is Schedule.INTERLEAVED_ZB
+    assert schedule_by_name("interleaved-zb") is Schedule.INTERLEAVED_ZB
+    assert schedule_by_name("ScheduleDualPipeV") is Schedule.DUALPIPE_V
+    assert schedule_by_name("mine") is None
 
 
 def _of_torch(schedule: Schedule, shape: Shape) -> tuple[tuple[Action, ...], ...]:
@@ -153,7 +153,7 @@ def test_every_schedule_has_its_record_its_order_and_spellings_of_its_own() -> N
     assert set(TRAITS) == set(ORDERS) == set(Schedule)
     spellings = [word for traits in TRAITS.values() for word in traits.spellings]
     assert len(spellings) == len(set(spellings))
-    assert all(named(str(schedule)) is schedule for schedule in Schedule)
+    assert all(schedule_by_name(str(schedule)) is schedule for schedule in Schedule)
 
 
 @pytest.mark.parametrize("schedule", list(Schedule))

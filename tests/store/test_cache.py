@@ -220,7 +220,7 @@ def test_a_table_damaged_while_it_is_open_is_refused(tmp_path: Path) -> None:
     stored.view("t").num_rows  # noqa: B018 - reads the footer
     path.write_bytes(b"\0" * path.stat().st_size)
     with pytest.raises(InputError, match="damaged"):
-        stored.view("t").whole()
+        stored.view("t").to_table()
 
 
 def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_tag_in_quotes_is_the_tag_without(monkeypatch: pytest.MonkeyPatch) -> 
     for tag in ('"c9f3"', "c9f3"):
         info = {"type": "file", "size": 1, "e_tag": tag}
         monkeypatch.setattr("usp_prof.inputs.remote.ask", lambda _url, _question, info=info: info)
-        stamps.append(RemotePath("s3://bucket/rank0.json").listed().stamp)
+        stamps.append(RemotePath("s3://bucket/rank0.json").with_stat().stamp)
     assert stamps == ["c9f3", "c9f3"]
 
 

@@ -32,7 +32,7 @@ def dies_elsewhere(number: int, home: int) -> int:
 
 def test_processes_of_this_machine_compute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "processors", lambda: 2)
-    made = list(Workers().each(process_of, range(6)))
+    made = list(Workers().map(process_of, range(6)))
     assert len(made) == 6
     assert os.getpid() not in made
 
@@ -45,21 +45,21 @@ def slow(number: int) -> int:
 def test_processes_of_this_machine_end_at_once_where_nobody_asks_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "processors", lambda: 2)
     ours, begun = Workers(), time.monotonic()
-    made = ours.each(slow, range(4))
+    made = ours.map(slow, range(4))
     assert next(made) == 0
     made.close()  # type: ignore[attr-defined] # a generator
     assert time.monotonic() - begun < 25
-    assert list(ours.each(abs, [-1, -2])) == [1, 2]
+    assert list(ours.map(abs, [-1, -2])) == [1, 2]
 
 
 def test_one_processor_computes_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "processors", lambda: 1)
-    assert list(Workers().each(process_of, range(3))) == [os.getpid()] * 3
+    assert list(Workers().map(process_of, range(3))) == [os.getpid()] * 3
 
 
 def test_an_executor_computes_in_order() -> None:
     with ProcessPoolExecutor(2) as executor:
-        assert list(Workers(executor).each(partial(dies_elsewhere, home=os.getpid()), [5, 4, 3])) == [5, 4, 3]
+        assert list(Workers(executor).map(partial(dies_elsewhere, home=os.getpid()), [5, 4, 3])) == [5, 4, 3]
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -68,7 +68,7 @@ def test_what_a_dead_worker_leaves_is_computed_here(given: bool, monkeypatch: py
     executor = ProcessPoolExecutor(2) if given else None
     ours = Workers(executor)
     for _ in range(workers.ATTEMPTS + 1):  # and again, when no processes are started any more
-        assert list(ours.each(partial(dies_elsewhere, home=os.getpid()), range(9))) == list(range(9))
+        assert list(ours.map(partial(dies_elsewhere, home=os.getpid()), range(9))) == list(range(9))
     if executor is not None:
         executor.shutdown(kill_workers=True)
 
@@ -76,7 +76,7 @@ def test_what_a_dead_worker_leaves_is_computed_here(given: bool, monkeypatch: py
 def test_one_that_was_shut_down_costs_nothing() -> None:
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
-    assert list(Workers(executor).each(process_of, range(2))) == [os.getpid()] * 2
+    assert list(Workers(executor).map(process_of, range(2))) == [os.getpid()] * 2
 
 
 def test_one_that_gives_something_else_is_not_believed() -> None:
@@ -85,12 +85,12 @@ def test_one_that_gives_something_else_is_not_believed() -> None:
             return super().submit(lambda: None)
 
     with Forgetful(1) as executor:
-        assert list(Workers(executor).each(process_of, range(2))) == [os.getpid()] * 2
+        assert list(Workers(executor).map(process_of, range(2))) == [os.getpid()] * 2
 
 
 def test_a_fault_of_ours_comes_up() -> None:
     with ThreadPoolExecutor(1) as executor, pytest.raises(ZeroDivisionError):
-        list(Workers(executor).each(lambda number: 1 // number, [1, 0]))
+        list(Workers(executor).map(lambda number: 1 // number, [1, 0]))
 
 
 def test_workers_of_another_version_are_refused() -> None:
@@ -99,11 +99,11 @@ def test_workers_of_another_version_are_refused() -> None:
             return super().submit(run, ("0.0.1", "other"), *args)
 
     with Other(1) as executor, pytest.raises(UspProfError, match=r"another usp-prof .* than this machine \(0.0.1\)"):
-        list(Workers(executor).each(process_of, range(2)))
+        list(Workers(executor).map(process_of, range(2)))
 
 
 def test_whoever_stops_asking_wants_nothing_more() -> None:
     with ThreadPoolExecutor(1) as executor:
-        made = Workers(executor).each(process_of, iter(range(10_000)))
+        made = Workers(executor).map(process_of, iter(range(10_000)))
         assert next(made) == os.getpid()
         made.close()  # type: ignore[attr-defined] # a generator

@@ -13,7 +13,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.writers import json_text
 from usp_prof.run import open_run
 
@@ -34,7 +34,7 @@ def path_of(run: str) -> Path:
 def report_of(run: str, cache: Path) -> dict[str, Any]:
     """Analyze a recorded run like `usp-prof analyze --format json`."""
     opened = open_run(ROOT / "traces" / run, cache_dir=cache)
-    document = build(opened.tables, analyse(opened.tables), name=opened.name)
+    document = build(opened.tables, analyze(opened.tables), name=opened.name)
     report: dict[str, Any] = json.loads(json_text.write(document))
     return report
 

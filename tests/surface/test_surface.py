@@ -56,9 +56,9 @@ def test_a_warm_report_needs_neither_pandas_nor_duckdb(tmp_path: Path) -> None:
     write(Declaration(), tmp_path / "run", described=True)
     open_run(tmp_path / "run", cache_dir=tmp_path / "cache")
     code = (
-        "from usp_prof import open_run\nfrom usp_prof.report.build import analyse, build\n"
+        "from usp_prof import open_run\nfrom usp_prof.report.build import analyze, build\n"
         f"tables = open_run({str(tmp_path / 'run')!r}, cache_dir={str(tmp_path / 'cache')!r}).tables\n"
-        "build(tables, analyse(tables), name='run')"
+        "build(tables, analyze(tables), name='run')"
     )
     assert loaded_by(code) == {"numpy", "pyarrow"}
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from usp_prof.cli import app
 from usp_prof.model.errors import UsageError
-from usp_prof.schedule import Schedule, named
+from usp_prof.schedule import Schedule, schedule_by_name
 from usp_prof.schedule import Shape as PipelineShape
 from usp_prof.synth.declaration import (
     Clocks,
@@ -114,7 +114,7 @@ def test_a_pipeline_without_noise_has_the_textbook_bubble(schedule: str, stages:
     speed = Speed(noise=0.0, op_gap_ns=1, launch_latency_ns=1, input_ns=0)
     network = Network(noise=0.0, end_jitter_ns=0, latency_ns=0, bytes_per_second=1e18)
     run = Declaration(mesh=Mesh(pp=4), shape=Shape(layers=8), work=work, speed=speed, network=network)
-    textbook = (named(schedule) or Schedule.GPIPE).traits.bubble(PipelineShape(4, 8, stages))
+    textbook = (schedule_by_name(schedule) or Schedule.GPIPE).traits.bubble(PipelineShape(4, 8, stages))
     assert tell(simulate(run)).bubble_fraction[11] == pytest.approx(textbook, abs=1e-4)
 
 

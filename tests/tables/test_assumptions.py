@@ -11,7 +11,7 @@ from planned import LLAMA_8B
 from usp_prof import open_run
 from usp_prof.analyses import NAMES
 from usp_prof.model.selection import NOTHING_ASSUMED, Assumptions
-from usp_prof.report.build import analyse
+from usp_prof.report.build import analyze
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
@@ -35,7 +35,7 @@ CHANGED = {
 
 
 def figures(tables: TableSet) -> dict[str, list[tuple[str, float]]]:
-    results = analyse(tables)
+    results = analyze(tables)
     return {name: [(str(value.metric.id), value.value) for value in results[name].values()] for name in NAMES}
 
 

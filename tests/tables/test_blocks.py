@@ -51,9 +51,11 @@ def skewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def figures(tables: TableSet) -> list[list[str]]:
     """Return each row of the tables of calls, parts and clocks as a text, so that NaN equals NaN."""
-    result = calls.of(tables)
+    result = calls.match_calls(tables)
     rows = [table.to_pylist() for table in (result.calls, calls.build_parts(tables), clock.build(tables))]
-    delivered = [ns for rank in tables.ranks for ns in sorted(result.parts.of(rank, "delivered_ns")["delivered_ns"])]
+    delivered = [
+        ns for rank in tables.ranks for ns in sorted(result.parts.of_rank(rank, "delivered_ns")["delivered_ns"])
+    ]
     return [[str(row) for row in table] for table in (*rows, delivered)]
 
 
@@ -88,7 +90,7 @@ def test_each_rank_is_read_to_count_and_to_deal_its_parts_however_many_blocks_ha
             yield rank, columns
 
     monkeypatch.setattr(tables, "one_by_one", counted)
-    calls.of(tables)
+    calls.match_calls(tables)
     assert read == dict.fromkeys(tables.ranks, 2)
 
 
@@ -111,7 +113,7 @@ def answers(path: Path, store: Path) -> list[str]:
 
 def calls_of(tables: TableSet) -> pa.Table:
     """Return the calls of half of the ranks."""
-    return calls.of(tables).among(tables.ranks[::2]).calls
+    return calls.match_calls(tables).among(tables.ranks[::2]).calls
 
 
 @pytest.mark.slow
@@ -165,4 +167,4 @@ def test_calls_that_arrive_at_once_keep_their_order(monkeypatch: pytest.MonkeyPa
 def test_a_run_without_calls_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "MOST_PARTS", 0)
     tables = made.run({rank: rows(part("all_reduce", 0, 9, group="")) for rank in range(2)})
-    assert not len(calls.of(tables).calls)
+    assert not len(calls.match_calls(tables).calls)

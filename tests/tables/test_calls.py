@@ -189,9 +189,9 @@ def test_tables_are_built_from_the_same_match() -> None:
 def test_the_last_is_known_where_nobody_is_blamed() -> None:
     """The critical path continues at the last rank to arrive, even if the difference is within the clock tolerance."""
     first_is_last = {r: rows(part("all_reduce", 1_000 - 900 * r, 9_000, sequence=1)) for r in range(2)}
-    result = calls.of(made.run(first_is_last))
+    result = calls.match_calls(made.run(first_is_last))
     assert result.columns()["late_rank"].tolist() == [-1]
     assert result.last_rank.tolist() == [0]
     assert result.among([1]).last_rank.tolist() == [-1]
     together = {r: rows(part("all_reduce", 100, 9_000, sequence=1)) for r in range(2)}
-    assert calls.of(made.run(together)).last_rank.tolist() == [1]
+    assert calls.match_calls(made.run(together)).last_rank.tolist() == [1]

@@ -69,7 +69,7 @@ CHAIN = ((0, 2), (3, 4), (5, 6))
 @pytest.mark.parametrize("groups", [ALL, CHAIN, ((0, 1, 2, 3), (3, 4, 5), (4, 6, 7))])
 def test_skew_and_drift_are_recovered_within_20_us(groups: tuple[tuple[int, ...], ...]) -> None:
     world = World()
-    solved = clock.of(made.run(world.rows(groups)))
+    solved = clock.fit_clocks(made.run(world.rows(groups)))
     assert solved.components == 1
     assert np.quantile(np.abs(world.errors(solved, tuple(range(8)))), 0.99) < 20_000
     assert np.abs(solved.drift_ppm - np.repeat(world.drift_ppm, 2)).max() < 8
@@ -80,22 +80,22 @@ def test_skew_and_drift_are_recovered_within_20_us(groups: tuple[tuple[int, ...]
 def test_few_clocks_come_out_the_same_as_by_what_solves_thousands(
     groups: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = clock.of(made.run(World().rows(groups)))
+    few = clock.fit_clocks(made.run(World().rows(groups)))
     monkeypatch.setattr(least_squares, "DENSE_AT_MOST", 0)
-    many = clock.of(made.run(World().rows(groups)))
+    many = clock.fit_clocks(made.run(World().rows(groups)))
     assert few.offset_ns.tolist() == many.offset_ns.tolist()
     assert np.allclose(few.drift_ppm, many.drift_ppm, rtol=1e-9)
 
 
 def test_one_wrongly_matched_call_in_ten_does_not_pull() -> None:
     world = World(wild=0.1)
-    solved = clock.of(made.run(world.rows(ALL)))
+    solved = clock.fit_clocks(made.run(world.rows(ALL)))
     assert np.quantile(np.abs(world.errors(solved, tuple(range(8)))), 0.99) < 20_000
 
 
 def test_good_clocks_are_not_made_worse() -> None:
     world = World(offset_ns=(0, 0, 0, 0), drift_ppm=(0.0,) * 4, seconds=0.3, calls=60)
-    solved = clock.of(made.run(world.rows(ALL)))
+    solved = clock.fit_clocks(made.run(world.rows(ALL)))
     assert np.abs(world.errors(solved, tuple(range(8)))).max() < 3_000
     assert np.isnan(solved.drift_ppm).all()
 
@@ -103,7 +103,7 @@ def test_good_clocks_are_not_made_worse() -> None:
 def test_a_drift_that_only_another_clocks_drift_made_certain_is_not_believed() -> None:
     """In this draw of noise three drifts fitted together look certain; what is left of two without the third is not."""
     world = World(offset_ns=(0, -4, 0, -7), drift_ppm=(0.0,) * 4, seconds=0.0625, calls=33, jitter_ns=1e3, seed=600)
-    solved = clock.of(made.run(world.rows(CHAIN)))
+    solved = clock.fit_clocks(made.run(world.rows(CHAIN)))
     assert np.isnan(solved.drift_ppm).all()
     assert not solved.offset_ns.any()
 
@@ -140,7 +140,7 @@ def test_aligned_clocks_are_never_worse_than_clocks_left_alone(
         drift_ppm=(0.0, *random.normal(0, drifts, 3).tolist()),
         seconds=seconds, calls=calls, jitter_ns=10**jitter, seed=seed,
     )  # fmt: skip
-    solved = clock.of(made.run(world.rows(groups)))
+    solved = clock.fit_clocks(made.run(world.rows(groups)))
     worst, alone = (np.quantile(np.abs(e), 0.99) for e in (world.errors(solved, tuple(range(8))), left_alone(world)))
     assert worst <= max(alone, SAME_CLOCK_TOLERANCE_NS) + 3 * world.jitter_ns / calls**0.5
 
@@ -154,7 +154,7 @@ def test_a_single_tie_tells_what_lies_beyond_the_noise_of_a_call(skew: int, solv
         }
         for rank in range(2)
     }
-    assert clock.of(made.run(rows)).offset_ns.tolist() == [0, solved]
+    assert clock.fit_clocks(made.run(rows)).offset_ns.tolist() == [0, solved]
 
 
 def test_files_without_a_host_share_a_clock_while_nothing_contradicts_it() -> None:
@@ -162,12 +162,12 @@ def test_files_without_a_host_share_a_clock_while_nothing_contradicts_it() -> No
     rows = world.rows(ALL)
     for tables in rows.values():
         tables["ranks"] = [{"host": "", "base_ns": 1}]
-    solved = clock.of(made.run(rows))
+    solved = clock.fit_clocks(made.run(rows))
     assert solved.offset_ns.tolist() == [0] * 8
     skewed = World(jitter_ns=1_000).rows(ALL)
     for tables in skewed.values():
         tables["ranks"] = [{"host": "", "base_ns": 1}]
-    assert np.abs(World().errors(clock.of(made.run(skewed)), tuple(range(8)))).max() < 20_000
+    assert np.abs(World().errors(clock.fit_clocks(made.run(skewed)), tuple(range(8)))).max() < 20_000
 
 
 def test_files_without_a_time_base_have_clocks_of_their_own_however_far_apart() -> None:
@@ -175,13 +175,13 @@ def test_files_without_a_time_base_have_clocks_of_their_own_however_far_apart() 
     rows = world.rows(ALL)
     for rank, tables in rows.items():
         tables["ranks"] = [{"host": "one", "base_ns": 0 if rank in {2, 3} else 1}]
-    solved = clock.of(made.run(rows))
+    solved = clock.fit_clocks(made.run(rows))
     assert np.abs(world.errors(solved, tuple(range(8)))).max() < 5_000
     assert len(set(solved.domain.tolist())) == 3
 
 
 def test_ranks_that_nothing_ties_are_components_of_their_own() -> None:
-    solved = clock.of(made.run(World().rows(((0, 2), (4, 6)))))
+    solved = clock.fit_clocks(made.run(World().rows(((0, 2), (4, 6)))))
     assert solved.component.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert solved.ties.tolist() == [400, 0, 400, 0, 400, 0, 400, 0]
     assert solved.residual_p50_ns[1] == -1
@@ -196,7 +196,7 @@ def test_sends_and_receives_tie_what_no_collective_ties() -> None:
                  peer=1 - r, part=i, axis="pp")
             for i, e in enumerate(ends)
         ]  # fmt: skip
-    solved = clock.of(made.run(dict(enumerate(host))))
+    solved = clock.fit_clocks(made.run(dict(enumerate(host))))
     assert solved.offset_ns.tolist() == [0, 7_000_000]
     assert solved.components == 1
 
@@ -211,7 +211,7 @@ def test_the_table_holds_what_the_clock_holds_and_one_rank_needs_no_tie() -> Non
 
 def test_local_undoes_align() -> None:
     world = World()
-    solved = clock.of(made.run(world.rows(ALL)))
+    solved = clock.fit_clocks(made.run(world.rows(ALL)))
     moments = BASE + np.arange(5) * 100_000_001
     for rank in (0, 2, 5):
         assert np.abs(solved.local(rank, solved.align(rank, moments)) - moments).max() <= 1
@@ -228,7 +228,7 @@ def test_one_host_name_is_not_one_clock(shifted: set[int], shift_ns: int) -> Non
         if rank in shifted:
             for call in tables["collectives"]:
                 call["start_ns"] += shift_ns
-    solved = clock.of(made.run(rows))
+    solved = clock.fit_clocks(made.run(rows))
     assert set(np.flatnonzero(solved.contradicted).tolist()) == shifted
     assert solved.components == 1
     moments = BASE + np.linspace(0, 2 * SECOND, 50).astype(np.int64)
@@ -242,7 +242,7 @@ def test_ranks_of_one_host_share_a_clock_whatever_some_calls_say() -> None:
     rows = world.rows(ALL)
     for tables in rows.values():
         tables["ranks"] = [{"host": "localhost", "base_ns": 1}]
-    solved = clock.of(made.run(rows))
+    solved = clock.fit_clocks(made.run(rows))
     assert not solved.contradicted.any()
     assert not solved.apart.any()
     assert (solved.offset_ns == 0).all()
@@ -254,7 +254,7 @@ def test_a_clock_that_jumps_is_compared_with_no_other(jump_ns: int) -> None:
     middle = BASE + SECOND
     for call in rows[5]["collectives"]:
         call["start_ns"] += jump_ns if call["start_ns"] > middle else 0
-    solved = clock.of(made.run(rows))
+    solved = clock.fit_clocks(made.run(rows))
     assert np.flatnonzero(solved.jumps_ns).tolist() == [5]
     assert solved.jumps_ns[5] == pytest.approx(jump_ns, rel=0.1)
     assert solved.components == 2

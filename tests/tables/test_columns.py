@@ -81,7 +81,7 @@ def test_a_replaced_column_is_the_new_one() -> None:
     view = Replaced(table("x", "y"), {"number": lambda: pa.array([7, 8], pa.int64())})
     assert Columns(view)["number"].tolist() == [7, 8]
     assert Columns(view)["coded"].tolist() == ["x", "y"]
-    assert view.whole().column("number").to_pylist() == [7, 8]
+    assert view.to_table().column("number").to_pylist() == [7, 8]
 
 
 @given(st.lists(st.lists(st.sampled_from(["a", "b", "", "ü"]), max_size=4), min_size=1, max_size=3))

@@ -8,7 +8,7 @@ import pytest
 from tiny import Trace, table_set
 
 from usp_prof.analyses import breakdown, kernels, overlap, step_time, stragglers
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 
 
 def host_only(rank: int = 0, world: int = 1) -> Trace:
@@ -38,7 +38,7 @@ def test_host_ops_are_no_compute_where_kernels_are_missing(analysis: Any) -> Non
 
 def test_the_report_says_what_is_missing() -> None:
     tables = table_set({0: host_only(0, 2), 1: host_only(1, 2)})
-    document = build(tables, analyse(tables), name="x")
+    document = build(tables, analyze(tables), name="x")
     assert {value.metric.id for value in document.values} & {"compute_time", "idle_time", "slowdown", "mfu"} == set()
     assert document.findings == ()
     assert "no_device_activity" in {row.code for row in document.health}

@@ -57,7 +57,7 @@ def test_untied_ranks_far_apart_are_reported_and_predicted(tmp_path: Path, style
 
 def test_untied_ranks_begin_together(tmp_path: Path) -> None:
     tables = opened(tmp_path, "gloo").tables
-    clocks = clock.of(tables)
+    clocks = clock.fit_clocks(tables)
     starts = [int(clocks.align(rank, tables.columns("ranks", rank)["first_ns"])[0]) for rank in tables.ranks]
     assert clocks.components > 1
     assert np.ptp(starts) < limits.MAX_WINDOW_NS

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from golden_reports import ROOT
 
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.writers import json_text
 from usp_prof.run import open_run
 from usp_prof.store.cache import StoredTables, write_parquet
@@ -95,7 +95,7 @@ def test_what_lies_in_memory_alone_is_never_lost(stored: Path, monkeypatch: pyte
     monkeypatch.setattr(table_set, "FEW_RANKS", 0)
     monkeypatch.setattr(table_set, "HELD_BYTES", 0)
     opened = tables_of(stored)
-    tables = TableSet({rank: MemorySource({"numbers": opened.view("numbers", rank).whole()}) for rank in range(12)})
+    tables = TableSet({rank: MemorySource({"numbers": opened.view("numbers", rank).to_table()}) for rank in range(12)})
     assert [int(tables.columns("numbers", rank)["number"][0]) for rank in (*range(12), *range(12))] == [*range(12)] * 2
 
 
@@ -104,7 +104,7 @@ def test_a_report_is_the_same_when_no_rank_is_held(run: str, tmp_path: Path, mon
     def report() -> str:
         opened = open_run(ROOT / "traces" / run, cache_dir=tmp_path)
         opened.tables.kept = None  # findings are computed again
-        return json_text.write(build(opened.tables, analyse(opened.tables), name=opened.name))
+        return json_text.write(build(opened.tables, analyze(opened.tables), name=opened.name))
 
     held = report()
     monkeypatch.setattr(table_set, "FEW_RANKS", 0)

@@ -113,7 +113,7 @@ def test_a_share_cannot_tell_what_all_ranks_tell(tmp_path: Path, monkeypatch: py
     with ThreadPoolExecutor(1) as executor:
         tables = open_run(TRACES / "recorded-5d", cache_dir=tmp_path, executor=executor).tables
         with pytest.raises(KeyError, match=r"calls.* is made of all ranks"):
-            list(shares.of_each_rank(tables, lambda share, _: calls.of(share)))
+            list(shares.of_each_rank(tables, lambda share, _: calls.match_calls(share)))
 
 
 def test_what_is_common_is_pickled_once() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.writers import json_text, markdown
 from usp_prof.run import open_run
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def report_of(run: Path, cache: Path) -> dict[str, Any]:
     """Read, analyze and write a run; return the report as JSON."""
     opened = open_run(run, cache_dir=cache)
-    document = build(opened.tables, analyse(opened.tables), name="run")
+    document = build(opened.tables, analyze(opened.tables), name="run")
     markdown.write(document)
     report: dict[str, Any] = json.loads(json_text.write(document))
     return report

@@ -66,13 +66,13 @@ def test_another_schedule_has_its_own_bubble() -> None:
 @pytest.mark.parametrize("edits", ["rank_as_peers=all", "dp=4", "rank_as_peers=all schedule=zb-h1"])
 def test_calls_are_those_of_the_recorded_run(edits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = run_with("slow_rank").tables
-    recorded = calls.of(tables).columns()["op"]
+    recorded = calls.match_calls(tables).columns()["op"]
     shown = predicted_tables(predict(tables, [parse_edit(edit) for edit in edits.split()]))
     if "schedule" in edits:  # its ranks are built again, without calls that differ
         assert shown.recorded is None
         return
     monkeypatch.delattr(same_calls, "_match")  # nothing is matched by moved times
-    assert sorted(calls.of(shown).columns()["op"]) == sorted(recorded)
+    assert sorted(calls.match_calls(shown).columns()["op"]) == sorted(recorded)
 
 
 @pytest.mark.parametrize("style", ["nccl", "gloo"])

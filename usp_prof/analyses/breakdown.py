@@ -153,7 +153,7 @@ def _of_rank(tables: TableSet, rank: int) -> _OfRank:
     receives = on_pipeline & collectives.matches("op", "recv", "send_recv")
     # gloo's range of a send shows only when it was posted; its wait is already left out.
     sends = on_pipeline & collectives.matches("op", "send") & ~collectives.matches("library", "gloo")
-    pairs = calls.of(tables).pairs_of(rank, "part", "wait_ns", "transfer_ns")
+    pairs = calls.match_calls(tables).pairs_of(rank, "part", "wait_ns", "transfer_ns")
     is_send = sends[pairs["part"]]
     waited, transferred = (int(pairs[name][is_send].sum()) for name in ("wait_ns", "transfer_ns"))
     return _OfRank(

@@ -92,7 +92,7 @@ class ClockResult:
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> ClockResult:
     """Return the clocks of the selected ranks. They are always solved from the whole run."""
-    solved = clock.of(tables)
+    solved = clock.fit_clocks(tables)
     hosts = tuple(hosts_of(tables))
     rows = tuple(i for i, r in enumerate(tables.ranks) if selection.ranks is None or r in selection.ranks)
     return ClockResult(solved, hosts, rows, tuple(sorted(_notes(solved, hosts))))

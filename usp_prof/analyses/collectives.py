@@ -167,7 +167,7 @@ class CollectivesResult:
     def listing(self) -> Listing:
         """Return the same data as plain columns."""
         columns = {name: [getattr(kind, name) for kind in self.kinds] for name in Kind.__dataclass_fields__}
-        return columns | {"link_fraction": [LINK_FRACTION.known(share) for share in columns["link_fraction"]]}
+        return columns | {"link_fraction": [LINK_FRACTION.if_possible(share) for share in columns["link_fraction"]]}
 
 
 def bus_factor(op: str, members: int) -> float:
@@ -187,7 +187,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CollectivesR
 
 
 def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:
-    matched = call_table.of(tables)
+    matched = call_table.match_calls(tables)
     calls = matched.columns()
     chosen = selection.takes_steps(calls["step"])
     if selection.ranks is not None:
@@ -290,7 +290,7 @@ def _link(tables: TableSet) -> tuple[str, float]:
 
 def _notes(tables: TableSet, calls: Columns) -> list[HealthRow]:
     recorded = plan_of(tables).parts
-    matched = len(call_table.of(tables).parts)
+    matched = len(call_table.match_calls(tables).parts)
     notes = []
     if recorded > matched:
         detail = "their group or peer is unknown, so they cannot be matched with the other ranks' parts"

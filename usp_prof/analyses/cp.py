@@ -123,10 +123,10 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CpResult:
         is_marked = is_marked or bool(len(host_marks(tables, rank, selection, "cp").name))
         marks = marked(tables, rank, selection, "cp")
         for kind in _EXCHANGES:
-            of_kind = marks.of(kind)
+            of_kind = marks.of_kinds(kind)
             if len(of_kind.name):
                 times[kind, rank] = int(of_kind.dur_ns.sum()) / step_count(tables, rank, selection)
-        ring = marks.of("ring_wait")
+        ring = marks.of_kinds("ring_wait")
         for place, length in zip(ring.number("step").tolist(), ring.dur_ns.tolist(), strict=True):
             waits.setdefault((place, rank), []).append(length)
     mean_waits = {place: float(np.mean(lengths)) for place, lengths in sorted(waits.items()) if place[0] >= 0}

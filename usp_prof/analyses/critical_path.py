@@ -94,9 +94,9 @@ def _exits(tables: TableSet, rank: int) -> _Exits:
 
     Sends are left out: a posted send that outlasts its receive or waits for its receiver blocks no other work.
     """
-    matched, clocks = call_table.of(tables), clock.of(tables)
+    matched, clocks = call_table.match_calls(tables), clock.fit_clocks(tables)
     calls, collectives = matched.columns(), tables.columns("collectives", rank)
-    parts = matched.parts.of(rank, "call", "part", "wait_ns")
+    parts = matched.parts.of_rank(rank, "call", "part", "wait_ns")
     is_send = collectives.matches("op", "send")[parts["part"]]
     has_waited = calls["complete"][parts["call"]] & (parts["wait_ns"] > 0) & ~is_send
     rows = np.flatnonzero(has_waited & (matched.last_rank[parts["call"]] != rank))
@@ -189,7 +189,7 @@ class CriticalPathResult:
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPathResult:
     """Compute the critical path of the selected steps. It covers all ranks, whichever ranks are selected."""
     parts = partition.of_run(tables, Selection(None, selection.first_step, selection.last_step))
-    clocks, notes = clock.of(tables), _notes(tables)
+    clocks, notes = clock.fit_clocks(tables), _notes(tables)
     if not len(parts.rank):
         return CriticalPathResult((), (), (), parts, tuple(notes))
     begin, end = (clocks.align_rows(parts.rank, when) for when in (parts.start, parts.end))
@@ -213,7 +213,7 @@ def _largest_component(clocks: Clock, parts: Partition) -> Ints:
 
 def _on_path(tables: TableSet, pieces: tuple[Piece, ...]) -> dict[int, Intervals]:
     """Return each rank's time on the path, on its own clock."""
-    clocks = clock.of(tables)
+    clocks = clock.fit_clocks(tables)
     on_path = {}
     for rank in sorted({piece.rank for piece in pieces}):
         begin = [piece.begin_ns for piece in pieces if piece.rank == rank]
@@ -249,7 +249,7 @@ def _notes(tables: TableSet) -> list[HealthRow]:
     if len(tables.ranks) < 2:
         detail = "one rank was read: the way cannot lead to others, waiting for them counts as communication"
         return [HealthRow("one_rank", Severity.INFO, detail=detail)]
-    if clock.of(tables).components > 1:
+    if clock.fit_clocks(tables).components > 1:
         detail = "no collective connects some clocks; the path covers the largest part of the run with connected clocks"
         return [HealthRow("clocks_untied", Severity.ERROR, detail=detail)]
     return []

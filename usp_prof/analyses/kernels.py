@@ -202,7 +202,7 @@ def _shape_notes(tables: TableSet, ranks: list[int], ops: tuple[OpStat, ...], to
     if not shaped:
         detail = "no shapes were recorded, so FLOPs and efficiency are unknown; record with record_shapes=True"
         return [HealthRow("no_shapes", Severity.INFO, detail=detail)]
-    unlinked = sum(op.time_ns for op in ops if not op.known)
+    unlinked = sum(op.time_ns for op in ops if not op.is_attributed)
     if unlinked > total / 10:
         detail = (
             f"{100 * unlinked / total:.0f}% of compute time belongs to no CPU op (graphs, launches before the window)"

@@ -161,7 +161,7 @@ class MemoryResult:
             **({} if rows and all(since) else total_peak),
             **(since_start if any(since) else {}),
             "reserved_bytes": [peak.reserved_peak if peak.reserved_peak > 0 else -1 for peak in rows],
-            "headroom_fraction": [HEADROOM.known(self.headroom(peak)) for peak in rows],
+            "headroom_fraction": [HEADROOM.if_possible(self.headroom(peak)) for peak in rows],
             **{f"{phase.replace(' ', '_')}_bytes": [peak.live.get(phase, 0) for peak in rows] for phase in phases},
         }
 
@@ -216,18 +216,24 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
     of_ranks = shares.of_each_rank(tables, partial(_of_rank, selection=selection), ranks)
     for rank, seen in zip(ranks, of_ranks, strict=True):
         peaks += [seen.peak] if seen.peak is not None else []
-        for one in seen.copies:
-            copies[one.direction] = copies[one.direction] + one if one.direction in copies else one
+        for copies_of_direction in seen.copies:
+            copies[copies_of_direction.direction] = (
+                copies[copies_of_direction.direction] + copies_of_direction
+                if copies_of_direction.direction in copies
+                else copies_of_direction
+            )
         if seen.allocator_calls is not None:
             calls[rank] = seen.allocator_calls
-    snapshots = tuple(one for one in tables.assumptions.snapshots if one.rank < 0 or one.rank in ranks)
+    snapshots = tuple(
+        snapshot for snapshot in tables.assumptions.snapshots if snapshot.rank < 0 or snapshot.rank in ranks
+    )
     peaks += _peaks_of(snapshots, without={peak.rank for peak in peaks})
     contradictory = [peak for peak in peaks if peak.contradicts_itself]
     peaks = sorted((peak for peak in peaks if not peak.contradicts_itself), key=lambda peak: peak.rank)
     notes = [_contradiction(peak) for peak in contradictory]
     notes += [_SINCE_RECORDING] if any(peak.since_recording for peak in peaks) else []
     notes += [] if peaks or contradictory or not ranks else [_NOT_RECORDED]
-    notes += [_of_no_rank(one) for one in snapshots if one.rank < 0]
+    notes += [_of_no_rank(snapshot) for snapshot in snapshots if snapshot.rank < 0]
     all_copies = tuple(copies[direction] for direction in sorted(copies))
     return MemoryResult(tuple(peaks), capacity_of_ranks(tables, ranks), calls, all_copies, tuple(notes), snapshots)
 

@@ -95,7 +95,7 @@ class MfuResult:
         """Whether the trace contradicts an input of MFU; MFU is unknown then."""
         return bool(self.contradictions)
 
-    def utilisation(self, flop_per_token: float, tokens_per_second: float) -> float:
+    def utilization(self, flop_per_token: float, tokens_per_second: float) -> float:
         """Return the share of the devices' peak, or NaN if it is unknown."""
         bound = self.devices * self.peak
         is_known = bound and not self.is_contradicted and not self.is_paced
@@ -105,19 +105,19 @@ class MfuResult:
     def mfu(self) -> float:
         """MFU by the chosen convention, or NaN if it is unknown or outside its range."""
         cost = self.flop_per_token.get(self.convention, float("nan"))
-        return MFU.known(self.utilisation(cost, self.tokens_per_second))
+        return MFU.if_possible(self.utilization(cost, self.tokens_per_second))
 
     def values(self) -> Values:
         """Return the metric values, sorted by dimension."""
         cost = self.flop_per_token.get(self.convention, float("nan"))
         values = [
-            Value(MFU, self.utilisation(cost, self.tokens_per_second)),
-            Value(HFU, self.utilisation(self.hardware_flop_per_token, self.tokens_per_second)),
+            Value(MFU, self.utilization(cost, self.tokens_per_second)),
+            Value(HFU, self.utilization(self.hardware_flop_per_token, self.tokens_per_second)),
             Value(TOKENS_PER_SECOND, self.tokens_per_second),
             Value(FLOP_RATIO, flop_check.flop_ratio(self.parts)),
         ]
         values += [
-            Value(MFU, self.utilisation(cost, rate), {"step": step})
+            Value(MFU, self.utilization(cost, rate), {"step": step})
             for step, rate in self.step_tokens_per_second.items()
         ]
         values += [
@@ -137,7 +137,9 @@ class MfuResult:
             "convention": names,
             "per_token_flop": [self.flop_per_token[name] for name in names],
             "tokens_per_second": [self.tokens_per_second] * len(names),
-            "mfu": [MFU.known(self.utilisation(self.flop_per_token[name], self.tokens_per_second)) for name in names],
+            "mfu": [
+                MFU.if_possible(self.utilization(self.flop_per_token[name], self.tokens_per_second)) for name in names
+            ],
             "chosen": [name == self.convention for name in names],
         }
 

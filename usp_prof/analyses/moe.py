@@ -190,7 +190,7 @@ def _has_experts(tables: TableSet, ranks: list[int], times: dict[tuple[str, int]
 
 def _marked_tokens(tables: TableSet, rank: int, selection: Selection) -> list[tuple[int, int]]:
     """Return (step, tokens) of each routing in order, from the recorder's marks."""
-    loads = host_marks(tables, rank, selection, "ep").of("load")
+    loads = host_marks(tables, rank, selection, "ep").of_kinds("load")
     return [
         (step, count)
         for step, count in zip(loads.step.tolist(), loads.number("tokens").tolist(), strict=True)
@@ -212,7 +212,7 @@ def _experts(counted: dict[int, Floats], groups: list[tuple[int, ...]]) -> dict[
 
 def _counted(tables: TableSet, rank: int, selection: Selection) -> Floats:
     """Return the tokens per step of one rank's experts; empty if the marks do not count the same number of experts."""
-    loads = host_marks(tables, rank, selection, "ep").of("load")
+    loads = host_marks(tables, rank, selection, "ep").of_kinds("load")
     counts = [[int(number) for number in text.split(",") if number.isdigit()] for text in loads.word("experts")]
     if not counts or not counts[0] or len({len(row) for row in counts}) != 1:
         return np.zeros(0)
@@ -252,7 +252,7 @@ def _times(tables: TableSet, rank: int, selection: Selection) -> dict[str, float
     times = {}
     steps = step_count(tables, rank, selection)
     marks = marked(tables, rank, selection, "ep")
-    phase = np.array([_PHASES.get(kind, kind) for kind in marks.what], dtype=object)
+    phase = np.array([_PHASES.get(kind, kind) for kind in marks.kind], dtype=object)
     for name in _TIMED:
         if (phase == name).any():
             times[name] = int(marks.dur_ns[phase == name].sum()) / steps

@@ -307,7 +307,7 @@ def _absent_stages(tables: TableSet, actions: Actions) -> list[HealthRow]:
 
 def _untied_clocks(tables: TableSet, actions: Actions) -> list[HealthRow]:
     """Return an error if the ranks' clocks cannot be compared. The window of the schedule spans all of them."""
-    clocks = clock.of(tables)
+    clocks = clock.fit_clocks(tables)
     if len(np.unique(clocks.component[np.isin(clocks.ranks, actions.rank)])) <= 1:
         return []
     detail = "no collective connects the clocks of the stages, so the bubble is unknown"

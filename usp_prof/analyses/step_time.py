@@ -127,7 +127,7 @@ class StepTimeResult:
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StepTimeResult:
     """Compute the step times of the selected steps."""
     parts = partition.of_run(tables, selection)
-    clocks = clock.of(tables)
+    clocks = clock.fit_clocks(tables)
     start, end = (clocks.align_rows(parts.rank, when) for when in (parts.start, parts.end))
     component = clocks.component_rows(parts.rank)
     windows = [rank for rank in np.unique(parts.rank).tolist() if is_window(tables, rank)]

@@ -227,7 +227,7 @@ def _culprit(
     is_hit = of_rank & (cost > _WORTH * parts.wall)
     if not is_hit.any() or mean_cost <= _WORTH * mean_step:
         return None
-    steps, peers = parts.step[is_hit], all_peers.of(rank)
+    steps, peers = parts.step[is_hit], all_peers.of_rank(rank)
     over = lateness.excess(own, rank, peers, steps)
     slowdown = float(np.median(slow[is_hit]))
     cause = lateness.why(over, float(cost[is_hit].mean()), slowdown, lateness.work_ratio(own, rank, peers, steps))
@@ -252,11 +252,11 @@ def _lateness(tables: TableSet, seen: Arrivals, is_selected: Flags) -> list[Late
     # Per arrival: index of its axis, -1 if it is left out. `axis_of_call` is the same per call number.
     axis = np.where(is_blamable, lookup(place_of_code, seen.axis, missing=-1), -1)
     axis_of_call = lookup(axis, seen.row_of_call, missing=-1)
-    ranks, parts = tables.ranks, call_table.of(tables).parts
+    ranks, parts = tables.ranks, call_table.match_calls(tables).parts
     # Per axis and rank: calls that it takes part in, calls in which it is last, and the times summed over the latter.
     member_of, last_in, late_by, own = (np.zeros((len(axes), len(ranks)), np.int64) for _ in range(4))
     for place, rank in enumerate(ranks):
-        of_parts = axis_of_call[parts.of(rank, "call")["call"]]
+        of_parts = axis_of_call[parts.of_rank(rank, "call")["call"]]
         member_of[:, place] = np.bincount(of_parts[of_parts >= 0], minlength=len(axes))
     blamed = np.flatnonzero((axis >= 0) & (seen.late_rank >= 0))
     cell = axis[blamed], np.searchsorted(ranks, seen.late_rank[blamed])
@@ -300,7 +300,7 @@ def _notes(tables: TableSet, seen: Arrivals, is_selected: Flags, peers: Peers) -
     if depends:
         detail = "broadcasts and scatters wait for one rank's data, so no rank is reported as late in them"
         notes.append(HealthRow("depends_on_one_rank", Severity.INFO, count=depends, detail=detail))
-    matched = call_table.of(tables)
+    matched = call_table.match_calls(tables)
     of_rings = int((matched.is_pair & matched.columns().matches("axis", str(Axis.CP))).sum())
     if of_rings:
         detail = (
@@ -316,7 +316,7 @@ def _notes(tables: TableSet, seen: Arrivals, is_selected: Flags, peers: Peers) -
     if lonely and len(tables.ranks) > 1:
         detail = "no other rank does the same work, so the compute slowdown and its cause are unknown"
         notes.append(HealthRow("no_peers", Severity.INFO, count=lonely, detail=detail))
-    if clock.of(tables).components > 1:
+    if clock.fit_clocks(tables).components > 1:
         detail = "no collective connects some clocks; calls across them are left out"
         notes.append(HealthRow("clocks_untied", Severity.ERROR, detail=detail))
     return notes

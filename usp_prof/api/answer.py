@@ -244,10 +244,10 @@ def _lateness(figures: Figures) -> RankBars | None:
 
 def _utilisation(figures: Figures) -> BreakdownRows | None:
     """Return the step as the time for model FLOPs at the peak, for recomputed ones, and the rest."""
-    used, step = figures.whole("mfu"), figures.whole("step_time")
+    used, step = figures.overall("mfu"), figures.overall("step_time")
     if used is None or not step:
         return None
-    again = max(0.0, (figures.whole("hfu") or used) - used)
+    again = max(0.0, (figures.overall("hfu") or used) - used)
     parts = (
         Part("model FLOP at the peak", "compute", (used * step,)),
         Part("recomputed FLOP at the peak", "memcpy", (again * step,)),

@@ -59,14 +59,14 @@ class Asking:
     def _ask(self, name: str, ranks: Ranks | None, steps: Steps | None) -> Answer:
         from usp_prof.findings.engine import repairs_in  # noqa: PLC0415 - not needed to open a run
         from usp_prof.model.finding import NOTHING_FOUND, Found  # noqa: PLC0415 - as above
-        from usp_prof.report.build import analyse, build  # noqa: PLC0415 - as above
+        from usp_prof.report.build import analyze, build  # noqa: PLC0415 - as above
         from usp_prof.report.figures import Figures  # noqa: PLC0415
         from usp_prof.report.run_facts import run_facts  # noqa: PLC0415
         from usp_prof.report.sections import SECTIONS  # noqa: PLC0415
 
         question = _QUESTIONS[name]
         selection = self._selection(ranks, steps)
-        results = analyse(self.tables, selection, (question.analysis, *question.further))
+        results = analyze(self.tables, selection, (question.analysis, *question.further))
         # Only the report section of this analysis is built, because it has the picture.
         without = [section for section, _ in SECTIONS if section != question.analysis]
         document = build(
@@ -74,7 +74,7 @@ class Asking:
             results,
             name=self.name,
             selection=selection,
-            found=Found((), (), repairs=repairs_in(self.tables)) if name == "stragglers" else NOTHING_FOUND,
+            search_result=Found((), (), repairs=repairs_in(self.tables)) if name == "stragglers" else NOTHING_FOUND,
             without=without,
         )
         section = next(iter(document.sections), None)

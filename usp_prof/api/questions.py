@@ -119,7 +119,7 @@ class Questions(Asking):
         `UspProfError` for an unknown edit; the reference lists all edits.
         """
         if odd := [edit for edit in edits if not isinstance(edit, str)]:
-            hint = 'give each by itself: run.whatif("no_pauses", "ideal,rank=3")'
+            hint = 'write each edit as its own text: run.whatif("no_pauses", "ideal,rank=3")'
             raise UsageError(f"an edit is a text, not {type(odd[0]).__name__}", hint=hint)
         if not edits:
             raise UsageError("no edit was given", hint='run.findings().df["edit"] has those that help this run')

@@ -46,21 +46,21 @@ def breakdown(figures: Figures) -> str:
     largest = sorted(step_parts, key=lambda part: (-part[2], part[0]))
     shares = ", ".join(f"{label} {share(value, total)}" for label, _, value in largest if value >= _LEAST * total)
     sentence = f"The mean rank's step takes {quantity(total, Unit.NS)}: {shares}."
-    unrecorded = figures.whole("unrecorded_time")
+    unrecorded = figures.overall("unrecorded_time")
     if not unrecorded:
         return sentence
-    idle = figures.whole("idle_time") or 0
+    idle = figures.overall("idle_time") or 0
     bounds = f"{share(idle, total)} to {share(idle + unrecorded, total)}"
     return f"{sentence} Device work is missing from the trace: the device idles {bounds} of the step."
 
 
 def overlap(figures: Figures) -> str:
     """Describe how much communication is hidden, and which axis exposes most."""
-    total = figures.whole("comm_time")
+    total = figures.overall("comm_time")
     if not total:
         return "No communication was recorded in the selection, or health says why its figures are not shown."
     exposed = figures.along("exposed_comm_time", "axis")
-    hidden = quantity(figures.whole("overlap_fraction"), Unit.FRACTION)
+    hidden = quantity(figures.overall("overlap_fraction"), Unit.FRACTION)
     text = f"Compute hides {hidden} of the {quantity(total, Unit.NS)} of communication per step."
     if exposed:
         worst, time = largest(exposed)
@@ -88,11 +88,11 @@ def communication(figures: Figures) -> str:
 
 def pipeline(figures: Figures) -> str:
     """Describe the bubble and the ideal of the same schedule."""
-    measured = figures.whole("bubble_fraction")
+    measured = figures.overall("bubble_fraction")
     if measured is None:
         return "No pipeline actions were recorded or could be inferred in the selection."
     text = f"The pipeline bubble is {quantity(measured, Unit.FRACTION)} of its window"
-    ideal = figures.whole("bubble_ideal_fraction")
+    ideal = figures.overall("bubble_ideal_fraction")
     if ideal is not None:
         text += f"; the ideal of the same schedule is {quantity(ideal, Unit.FRACTION)}"
     return f"{text}."
@@ -104,7 +104,7 @@ def stragglers(figures: Figures) -> str:
     A sum of lateness is not a cost: if the hosts limit the step, the ranks catch up before the next collective.
     """
     cost = figures.along("straggler_cost", "rank")
-    step = figures.whole("step_time") or figures.whole("window_time")
+    step = figures.overall("step_time") or figures.overall("window_time")
     if not cost:
         return "Stragglers are unknown: no call was recorded on more than one of its ranks."
     rank, time = largest(cost)
@@ -147,13 +147,13 @@ def longest_ops(ops: Sequence[OpStat]) -> str:
 def kernels(figures: Figures, *, paced: bool = False, longest: str = "") -> str:
     """Describe the longest ops, the efficiency of kernels, and the share of tiny kernels."""
     clauses = [f"Most of the {'unpaced ' if paced else ''}compute time: {longest}"] if longest else []
-    efficiency, covered = figures.whole("kernel_efficiency"), figures.whole("formula_fraction")
+    efficiency, covered = figures.overall("kernel_efficiency"), figures.overall("formula_fraction")
     if efficiency is not None:
         text = "ops with known FLOPs and bytes"
         if covered is not None:
             text += f" ({quantity(covered, Unit.FRACTION)} of {'the unpaced ' if paced else ''}compute time)"
         clauses.append(f"{text} run at {quantity(efficiency, Unit.FRACTION)} of the roofline")
-    small = figures.whole("small_kernel_fraction")
+    small = figures.overall("small_kernel_fraction")
     if small is not None:
         clauses.append(f"{quantity(small, Unit.FRACTION)} of compute time is in kernels shorter than 10 \u03bcs")
     if not clauses:
@@ -166,10 +166,10 @@ def kernels(figures: Figures, *, paced: bool = False, longest: str = "") -> str:
 
 def mfu(figures: Figures, convention: str = "") -> str:
     """Describe MFU with its convention, and HFU, or how to get them."""
-    utilization = figures.whole("mfu")
+    utilization = figures.overall("mfu")
     if utilization is None:
         return "MFU is unknown. The notes list what is missing; supply it with `run.assume(...)`."
-    hfu = figures.whole("hfu")
+    hfu = figures.overall("hfu")
     again = f", HFU (with recomputation) is {quantity(hfu, Unit.FRACTION)}" if hfu is not None else ""
     by = f" ({convention} convention)" if convention else ""
     return f"MFU is {quantity(utilization, Unit.FRACTION)}{by}{again}."
@@ -178,7 +178,7 @@ def mfu(figures: Figures, convention: str = "") -> str:
 def host(figures: Figures) -> str:
     """Describe whether devices wait for launches, and how long the host blocks."""
     clauses = []
-    empty = figures.whole("empty_queue_fraction")
+    empty = figures.overall("empty_queue_fraction")
     if empty is not None:
         clauses.append(f"{quantity(empty, Unit.FRACTION)} of launches found an idle device")
     for metric, activity in (
@@ -186,7 +186,7 @@ def host(figures: Figures) -> str:
         ("input_time", "in the data loader"),
         ("gc_time", "in Python's garbage collector"),
     ):
-        time = figures.whole(metric)
+        time = figures.overall(metric)
         if time:
             clauses.append(f"{quantity(time, Unit.NS)} per step {activity}")
     if clauses and empty is None:
@@ -196,14 +196,14 @@ def host(figures: Figures) -> str:
 
 def memory(figures: Figures) -> str:
     """Describe the peak memory of the fullest rank."""
-    peak, allocated = figures.whole("peak_memory"), figures.whole("taken_memory")
+    peak, allocated = figures.overall("peak_memory"), figures.overall("taken_memory")
     if peak is None and allocated is not None:
         most = quantity(allocated, Unit.BYTES)
         return f"The fullest rank allocated {most} after the profiler started; earlier allocations are unknown."
     if peak is None:
         return "Memory was not recorded: use `profile_memory=True` or a memory snapshot."
     text = f"Peak memory of the fullest rank is {quantity(peak, Unit.BYTES)}"
-    reserved = figures.whole("peak_reserved_memory")
+    reserved = figures.overall("peak_reserved_memory")
     return f"{text}, with {quantity(reserved, Unit.BYTES)} reserved." if reserved is not None else f"{text}."
 
 
@@ -234,7 +234,7 @@ def _worst(verdict: Verdict, ranked: Sequence[Finding], health: Iterable[HealthR
 
 def summary(document: Document, figures: Figures) -> str:
     """Describe the step, where it goes, and the first finding."""
-    step = figures.whole("job_step_time")
+    step = figures.overall("job_step_time")
     lead = f"The job's median step takes {quantity(step, Unit.NS)}. " if step is not None else ""
     return f"{lead}{breakdown(figures)} {_worst(document.verdict, document.findings, document.health)}"
 

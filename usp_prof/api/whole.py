@@ -15,7 +15,7 @@ from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
 from usp_prof.model.health import gathered
 from usp_prof.model.printable import counted
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.document import KeyFigures
 from usp_prof.report.figures import Figures
 from usp_prof.report.run_facts import run_facts
@@ -106,7 +106,7 @@ def report_of(tables: TableSet, name: str, selection: Selection) -> Report:
     """Answer every question."""
     from usp_prof.timeline.page import embedded  # noqa: PLC0415 - needed only for HTML
 
-    document = build(tables, analyse(tables, selection), name=name, selection=selection)
+    document = build(tables, analyze(tables, selection), name=name, selection=selection)
     return Report(document, lambda: embedded(tables, selection))
 
 

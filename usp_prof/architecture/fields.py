@@ -59,7 +59,7 @@ class Fields:
         """Return whether any of the fields is true."""
         return bool(self.get(*names))
 
-    def listed(self, name: str) -> list[Any]:
+    def list_of(self, name: str) -> list[Any]:
         """Return a list field; empty if missing."""
         value = self.get(name)
         return list(value) if isinstance(value, (list, tuple)) else []
@@ -121,12 +121,12 @@ def layer_words(f: Fields, family: Family) -> list[str]:
     pattern = f.get("hybrid_override_pattern")
     if isinstance(pattern, str):
         return [_word(letter, _LETTERS, "hybrid_override_pattern") for letter in pattern if letter != "|"]
-    layer_names = f.listed("layers_block_type")
+    layer_names = f.list_of("layers_block_type")
     count = len(layer_names) or f.needed("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    layer_names = layer_names or f.listed("layer_types")
+    layer_names = layer_names or f.list_of("layer_types")
     # All notations are requested, so that none counts as a field that was not understood.
     f.size("num_hidden_layers")
-    if set(f.listed("indexer_types")) - {"full"}:
+    if set(f.list_of("indexer_types")) - {"full"}:
         raise ArchitectureError("indexer_types has layers that reuse another's index")
     ways: list[Callable[[Fields, int], list[str] | None]] = [_by_period, _by_lists, _by_chunks]
     lists = [way(f, count) for way in ways]
@@ -141,10 +141,10 @@ def layer_words(f: Fields, family: Family) -> list[str]:
     return words or window
 
 
-def _word(name: str, known: dict[str, str], source: str) -> str:
-    if name not in known:
-        raise ArchitectureError(f"{source} has {name!r}, whose work is not known (known: {', '.join(known)})")
-    return known[name]
+def _word(name: str, meanings: dict[str, str], source: str) -> str:
+    if name not in meanings:
+        raise ArchitectureError(f"{source} has {name!r}, whose work is not known (known: {', '.join(meanings)})")
+    return meanings[name]
 
 
 def _by_period(f: Fields, count: int) -> list[str] | None:
@@ -160,7 +160,7 @@ def _by_period(f: Fields, count: int) -> list[str] | None:
 
 def _by_lists(f: Fields, count: int) -> list[str] | None:
     """Return attention in the listed layers (Bamba, LFM2, Kimi Linear, MiniMax), and a recurrence elsewhere."""
-    types = f.listed("attn_type_list")
+    types = f.list_of("attn_type_list")
     if types:
         if set(types) - {0, 1} or len(types) < count:
             raise ArchitectureError("attn_type_list is not a list of 0 (linear) and 1 (full) for every layer")
@@ -170,7 +170,7 @@ def _by_lists(f: Fields, count: int) -> list[str] | None:
         return [FULL if place + 1 in detail["full_attn_layers"] else LINEAR for place in range(count)]
     for name in ("attn_layer_indices", "full_attn_idxs"):
         if f.has(name):
-            full = set(f.listed(name))
+            full = set(f.list_of(name))
             return [FULL if place in full else LINEAR for place in range(count)]
     return None
 
@@ -178,7 +178,7 @@ def _by_lists(f: Fields, count: int) -> list[str] | None:
 def _by_chunks(f: Fields, count: int) -> list[str] | None:
     """Return chunked attention if positions are rotated, full attention if not (Llama 4)."""
     interval = f.size("no_rope_layer_interval")
-    rotated = f.listed("no_rope_layers")
+    rotated = f.list_of("no_rope_layers")
     if not f.size("attention_chunk_size"):
         return None
     rotated = rotated or [(place + 1) % interval if interval else 1 for place in range(count)]
@@ -203,13 +203,13 @@ def _by_window(f: Fields, family: Family, count: int) -> list[str]:
 def mixture_layers(f: Fields, count: int) -> list[bool]:
     """Return for each layer whether it is a mixture of experts."""
     experts = expert_count(f)
-    types = f.listed("mlp_layer_types")
+    types = f.list_of("mlp_layer_types")
     first = f.size("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
     last = f.size("moe_layer_end_index", default=count - 1)
     frequency = f.get("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
     period, offset = f.size("expert_layer_period", default=1), f.size("expert_layer_offset")
-    dense = set(f.listed("mlp_only_layers"))
-    mixture_places = f.listed("moe_layers")
+    dense = set(f.list_of("mlp_only_layers"))
+    mixture_places = f.list_of("moe_layers")
     if experts < 2:
         return [False] * count
     if types:

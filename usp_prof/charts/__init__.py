@@ -62,16 +62,16 @@ def height_of(item: dict[str, Any]) -> int:
     return int(item["doc"]["roots"][0]["attributes"].get("height") or 0)
 
 
-def renumbered(item: Any, known: dict[str, str], prefix: str) -> Any:  # noqa: ANN401 - JSON
+def renumbered(item: Any, number_by_id: dict[str, str], prefix: str) -> Any:  # noqa: ANN401 - JSON
     """Renumber a chart's models from 0, so that the same chart always has the same bytes."""
     if isinstance(item, (list, tuple)):
-        return [renumbered(entry, known, prefix) for entry in item]
+        return [renumbered(entry, number_by_id, prefix) for entry in item]
     if not isinstance(item, dict):
         return item
     entries = {}
     for key, entry in item.items():
         if key in _ID_KEYS and isinstance(entry, str) and _MODEL_ID.match(entry):
-            entries[key] = known.setdefault(entry, f"{prefix}{len(known)}")
+            entries[key] = number_by_id.setdefault(entry, f"{prefix}{len(number_by_id)}")
         else:
-            entries[key] = renumbered(entry, known, prefix)
+            entries[key] = renumbered(entry, number_by_id, prefix)
     return entries

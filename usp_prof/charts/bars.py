@@ -176,14 +176,14 @@ def rank_bars(data: RankBars, theme: Theme) -> Figure:
         plot.segment("even", "below", "even", "above", source=source, line_color=color, line_width=width)
     plot.x_range = Range1d(0, 1.05 * max(float(values.max(initial=0.0)), float(even.max(initial=0.0))) or 1.0)
     plot.xaxis.formatter = time_ticks() if data.is_time else NumeralTickFormatter(format="0,0")
-    plot.xaxis.axis_label = f"{data.what}; line: mean of all ranks" if data.even else data.what
+    plot.xaxis.axis_label = f"{data.quantity}; line: mean of all ranks" if data.even else data.quantity
     plot.ygrid.grid_line_color = None
     if len(values) > _NAMED:
         plot.yaxis.major_label_text_font_size = "0px"
         plot.yaxis.major_tick_line_color = None
     number = "@shown{0,0.000} ms" if data.is_time else "@shown{0,0.[0]}"
     over = [("over the mean", "@ratio{0.00} x")] if data.even else []
-    hover(plot, [("", "@label"), (data.what, number), *over], [bars])
+    hover(plot, [("", "@label"), (data.quantity, number), *over], [bars])
     return plot
 
 

@@ -31,7 +31,7 @@ class BreakdownRows:
 class HeatMap:
     """One value per rank and step, compared with the median of its step over ranks; NaN if unknown."""
 
-    what: str
+    quantity: str
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     values_ns: Floats
@@ -156,7 +156,7 @@ class Ground(StrEnum):
 class RankGrid:
     """One value per rank at its place in the mesh, compared with the median or with zero; NaN if unknown."""
 
-    what: str
+    quantity: str
     columns: tuple[str, ...]
     rows: tuple[str, ...]
     rank: Ints
@@ -172,7 +172,7 @@ class RankBars:
     `even` is empty if an equal share has no meaning, as for ops. `apart` lists the labels of outliers.
     """
 
-    what: str
+    quantity: str
     labels: tuple[str, ...]
     values: tuple[float, ...]
     even: tuple[float, ...]
@@ -185,7 +185,7 @@ class RankBars:
 class PlanPoints:
     """Plans that fit: speed and memory of each; `room_bytes` is the memory limit, infinite if unknown.
 
-    `recorded` is the index of the recorded configuration, or -1. `named` is the index of the plan with a label.
+    `recorded` is the index of the recorded configuration, or -1. `labeled` is the index of the plan with a label.
     """
 
     label: tuple[str, ...]
@@ -195,14 +195,14 @@ class PlanPoints:
     front: Flags
     room_bytes: float
     recorded: int = -1
-    named: int = 0
+    labeled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PlanGrid:
     """One figure per pair of degrees, NaN if nothing fits; `texts` and `labels` row by row."""
 
-    what: str
+    quantity: str
     across: str
     down: str
     columns: tuple[int, ...]

@@ -58,10 +58,10 @@ def heat_map(data: HeatMap, theme: Theme) -> Figure:
     label_ranks(plot.xaxis, data.steps, "step", 24)
     title = "rank" if (shown_rank == shown_rank[:, :1]).all() else "from rank; each row shows the outlier of its ranks"
     label_ranks(plot.yaxis, data.ranks, title, 48)
-    color_bar(plot, theme, mapper, f"{data.what} vs median")
+    color_bar(plot, theme, mapper, f"{data.quantity} vs median")
     hover(
         plot,
-        [("rank", "@rank"), ("step", "@step"), (data.what, "@ms{0,0.000} ms"), ("deviation", "@deviation{+0.0%}")],
+        [("rank", "@rank"), ("step", "@step"), (data.quantity, "@ms{0,0.000} ms"), ("deviation", "@deviation{+0.0%}")],
     )
     return plot
 
@@ -184,12 +184,12 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
     plot.grid.grid_line_color = None
     _name_axis(plot.xaxis[0], data.columns, _beside(data.columns))
     _name_axis(plot.yaxis[0], data.rows, _ROWS_NAMED)
-    tips = [("rank", "@rank"), ("", "@place"), (data.what, "@ms{0,0.000} ms")]
+    tips = [("rank", "@rank"), ("", "@place"), (data.quantity, "@ms{0,0.000} ms")]
     if data.ground is Ground.MEDIAN:
-        color_bar(plot, theme, mapper, f"{data.what} vs median")
+        color_bar(plot, theme, mapper, f"{data.quantity} vs median")
         tips.append(("deviation", "@deviation{+0.0%}"))
     else:
-        color_bar(plot, theme, mapper, f"{data.what}, ms", "0,0.[0]")
+        color_bar(plot, theme, mapper, f"{data.quantity}, ms", "0,0.[0]")
     hover(plot, tips)
     return plot
 

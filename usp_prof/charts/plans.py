@@ -82,10 +82,10 @@ def _join_front(plot: Figure, data: PlanPoints, theme: Theme) -> None:
 
 def _name_one(plot: Figure, data: PlanPoints, theme: Theme) -> None:
     """Draw the label of one plan above its mark, towards the middle of the plot, and a ring around the mark."""
-    memory, speed = data.memory_bytes[data.named], data.tokens_per_second[data.named]
+    memory, speed = data.memory_bytes[data.labeled], data.tokens_per_second[data.labeled]
     is_right = memory > data.memory_bytes.max() / 2
     plot.text(
-        [memory], [speed], [data.label[data.named]],
+        [memory], [speed], [data.label[data.labeled]],
         y_offset=-9, text_align="right" if is_right else "left", text_baseline="bottom",
         text_color=theme.ink, text_font=value(theme.font), text_font_size="12px",
         background_fill_color=theme.background, background_fill_alpha=0.85, padding=2,
@@ -129,5 +129,5 @@ def plan_grid(data: PlanGrid, theme: Theme) -> Figure:
     )  # fmt: skip
     plot.grid.grid_line_color = None
     plot.xaxis.axis_label, plot.yaxis.axis_label = data.across, data.down
-    hover(plot, [(data.what, "@text"), ("", "@label")], [plot.renderers[0]])
+    hover(plot, [(data.quantity, "@text"), ("", "@label")], [plot.renderers[0]])
     return plot

@@ -139,7 +139,7 @@ def _rank_bars(data: inputs.RankBars, theme: Theme = LIGHT) -> str:
         _Box(row, 0, value, data.role, f"{label}: {write(value)}{mean}")
         for row, (label, value, mean) in enumerate(zip(data.labels, data.values, means, strict=True))
     )
-    return _drawn(_Boxes(data.labels, boxes, ((data.what, data.role),), write), theme)
+    return _drawn(_Boxes(data.labels, boxes, ((data.quantity, data.role),), write), theme)
 
 
 @as_svg.register(inputs.Waterfall)

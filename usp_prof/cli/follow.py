@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import note, open_from
 from usp_prof.contract import MANIFEST_NAME
-from usp_prof.inputs.discovery import Discovery, Skipped, discover, listed
+from usp_prof.inputs.discovery import Discovery, Skipped, discover, list_files
 from usp_prof.inputs.peek import FileKind
 from usp_prof.inputs.remote import Location, RemotePath, location
 from usp_prof.model.errors import InputError, UspProfError
@@ -171,7 +171,7 @@ def _world_size(run: Run, discovery: Discovery) -> int:
 def _stamps(root: Location) -> dict[Location, Stamp]:
     """Return size and time of each file; empty if there are no files yet."""
     try:
-        paths = listed(root)
+        paths = list_files(root)
     except InputError:
         return {}
     stamps: dict[Location, Stamp] = {}

@@ -89,7 +89,7 @@ def reading_progress(args: argparse.Namespace) -> Iterator[Callable[[int, int, s
 
 
 @contextmanager
-def progress_of(args: argparse.Namespace, what: str) -> Iterator[Callable[[int, int], None] | None]:
+def progress_of(args: argparse.Namespace, title: str) -> Iterator[Callable[[int, int], None] | None]:
     """Show progress by number of items: a bar on a terminal, otherwise nothing."""
     console = notes(args)
     if args.quiet or not console.is_terminal:
@@ -98,7 +98,7 @@ def progress_of(args: argparse.Namespace, what: str) -> Iterator[Callable[[int, 
     from rich.progress import Progress  # noqa: PLC0415
 
     with Progress(console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
@@ -121,7 +121,7 @@ def whole_number(within: limits.Range = limits.COUNT) -> Callable[[str], int]:
     """Return the parser of an option whose value is a whole number in a range."""
 
     def parse(text: str) -> int:
-        number = limits.whole(text, within)
+        number = limits.parse_integer(text, within)
         if number is None:
             raise argparse.ArgumentTypeError(f"{text[:24]!r} is not a whole number from {within}")
         return number

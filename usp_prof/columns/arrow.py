@@ -112,12 +112,12 @@ class Parted:
 
     def if_long(self) -> Parted | pa.Table:
         """Return the parts of a long table, or a short table in memory."""
-        return self if self.num_rows > AT_ONCE else self.whole()
+        return self if self.num_rows > AT_ONCE else self.to_table()
 
-    def whole(self) -> pa.Table:
+    def to_table(self) -> pa.Table:
         """Return the table in memory."""
         return self._make(0, self.num_rows)
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return one column."""
-        return self.whole().column(name)
+        return self.to_table().column(name)

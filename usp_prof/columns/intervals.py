@@ -202,14 +202,14 @@ class Labels:
         owned = (index >= 0) & (where < self.end[index])
         return np.where(owned, self.label[index], NOBODY)
 
-    def of(self, label: int) -> Intervals:
+    def times_of(self, label: int) -> Intervals:
         """Return the times of one label."""
         is_owned = self.label == label
         return union(self.start[is_owned], self.end[is_owned])
 
     def cut(self, window_start: ArrayLike, window_end: ArrayLike, labels: int) -> Ints:
         """Return the time per window (rows) and label 0..labels-1 (columns)."""
-        sums = [self.of(label).within(window_start, window_end) for label in range(labels)]
+        sums = [self.times_of(label).within(window_start, window_end) for label in range(labels)]
         return np.stack(sums, axis=-1) if sums else np.zeros((len(np.asarray(window_start)), 0), np.int64)
 
 

@@ -40,14 +40,14 @@ class View(Protocol):
         """Return one column."""
         ...
 
-    def whole(self) -> pa.Table:
+    def to_table(self) -> pa.Table:
         """Return all columns."""
         ...
 
 
 def table_of(view: View) -> pa.Table:
     """Return all columns of a view as a table."""
-    return view if isinstance(view, pa.Table) else view.whole()
+    return view if isinstance(view, pa.Table) else view.to_table()
 
 
 class Chosen:
@@ -63,7 +63,7 @@ class Chosen:
         """Return one column of these rows."""
         return self._view.column(name).take(index_of(self.rows))
 
-    def whole(self) -> pa.Table:
+    def to_table(self) -> pa.Table:
         """Return all columns of these rows."""
         return table_of(self._view).take(index_of(self.rows))
 
@@ -86,7 +86,7 @@ class Replaced:
             self._made[name] = pa.chunked_array([self._columns[name]()])
         return self._made[name]
 
-    def whole(self) -> pa.Table:
+    def to_table(self) -> pa.Table:
         """Return all columns."""
         table = table_of(self._view)
         for name in self._columns:

@@ -71,12 +71,12 @@ def place(rank: int, title: str, events: pa.Table, threads: pa.Table, start_ns: 
     return Placed(events, start_ns, base + process_code, place_code, tuple(metadata))
 
 
-def event_texts(placed: Placed, zero_ns: int) -> pa.Array:
+def event_texts(rank_events: Placed, zero_ns: int) -> pa.Array:
     """Return each event as JSON text, with its process and thread in the merged trace."""
-    events = placed.events
+    events = rank_events.events
     texts = {name: json_texts(events, name, _json_text) for name in ("phase", "category", "name")}
-    place = {"process": _number(placed.process), "thread": _number(placed.thread)}
-    return joined_fields(events, {**texts, **place}, placed.start_ns - zero_ns)
+    place = {"process": _number(rank_events.process), "thread": _number(rank_events.thread)}
+    return joined_fields(events, {**texts, **place}, rank_events.start_ns - zero_ns)
 
 
 def joined_fields(events: pa.Table, json_of: Mapping[str, pa.Array], start_ns: Ints) -> pa.Array:
@@ -97,7 +97,7 @@ def json_texts(events: pa.Table, name: str, write: Callable[[str], str]) -> pa.A
     return pa.array([write(value) for value in values], pa.string()).take(pa.array(codes))
 
 
-def flow_texts(rank: int, placed: Placed, links: Ints, zero_ns: int) -> list[str]:
+def flow_texts(rank: int, of_rank: Placed, links: Ints, zero_ns: int) -> list[str]:
     """Return the arrows from launches to their work; `links` has pairs of event rows (launch, work)."""
     if not len(links):
         return []
@@ -105,8 +105,8 @@ def flow_texts(rank: int, placed: Placed, links: Ints, zero_ns: int) -> list[str
     out: list[str] = []
     for phase, rows in (('"s"', links[:, 0]), ('"f","bp":"e"', links[:, 1])):
         parts = [
-            f'{{"ph":{phase},"cat":"launch","name":"launch","id":', ids, ',"pid":', _number(placed.process[rows]),
-            ',"tid":', _number(placed.thread[rows]), ',"ts":', _microseconds(placed.start_ns[rows] - zero_ns), "}",
+            f'{{"ph":{phase},"cat":"launch","name":"launch","id":', ids, ',"pid":', _number(of_rank.process[rows]),
+            ',"tid":', _number(of_rank.thread[rows]), ',"ts":', _microseconds(of_rank.start_ns[rows] - zero_ns), "}",
         ]  # fmt: skip
         out += pc.binary_join_element_wise(*parts, "").to_pylist()
     return out
@@ -174,6 +174,6 @@ def _metadata(kind: str, pid: int, tid: int, /, **args: Any) -> str:  # noqa: AN
     return _json_text({"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args})
 
 
-def joined(texts: Iterable[str]) -> str:
+def join_events(texts: Iterable[str]) -> str:
     """Return the event texts in the order of the list."""
     return ",\n".join(texts)

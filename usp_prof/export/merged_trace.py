@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import zstandard
 
-from usp_prof.export.chrome import event_texts, flow_texts, joined, joined_fields, json_texts, place
+from usp_prof.export.chrome import event_texts, flow_texts, join_events, joined_fields, json_texts, place
 from usp_prof.model.files import written
 from usp_prof.tables import clock
 
@@ -39,7 +39,7 @@ def write_rank(tables: TableSet, rank: int, path: Path, metadata: Mapping[str, A
     head = {name: value for name, value in metadata.items() if name not in _NOT_WRITTEN}
     fields = "".join(f"{json.dumps(name)}:{json.dumps(value)},\n" for name, value in head.items())
     parts = [*_names(tables, rank), *_events(table, zero).to_pylist()]
-    text = f'{{{fields}"baseTimeNanoseconds":{zero},\n"traceEvents":[\n{joined(parts)}\n]}}\n'
+    text = f'{{{fields}"baseTimeNanoseconds":{zero},\n"traceEvents":[\n{join_events(parts)}\n]}}\n'
     with _opened(path, "choose another folder with -o") as out:
         out.write(text.encode())
     return int(table.num_rows)
@@ -104,7 +104,7 @@ def export(
 ) -> Exported:
     """Write ranks and steps of a run; `window_ns` keeps events that overlap a time span relative to the run's start."""
     ranks = tables.ranks if selection.ranks is None else selection.ranks
-    clocks = clock.of(tables)
+    clocks = clock.fit_clocks(tables)
     zero = beginning(tables, ranks)
     count = 0
     with _opened(path) as out:
@@ -137,7 +137,7 @@ def _rank_texts(tables: TableSet, clocks: Clock, rank: int, spans: Ints | None, 
     placed_events = place(rank, title, events, tables.arrow("threads", [rank]), start)
     texts = event_texts(placed_events, zero).to_pylist()
     flows = flow_texts(rank, placed_events, _links(tables, rank, rows), zero)
-    yield joined([*placed_events.metadata, *texts, *flows]), len(texts)
+    yield join_events([*placed_events.metadata, *texts, *flows]), len(texts)
 
 
 def _links(tables: TableSet, rank: int, rows: Ints) -> Ints:
@@ -177,7 +177,7 @@ def _overlaps(start: Ints, end: Ints, spans: Ints) -> Flags:
 
 def beginning(tables: TableSet, ranks: Iterable[int]) -> int:
     """Return the start of the window's clock: the first event of these ranks, on the common clock."""
-    clocks = clock.of(tables)
+    clocks = clock.fit_clocks(tables)
     return min((_first(tables, clocks, rank) for rank in ranks), default=0)
 
 

@@ -98,7 +98,7 @@ def _lost(tables: TableSet) -> str:
 
 
 def _untied(tables: TableSet) -> str:
-    apart = len(np.unique(clock.of(tables).component))
+    apart = len(np.unique(clock.fit_clocks(tables).component))
     return f"no collective connects the clocks of {apart} sets of ranks" if apart > 1 else ""
 
 

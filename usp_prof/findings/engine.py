@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from usp_prof._version import fingerprint
-from usp_prof.findings.registry import others
+from usp_prof.findings.registry import third_party_rules
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Found
 from usp_prof.model.health import HealthRow, Severity
@@ -65,7 +65,7 @@ def _plain(value: Any) -> object:  # noqa: ANN401 - any evidence value
 
 def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     """Return the findings, from the cache if their inputs have not changed."""
-    form = "" if others() else kept_form(tables, selection)
+    form = "" if third_party_rules() else kept_form(tables, selection)
     if tables.kept is None or not form:
         return _searched(tables, selection)
     searched: list[Found] = []

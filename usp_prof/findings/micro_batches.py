@@ -74,7 +74,7 @@ class Passes:
             return 0.0
         return float(np.corrcoef(self.forward, self.backward)[0, 1])
 
-    def of(self, ranks: Sequence[int]) -> Passes:
+    def of_ranks(self, ranks: Sequence[int]) -> Passes:
         """Return the micro-batches of some ranks."""
         own = np.isin(self.rank, ranks)
         return Passes(self.rank[own], self.forward[own], self.backward[own], self.duration[own], self.node[own])
@@ -143,7 +143,7 @@ def has_longer_sequences(tables: TableSet, rank: int, peers: Sequence[int], rati
     shortest by less than half of `ratio`, its slowness over all micro-batches.
     """
     passes = passes_of(tables)
-    own_passes, peer_passes = passes.of([rank]), passes.of(peers)
+    own_passes, peer_passes = passes.of_ranks([rank]), passes.of_ranks(peers)
     if len(passes.rank) < FEWEST or passes.together < TOGETHER or not len(own_passes.rank) or not len(peer_passes.rank):
         return False
     error = sum(float(side.duration.var()) / len(side.rank) for side in (own_passes, peer_passes)) ** 0.5

@@ -20,7 +20,7 @@ GROUP = "usp_prof.rules"
 
 def all_rules() -> tuple[Rule, ...]:
     """Return all rules: built-in ones in the order of their list, then third-party ones by name."""
-    return (*(_built_in(name) for name in NAMES), *(point.load() for point in others()))
+    return (*(_built_in(name) for name in NAMES), *(point.load() for point in third_party_rules()))
 
 
 def _built_in(name: str) -> Rule:
@@ -29,7 +29,7 @@ def _built_in(name: str) -> Rule:
     return rule
 
 
-def others() -> list[EntryPoint]:
+def third_party_rules() -> list[EntryPoint]:
     """Return the entry points of third-party rules, sorted by name, without loading them."""
     return sorted(entry_points(group=GROUP), key=lambda point: point.name)
 

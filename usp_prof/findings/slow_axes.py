@@ -34,7 +34,7 @@ FEWEST_CALLS = 4
 
 def slow_axes(tables: TableSet) -> Iterable[Draft]:
     """Yield a draft for each axis that is slower than gigabit Ethernet plus the latency of the run's other groups."""
-    rows = calls.of(tables).columns()
+    rows = calls.match_calls(tables).columns()
     timed = (rows["transfer_ns"] > 0) & (rows["bytes"] > 0)
     for axis in sorted({str(name) for name in rows.codes("axis")[1]} - {Axis.UNKNOWN, Axis.WORLD}):
         on_axis = timed & rows.matches("axis", axis)

@@ -58,7 +58,7 @@ class Difference:
     after: str
 
     @property
-    def known(self) -> bool:
+    def is_in_both(self) -> bool:
         """Whether both sides recorded the fact."""
         return bool(self.before) and bool(self.after)
 
@@ -80,7 +80,7 @@ def differences(before: Iterable[Fact], after: Iterable[Fact]) -> tuple[Differen
 
 def _as_measured(difference: Difference) -> bool:
     """Return whether two measured peaks differ by no more than measurement error."""
-    if difference.name != MEASURED_PEAK or not difference.known:
+    if difference.name != MEASURED_PEAK or not difference.is_in_both:
         return False
     before, after = float(difference.before), float(difference.after)
     return max(before, after) <= SAME_PEAK * min(before, after)
@@ -94,7 +94,7 @@ def barred(unit: Unit, differing: Iterable[Difference], across: Iterable[FactKin
     """Return the first difference that blocks figures of this unit, or None. Kinds in `across` do not block."""
     passed = set(across)
     for difference in differing:
-        if not difference.known or difference.kind in passed:
+        if not difference.is_in_both or difference.kind in passed:
             continue
         if difference.kind is FactKind.HARDWARE and unit in _RATES:
             return difference
@@ -114,7 +114,7 @@ def uncompared(differing: Iterable[Difference], across: Iterable[FactKind] = ())
     passed = set(across)
     words_of_kind: dict[FactKind, list[str]] = {}
     for difference in differing:
-        if difference.known and difference.kind in _BARRED_BY and difference.kind not in passed:
+        if difference.is_in_both and difference.kind in _BARRED_BY and difference.kind not in passed:
             words_of_kind.setdefault(difference.kind, []).append(_in_words(difference))
     return tuple(f"{', '.join(words)}: {_BARRED_BY[kind]} are not compared" for kind, words in words_of_kind.items())
 

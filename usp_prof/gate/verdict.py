@@ -54,7 +54,7 @@ def _ranks(before: Sequence[Measured], after: Measured, differing: Sequence[Diff
         return _lost(f"run {after.label}", after.missing_ranks)
     reasons = []
     if any(
-        difference.kind is FactKind.LAYOUT and difference.name == "world size" and difference.known
+        difference.kind is FactKind.LAYOUT and difference.name == "world size" and difference.is_in_both
         for difference in differing
     ):
         for run in before:
@@ -103,7 +103,7 @@ class Report:
     @property
     def ratchet(self) -> str:
         """The command that saves an improvement as the baseline; empty if there is none, or if something regressed."""
-        if self.unusable or self.verdict is Verdict.REGRESSED or not self.of(Verdict.IMPROVED):
+        if self.unusable or self.verdict is Verdict.REGRESSED or not self.with_verdict(Verdict.IMPROVED):
             return ""
         return f"usp-prof baseline save {quote(self.after)} -o {quote(self.baseline_file or 'baseline.json')}"
 
@@ -118,7 +118,7 @@ class Report:
             return 1
         return 2 if self.unusable or self.unanswered else 0
 
-    def of(self, verdict: Verdict) -> tuple[Judgement, ...]:
+    def with_verdict(self, verdict: Verdict) -> tuple[Judgement, ...]:
         """Return the judgments with one verdict."""
         return tuple(judgement for judgement in self.judgements if judgement.verdict is verdict)
 
@@ -257,7 +257,7 @@ def _in_doubt(judgement: Judgement) -> Judgement:
 
 
 def _same_machine(differing: Sequence[Difference]) -> bool:
-    return not any(difference.kind is FactKind.HARDWARE and difference.known for difference in differing)
+    return not any(difference.kind is FactKind.HARDWARE and difference.is_in_both for difference in differing)
 
 
 def _overall(

@@ -58,7 +58,7 @@ def discover(path: str | Location, *, without: Collection[Location] = ()) -> Dis
     root = location(path)
     if not root.exists() and is_made_name(root.name):
         return _of_run(root, without)
-    files, skipped = _look([file for file in listed(root) if file not in without])
+    files, skipped = _look([file for file in list_files(root) if file not in without])
     if not files:
         raise InputError(f"no trace in {root}" + _first_reasons(skipped), hint=_HINT)
     if len(files) == 1 and files[0][1].rank < 0:
@@ -85,10 +85,10 @@ def _of_run(path: Location, without: Collection[Location]) -> Discovery:
     return replace(discovery, path=path, runs=(run_by_name[name], *other_runs))
 
 
-def listed(root: Location) -> list[Location]:
+def list_files(root: Location) -> list[Location]:
     """List the files under a file, a folder or a glob, without hidden ones."""
     if isinstance(root, RemotePath):
-        return _listed_remote(root)
+        return _list_remote_files(root)
     if root.is_dir():
         tops = [root]
     elif root.is_file():
@@ -110,18 +110,18 @@ def listed(root: Location) -> list[Location]:
     return list(files)
 
 
-def _listed_remote(root: RemotePath) -> list[Location]:
+def _list_remote_files(root: RemotePath) -> list[Location]:
     if has_magic(root.url):
         files = list(root.matches())
     elif root.is_file():
-        return [root.listed()]
+        return [root.with_stat()]
     elif root.scheme in HTTP:
         files = []
     else:
         files = [file for file in root.files() if not _hidden(file, root)]
     if not files:
         # Requesting the file itself shows why there is none: no such bucket, access denied, or no such file.
-        root.listed()
+        root.with_stat()
         raise InputError(f"there is nothing under {root}", hint=_HINT)
     return list(files)
 

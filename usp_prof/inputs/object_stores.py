@@ -80,7 +80,7 @@ _MEANINGS: tuple[tuple[type[Exception], tuple[str, ...], str, str], ...] = (
         _NeverError,
         ("SlowDown", "429 Too Many", "503 Service"),
         f"the server is too busy, still after {_RETRIES} retries",
-        "try again later, or with fewer readers side by side; what was read is kept",
+        "try again later, or with fewer concurrent readers; ranks already read stay cached",
     ),
     (
         _NeverError,

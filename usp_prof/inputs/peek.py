@@ -75,7 +75,7 @@ def rank_from_words(path: Location) -> int | None:
         for word in _WORDS:
             ranks = word.findall(name)
             if ranks:
-                return limits.whole(ranks[-1], limits.RANK)
+                return limits.parse_integer(ranks[-1], limits.RANK)
     return None
 
 
@@ -83,7 +83,7 @@ def ranks_from_numbers(paths: Sequence[Location]) -> dict[Location, int] | None:
     """Interpret bare numbers as ranks, only if they count 0, 1, 2, ... over all files (or over their folders)."""
     for names in ([stem(path) for path in paths], [path.parent.name for path in paths]):
         matches = [_NUMBER.search(name) for name in names]
-        numbers = [limits.whole(match[1], limits.RANK) for match in matches if match is not None]
+        numbers = [limits.parse_integer(match[1], limits.RANK) for match in matches if match is not None]
         if len(numbers) == len(paths) > 1 and set(numbers) == set(range(len(paths))):
             return {path: number for path, number in zip(paths, numbers, strict=True) if number is not None}
     return None

@@ -91,7 +91,7 @@ class RemotePath:
         """Return the path itself: there are no links."""
         return self
 
-    def listed(self) -> RemotePath:
+    def with_stat(self) -> RemotePath:
         """Return the file with its size and stamp; raise InputError if it is missing or access is denied."""
         if self.size >= 0:
             return self
@@ -102,12 +102,12 @@ class RemotePath:
 
     def stat(self) -> RemoteStat:
         """Return the size."""
-        return RemoteStat(self.listed().size)
+        return RemoteStat(self.with_stat().size)
 
     def is_file(self) -> bool:
         """Return whether this is a readable file; False if access is denied."""
         try:
-            return self.listed().size >= 0
+            return self.with_stat().size >= 0
         except InputError:
             return False
 
@@ -141,7 +141,7 @@ class RemotePath:
 
     def open(self, mode: str = "rb", buffering: int = 0) -> RemoteStream:  # noqa: ARG002 - signature of `Path.open`
         """Open for reading."""
-        return RemoteStream(self.listed())
+        return RemoteStream(self.with_stat())
 
     def read_bytes(self) -> bytes:
         """Read the complete file."""
@@ -244,7 +244,7 @@ class RemoteStream(io.RawIOBase):
             self._next = end
         if self._asked:
             return self._asked.popleft().result()
-        if RemotePath(self._path.url).listed().stamp != self._path.stamp:
+        if RemotePath(self._path.url).with_stat().stamp != self._path.stamp:
             raise self._changed()  # the ranges may be from two versions
         return b""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.model.errors import unknown_name
-from usp_prof.schedule import Schedule, named
+from usp_prof.schedule import Schedule, schedule_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -100,7 +100,7 @@ class Configuration:
     @property
     def stages(self) -> int:
         """Number of pipeline stages; V-shaped schedules always have two per rank."""
-        schedule = named(self.schedule)
+        schedule = schedule_by_name(self.schedule)
         is_folded = schedule is not None and schedule.traits.is_v_shaped and self.pp > 1
         return self.pp * (2 if is_folded else self.chunks)
 
@@ -245,7 +245,7 @@ def modules_of_code(code: int) -> tuple[str, ...]:
 def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column = 0.0) -> Columns:
     """Return configurations as columns; `gradient_bytes` is the default of gradients (0: as wide as weights)."""
     flags = ("sequence_parallel", "fused_attention")
-    schedules = [named(configuration.schedule) or Schedule.ONE_F_ONE_B for configuration in configurations]
+    schedules = [schedule_by_name(configuration.schedule) or Schedule.ONE_F_ONE_B for configuration in configurations]
     width = np.array([4 if configuration.dtype == "fp32" else 2 for configuration in configurations])
     own = np.array([configuration.gradient_bytes for configuration in configurations], float)
     return Columns(

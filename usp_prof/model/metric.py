@@ -98,7 +98,7 @@ class Metric:
             return self.within
         return SHARE if self.unit is Unit.FRACTION else NOT_NEGATIVE
 
-    def known(self, value: float) -> float:
+    def if_possible(self, value: float) -> float:
         """Return a value shown in a table, or NaN if it is impossible."""
         return value if self.range.holds(value) else math.nan
 

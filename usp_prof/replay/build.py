@@ -118,11 +118,11 @@ def _settled(
 def _calls(tables: TableSet, ranks: list[RankNodes], count: int) -> Ints:
     """Return the call number of each node, counted from 0; -1 unless at least two members of the call were read."""
     call = np.full(count, -1, np.int64)
-    matched = calls.of(tables)
+    matched = calls.match_calls(tables)
     has_several = matched.parts.of_each_call() > 1
     low = 0
     for nodes in ranks:
-        parts = matched.parts.of(nodes.rank, "call", "part")
+        parts = matched.parts.of_rank(nodes.rank, "call", "part")
         ties = has_several[parts["call"]]
         # By part of this rank: its call, or -1; the last entry is for nodes that are not a part (-1).
         size = max(int(nodes.part.max(initial=-1)), int(parts["part"].max(initial=-1))) + 2

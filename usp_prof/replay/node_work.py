@@ -230,12 +230,12 @@ def _shapes(ops: Columns, op: Ints, number_of_shape: dict[tuple[str, str, str], 
 def _messages(tables: TableSet) -> dict[int, dict[str, Ints]]:
     """Return bytes and element size of each rank's communication parts; bytes are those of the full call if known."""
     messages: dict[int, dict[str, Ints]] = {}
-    matched = calls.of(tables)
+    matched = calls.match_calls(tables)
     size_of_call = matched.columns()["bytes"]
     for rank in tables.ranks:
         collectives = tables.columns("collectives", rank)
         size = np.maximum(collectives["in_bytes"], collectives["out_bytes"])
-        parts = matched.parts.of(rank, "call", "part")
+        parts = matched.parts.of_rank(rank, "call", "part")
         size[parts["part"]] = np.maximum(size[parts["part"]], size_of_call[parts["call"]])
         messages[rank] = {"bytes": size, "element": collectives.by_text("dtype", element_bytes, missing=0)}
     return messages

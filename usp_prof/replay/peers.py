@@ -167,7 +167,7 @@ class LinkSlowness:
 
 def calls_of(tables: TableSet) -> Columns:
     """Return the calls that tie nodes of the graph, in the order of their numbers there."""
-    matched = calls.of(tables)
+    matched = calls.match_calls(tables)
     return matched.columns().take(np.flatnonzero(matched.parts.of_each_call() > 1))
 
 

@@ -68,7 +68,7 @@ def rank_clocks(tables: TableSet) -> RankClocks:
 
 
 def _estimate(tables: TableSet) -> RankClocks:
-    clocks = clock.of(tables)
+    clocks = clock.fit_clocks(tables)
     host_ns = {rank: offset for rank in tables.ranks if (offset := host_offset(tables, rank))}
     return RankClocks(clocks, host_ns, _device_offsets(tables, clocks))
 
@@ -123,12 +123,12 @@ def _device_offsets(tables: TableSet, clocks: Clock) -> dict[int, int]:
     The offset is the median over calls of a rank's deviation from the median end of the call. Offsets below
     `SAME_END_NS` are left out.
     """
-    matched = calls.of(tables)
+    matched = calls.match_calls(tables)
     columns = matched.columns()
     number, rank_of_part, end = [], [], []
     ties = ~columns.matches("matched_by", "p2p") & (matched.parts.of_each_call() > 1)
     for rank in tables.ranks:
-        parts = matched.parts.of(rank, "call", "part")
+        parts = matched.parts.of_rank(rank, "call", "part")
         collectives = tables.columns("collectives", rank)
         chosen = ties[parts["call"]]
         if not len(tables.columns("kernels", rank)) or not chosen.any():

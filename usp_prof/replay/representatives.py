@@ -82,7 +82,7 @@ def _representatives(tables: TableSet, wanted: Sequence[int], most_nodes: int) -
     if nodes.sum() <= most_nodes:
         return Representatives(tables)
     ranks = np.array(tables.ranks, np.int64)
-    matched = calls.of(tables)
+    matched = calls.match_calls(tables)
     is_apart = matched.columns().satisfies("axis", lambda axis: axis in _ALIKE)
     replica = _replicas(ranks, matched.parts, is_apart)
     lateness = _lateness(ranks, matched, is_apart, replica)
@@ -91,7 +91,7 @@ def _representatives(tables: TableSet, wanted: Sequence[int], most_nodes: int) -
     if len(chosen) == len(lateness):
         return Representatives(tables)
     part = tables.only(ranks[np.isin(replica, chosen)].tolist())
-    part.memo("clock", lambda: clock.of(tables))
+    part.memo("clock", lambda: clock.fit_clocks(tables))
     part.memo("calls", lambda: matched.among(part.ranks))
     doubt = _unread_wait(part)
     which = (
@@ -162,7 +162,7 @@ def _that_fit(replicas: Ints, nodes: Ints, room: float, fewest: int) -> Ints:
 
 def _unread_wait(part: TableSet) -> float:
     """Return the largest share of step time that any rank waited in calls for members that were left out."""
-    matched = calls.of(part)
+    matched = calls.match_calls(part)
     is_inside = matched.columns()["complete"] & (matched.columns()["step"] >= 0)
     # The last member of a call does not wait, so the minimum wait of the replayed members is for one left out.
     least_wait = np.full(len(is_inside), np.iinfo(np.int64).max)
@@ -174,5 +174,5 @@ def _unread_wait(part: TableSet) -> float:
         steps = part.columns("steps", rank)
         steps_ns = int((steps["end_ns"] - steps["start_ns"]).sum())
         if steps_ns > 0:
-            shares.append(float(unread_ns[matched.parts.of(rank, "call")["call"]].sum()) / steps_ns)
+            shares.append(float(unread_ns[matched.parts.of_rank(rank, "call")["call"]].sum()) / steps_ns)
     return max(shares)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @no_collection()
-def analyse(
+def analyze(
     tables: TableSet,
     selection: Selection = EVERYTHING,
     only: Iterable[str] = (),
@@ -55,34 +55,34 @@ def build(
     *,
     name: str,
     selection: Selection = EVERYTHING,
-    others: Sequence[str] = (),
-    found: Found | None = None,
+    other_runs: Sequence[str] = (),
+    search_result: Found | None = None,
     without: Collection[str] = (),
 ) -> Document:
-    """Build the document of one run; without `found` the rules run if every analysis did.
+    """Build the document of one run; without `search_result` the rules run if every analysis did.
 
     `without` names sections that are not displayed.
     """
     values_of_analysis = {name: result.values() for name, result in results.items()}
     measured = list(values_of_analysis.values())
     notes = {row for result in results.values() for row in result.notes}
-    if found is None and set(NAMES) <= set(results):
-        found = find_all(tables, selection)
-    found = found or NOTHING_FOUND
-    notes.update(found.skipped)
-    measured.append(sound([*slowdown_values(found.ideal), *repair_values(found.repairs)]))
+    if search_result is None and set(NAMES) <= set(results):
+        search_result = find_all(tables, selection)
+    search_result = search_result or NOTHING_FOUND
+    notes.update(search_result.skipped)
+    measured.append(sound([*slowdown_values(search_result.ideal), *repair_values(search_result.repairs)]))
     notes.update(row for of_analysis in measured for row in impossible(of_analysis))
     values = tuple(value for of_analysis in measured for value in of_analysis)
     context = Context(
-        run=run_facts(tables, selection, name, others),
+        run=run_facts(tables, selection, name, other_runs),
         tables=tables,
         selection=selection,
         results=results,
         values=values_of_analysis,
         metrics={value.metric.id: value.metric for value in values},
         figures=Figures(values),
-        findings=found.findings,
-        ideal=found.ideal,
+        findings=search_result.findings,
+        ideal=search_result.ideal,
         health=tuple(sorted(notes.union(tables.health))),
     )
     stragglers = results.get("stragglers")

@@ -35,19 +35,19 @@ class Figures:
         for value in values:
             self._values[value.metric.id].append(value)
 
-    def _of(self, metric: str) -> _ByDims:
+    def _values_by_dims(self, metric: str) -> _ByDims:
         if metric not in self._known:
             self._known[metric] = _by_dims(self._values.get(metric, ()))
         return self._known[metric]
 
-    def whole(self, metric: str) -> Number | None:
+    def overall(self, metric: str) -> Number | None:
         """Return the overall value."""
-        return self._of(metric).get((), {}).get(())
+        return self._values_by_dims(metric).get((), {}).get(())
 
     def at(self, metric: str, **dims: Key) -> Number | None:
         """Return the value at exactly these dimensions."""
         names = tuple(sorted(dims))
-        return self._of(metric).get(names, {}).get(tuple(dims[name] for name in names))
+        return self._values_by_dims(metric).get(names, {}).get(tuple(dims[name] for name in names))
 
     def along(self, metric: str, dim: str, **fixed: Key) -> dict[Key, Number]:
         """Return the values along one dimension, the others fixed, in order."""
@@ -56,7 +56,7 @@ class Figures:
         wanted = [(i, fixed[name]) for i, name in enumerate(names) if name != dim]
         values = {
             key[place]: value
-            for key, value in self._of(metric).get(names, {}).items()
+            for key, value in self._values_by_dims(metric).get(names, {}).items()
             if all(key[i] == want for i, want in wanted)
         }
         return dict(sorted(values.items(), key=lambda item: (isinstance(item[0], str), item[0])))
@@ -65,16 +65,16 @@ class Figures:
         """Return the values over two dimensions, keyed in the given order."""
         names = tuple(sorted((first, second)))
         swap = names != (first, second)
-        values = self._of(metric).get(names, {})
+        values = self._values_by_dims(metric).get(names, {})
         return {(key[1], key[0]) if swap else (key[0], key[1]): value for key, value in values.items()}
 
     def total(self, metric: str, *dims: str) -> Number:
         """Sum the values with exactly these dimensions, such as calls of every kind."""
-        return sum(self._of(metric).get(tuple(sorted(dims)), {}).values())
+        return sum(self._values_by_dims(metric).get(tuple(sorted(dims)), {}).values())
 
     def has(self, metric: str) -> bool:
         """Return whether a metric has any value."""
-        return bool(self._of(metric))
+        return bool(self._values_by_dims(metric))
 
 
 def _by_dims(values: Iterable[Value]) -> _ByDims:
@@ -124,8 +124,8 @@ def label_of(role: str) -> str:
     return UNRECORDED if role == "unrecorded" else role
 
 
-def _in_order(names: Iterable[Key], known: Sequence[str]) -> list[Key]:
-    place = {name: number for number, name in enumerate(known)}
+def _in_order(names: Iterable[Key], order: Sequence[str]) -> list[Key]:
+    place = {name: number for number, name in enumerate(order)}
     return sorted(names, key=lambda name: (place.get(str(name), len(place)), str(name)))
 
 

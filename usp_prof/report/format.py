@@ -98,11 +98,11 @@ def column(values: Sequence[Number | None], unit: Unit) -> tuple[str, list[str]]
     return scale.suffix, texts
 
 
-def share(part: Number | None, whole: Number | None) -> str:
+def share(part: Number | None, total: Number | None) -> str:
     """Format a fraction as a percentage."""
-    if part is None or not whole:
+    if part is None or not total:
         return UNKNOWN
-    return quantity(part / whole, Unit.FRACTION)
+    return quantity(part / total, Unit.FRACTION)
 
 
 def _scale(size: float, unit: Unit) -> _Scale:

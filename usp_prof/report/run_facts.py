@@ -34,7 +34,7 @@ class RunFacts:
     software: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
     paced: bool = False
-    others: tuple[str, ...] = ()
+    other_runs: tuple[str, ...] = ()
     """Names of other runs in the same folder, newest first."""
     is_part: bool = False
     """Whether the job has more ranks than these: some were excluded, have no trace, or are not shown."""
@@ -42,7 +42,7 @@ class RunFacts:
     """Axes of collectives, if the mesh with their sizes is unknown."""
 
 
-def run_facts(tables: TableSet, selection: Selection, name: str, others: Sequence[str] = ()) -> RunFacts:
+def run_facts(tables: TableSet, selection: Selection, name: str, other_runs: Sequence[str] = ()) -> RunFacts:
     """Return the facts of a run."""
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
     steps, source = _steps(tables, selection, ranks)
@@ -66,7 +66,7 @@ def run_facts(tables: TableSet, selection: Selection, name: str, others: Sequenc
         software=dict(sorted(software.items())),
         model=manifest.model.name if manifest and manifest.model else "",
         paced=bool(manifest and manifest.paced),
-        others=tuple(others),
+        other_runs=tuple(other_runs),
         is_part=_is_part(tables, ranks),
     )
 

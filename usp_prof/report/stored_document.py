@@ -81,8 +81,8 @@ def read(folder: Path) -> Document:
     return document
 
 
-def _no_report(folder: Path, what: object) -> UspProfError:
-    return UspProfError(f"{folder / FILE} contains no report: {what}", hint="usp-prof cache clear")
+def _no_report(folder: Path, reason: object) -> UspProfError:
+    return UspProfError(f"{folder / FILE} contains no report: {reason}", hint="usp-prof cache clear")
 
 
 class _Writer:

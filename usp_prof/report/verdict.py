@@ -74,8 +74,8 @@ UNKNOWN = Verdict()
 
 def verdict_of(figures: Figures, findings: Sequence[Finding], culprits: Sequence[Culprit] = ()) -> Verdict:
     """Judge a run by its figures, its ranked findings, and the culprits of the straggler analysis."""
-    step_ns = figures.whole("job_step_time")
-    span, length_ns = ("step", step_ns) if step_ns is not None else ("window", figures.whole("window_time"))
+    step_ns = figures.overall("job_step_time")
+    span, length_ns = ("step", step_ns) if step_ns is not None else ("window", figures.overall("window_time"))
     late = tuple(
         LateRank(culprit.rank, culprit.axis, str(culprit.why), culprit.cost_ns, _late_fraction(figures, culprit))
         for culprit in culprits

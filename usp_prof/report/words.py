@@ -30,8 +30,10 @@ def run_lines(run: RunFacts) -> list[str]:
         lines.append(f"model {run.model}")
     if run.paced:
         lines.append("compute is paced: timed waits replace work, so times are real but arithmetic is not")
-    if run.others:
-        lines.append(f"{counted(len(run.others), 'other run')} here: {_listed(run.others, 4)} (--run NAME|all)")
+    if run.other_runs:
+        lines.append(
+            f"{counted(len(run.other_runs), 'other run')} here: {_first_names(run.other_runs, 4)} (--run NAME|all)"
+        )
     return lines
 
 
@@ -117,7 +119,7 @@ def _axes(run: RunFacts) -> str:
 
 
 def _devices(run: RunFacts) -> str:
-    devices = _listed(run.devices, 2) or "device not recorded"
+    devices = _first_names(run.devices, 2) or "device not recorded"
     return devices if run.hosts <= 1 else f"{devices} on {run.hosts} hosts"
 
 
@@ -134,6 +136,6 @@ def _steps(run: RunFacts) -> str:
     return f"step{'s' if len(run.steps) > 1 else ''} {spans(run.steps)}"
 
 
-def _listed(names: tuple[str, ...], most: int) -> str:
+def _first_names(names: tuple[str, ...], most: int) -> str:
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -79,7 +79,7 @@ class StoredTables:
 
     def table(self, name: str) -> pa.Table:
         """Return one table."""
-        return self.view(name).whole()
+        return self.view(name).to_table()
 
     def view(self, name: str) -> StoredTable:
         """Return one table whose columns are read on demand."""

@@ -180,10 +180,10 @@ class StoredTable:
         """Read one column."""
         place = self.schema.get_field_index(name)
         if name not in self._read:
-            self._read[name] = self._one(place)
+            self._read[name] = self._read_column(place)
         return self._read[name]
 
-    def _one(self, place: int) -> pa.ChunkedArray:
+    def _read_column(self, place: int) -> pa.ChunkedArray:
         """Read the column at an index. Tables are flat, so a field is a column of the file."""
         with self._opened() as file:
             # `file.read` uses another thread even for one column, and waits for it
@@ -194,7 +194,7 @@ class StoredTable:
         self._rows, self._schema = table.num_rows, self._shared(table.schema)
         self._read.update(zip(table.column_names, table.columns, strict=True))
 
-    def whole(self) -> pa.Table:
+    def to_table(self) -> pa.Table:
         """Read all columns."""
         with self._opened() as file:
             return file.read(use_threads=False)

@@ -72,7 +72,7 @@ def content_key(path: Location, *parts: object) -> str:
     """
     content = xxhash.xxh3_128()
     if isinstance(path, RemotePath):
-        path = path.listed()
+        path = path.with_stat()
         if path.stamp:
             return _key(f"{path.url} {path.size} {path.stamp}".encode(), parts)
     block = memoryview(bytearray(_BLOCK))

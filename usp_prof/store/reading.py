@@ -37,7 +37,7 @@ _log = logging.getLogger("usp_prof")
 class RunRead:
     """Tables of a run's ranks, and the problems found while reading."""
 
-    found: FoundRun
+    chosen: FoundRun
     manifest: Manifest | None
     loaded: Mapping[int, LoadedRank]
     health: tuple[HealthRow, ...]

@@ -64,7 +64,7 @@ class Workers:
         self._broken = 0
         """How often local processes died; after `ATTEMPTS` no more are started."""
 
-    def each(self, function: Callable[[Item], Made], items: Iterable[Item], *, here: bool = False) -> Iterator[Made]:
+    def map(self, function: Callable[[Item], Made], items: Iterable[Item], *, here: bool = False) -> Iterator[Made]:
         """Yield `function(item)` for each item, in order. The function, items and results can be pickled.
 
         With `here`, items that need temporary files of this machine are computed locally, whatever executor was given.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof import contract
 from usp_prof.model.errors import UsageError, unknown_name
-from usp_prof.schedule import Schedule, Shape, named
+from usp_prof.schedule import Schedule, Shape, schedule_by_name
 from usp_prof.schedule_orders import Action, Kind, order
 from usp_prof.synth.declaration import check
 from usp_prof.synth.history import BACKWARD, MAIN, ActionTime, Exchange, Part
@@ -30,7 +30,7 @@ def orders(work: Work, ranks: int) -> Order:
     """Return each pipeline rank's actions in order."""
     if work.order:
         return tuple(tuple(_action(word, rank) for word in text.split()) for rank, text in enumerate(work.order))
-    schedule = named(work.schedule)
+    schedule = schedule_by_name(work.schedule)
     if schedule is None:
         raise unknown_name("schedule", work.schedule, Schedule)
     return order(schedule, Shape(ranks, work.micro_batches, work.virtual_stages))

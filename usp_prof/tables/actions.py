@@ -141,7 +141,7 @@ def _on_device(frame: EventFrame, links: Links, rows: np.ndarray) -> tuple[np.nd
 
 
 def _within(text: str | None, wanted: limits.Range) -> int:
-    number = limits.whole(text or "", wanted)
+    number = limits.parse_integer(text or "", wanted)
     return -1 if number is None else number
 
 

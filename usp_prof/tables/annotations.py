@@ -48,7 +48,7 @@ def build(frame: EventFrame, steps: Steps) -> pa.Table:
         mark = parse_mark(name)
         return areas.index(mark.area) if mark else 0
 
-    def what(name: str) -> int:
+    def word_code(name: str) -> int:
         mark = parse_mark(name)
         if mark is None:
             return 0
@@ -66,7 +66,7 @@ def build(frame: EventFrame, steps: Steps) -> pa.Table:
         "start_ns": start,
         "dur_ns": frame.duration[rows],
         "area": compact(frame.by_name(rows, area, np.int64), areas),
-        "what": compact(frame.by_name(rows, what, np.int64), whats),
+        "what": compact(frame.by_name(rows, word_code, np.int64), whats),
         "step": np.where(device, steps.of_device(start), steps.of_host(start)),
     }
     return table(SCHEMA, columns, len(rows))

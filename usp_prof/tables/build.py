@@ -57,7 +57,7 @@ def empty(schema: Schema) -> pa.Table:
 def _unchecked(kind: Kind, value: Any) -> pa.Array | None:  # noqa: ANN401 - any value that Arrow accepts
     """Convert plain columns to Arrow without `pa.array`, which would import pandas."""
     if isinstance(value, list) and all(type(item) is _NUMBERS.get(kind, type(item)) for item in value):
-        value = _listed(kind, value)
+        value = _array_of_list(kind, value)
     element = value.dtype.kind if isinstance(value, np.ndarray) and value.ndim == 1 else ""
     if kind is Kind.INT and element == "i":
         return index_of(value)
@@ -75,7 +75,7 @@ def _unchecked(kind: Kind, value: Any) -> pa.Array | None:  # noqa: ANN401 - any
     return None
 
 
-def _listed(kind: Kind, value: list[Any]) -> Any:  # noqa: ANN401 - the list itself if it cannot be an array
+def _array_of_list(kind: Kind, value: list[Any]) -> Any:  # noqa: ANN401 - the list itself if it cannot be an array
     """Build an array from a list of values; numbers beyond 64 bits stay in the list."""
     try:
         return np.array(value, {Kind.INT: np.int64, Kind.FLOAT: np.float64, Kind.FLAG: bool, Kind.TEXT: object}[kind])

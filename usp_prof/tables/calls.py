@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.matching.parts import Rows
-    from usp_prof.tables.shares import Known
+    from usp_prof.tables.shares import Facts
     from usp_prof.tables.table_set import TableSet
 
 Made = TypeVar("Made")
@@ -111,7 +111,7 @@ class Calls:
         """Mark the calls in which any of these ranks participates."""
         touched = np.zeros(len(self._columns), bool)
         for rank in ranks:
-            touched[self.parts.of(rank, "call")["call"]] = True
+            touched[self.parts.of_rank(rank, "call")["call"]] = True
         return touched
 
     def among(self, ranks: Sequence[int]) -> Calls:
@@ -119,7 +119,7 @@ class Calls:
 
         Values of a call still come from all participants; a last rank that is not among these becomes -1.
         """
-        parts_of = {rank: self.parts.of(rank, *COLUMNS) for rank in ranks}
+        parts_of = {rank: self.parts.of_rank(rank, *COLUMNS) for rank in ranks}
         rows = {name: np.concatenate([parts[name] for parts in parts_of.values()]) for name in COLUMNS}
         rank = np.repeat(ranks, [len(parts["call"]) for parts in parts_of.values()])
         call_rows, rows["call"] = numbered(rows["call"])
@@ -135,7 +135,7 @@ class Calls:
 
     def pairs_of(self, rank: int, *names: str) -> Rows:
         """Return columns of one rank's sends and receives whose other side was read."""
-        parts = self.parts.of(rank, "call", *names)
+        parts = self.parts.of_rank(rank, "call", *names)
         is_pair = self.is_pair[parts["call"]]
         return {name: parts[name][is_pair] for name in names}
 
@@ -148,7 +148,7 @@ def _with(rows: pa.Table, **columns: Ints) -> pa.Table:
     return rows
 
 
-def of(tables: TableSet) -> Calls:
+def match_calls(tables: TableSet) -> Calls:
     """Match the calls of a run on one clock, memoized."""
     return tables.memo("calls", lambda: _make(tables))
 
@@ -157,7 +157,7 @@ def of_each_rank(
     tables: TableSet,
     measure: Callable[[TableSet, int], Made],
     ranks: Sequence[int] | None = None,
-    more: Callable[[TableSet, Sequence[int]], Known] = lambda *_: {},
+    more: Callable[[TableSet, Sequence[int]], Facts] = lambda *_: {},
 ) -> Iterator[Made]:
     """Return `measure(tables, rank)` of each rank, in order, computed by workers if there are any (see `shares`).
 
@@ -165,20 +165,24 @@ def of_each_rank(
     `more` returns.
     """
 
-    def known(of_share: Sequence[int]) -> Known:
-        return {"clock": clock.of(tables), "calls": of(tables).among(of_share), **more(tables, of_share)}
+    def facts_for(of_share: Sequence[int]) -> Facts:
+        return {
+            "clock": clock.fit_clocks(tables),
+            "calls": match_calls(tables).among(of_share),
+            **more(tables, of_share),
+        }
 
-    return shares.of_each_rank(tables, measure, ranks, known)
+    return shares.of_each_rank(tables, measure, ranks, facts_for)
 
 
 def build(tables: TableSet) -> pa.Table:
     """Build the table of calls."""
-    return of(tables).calls
+    return match_calls(tables).calls
 
 
 def build_parts(tables: TableSet) -> pa.Table:
     """Build the table of parts and their calls; with many parts, only a query uses it."""
-    matched = of(tables)
+    matched = match_calls(tables)
     count = matched.parts.of_each_call()
     begin = np.cumsum(count) - count
     columns = {name: np.empty(len(matched.parts), np.int64) for name in PARTS.names}
@@ -199,7 +203,9 @@ def _make(tables: TableSet) -> Calls:
     # The transfer time of gloo is estimated from the compute of its ranks, which blocks do not have.
     may_post = plan_of(tables).may_have("gloo")
     mark_late = partial(late_by_compute, tables=tables) if may_post else none_late
-    measure = partial(measured_calls.measure, clocks=clock.of(tables), nodes=nodes_of(tables), mark_late=mark_late)
+    measure = partial(
+        measured_calls.measure, clocks=clock.fit_clocks(tables), nodes=nodes_of(tables), mark_late=mark_late
+    )
     for block in same_calls.of_each_block(tables, TO_MEASURE, measure, apart=not may_post):
         measured.put(block)
         parts.add(block.rank, block.parts, len(block.number))
@@ -223,14 +229,14 @@ class Idling:
 def paired(tables: TableSet, rank: int) -> Flags:
     """Return for each row of a rank's `collectives` whether it is a send or receive whose other side was read."""
     is_paired = np.zeros(len(tables.columns("collectives", rank)), bool)
-    is_paired[of(tables).pairs_of(rank, "part")["part"]] = True
+    is_paired[match_calls(tables).pairs_of(rank, "part")["part"]] = True
     return is_paired
 
 
 def idling(tables: TableSet, rank: int, axis: str) -> Idling:
     """Return the time without data transfer of a rank's sends and receives on one axis; 0 for other rows."""
     collectives = tables.columns("collectives", rank)
-    pairs = of(tables).pairs_of(rank, "part", "wait_ns", "delivered_ns")
+    pairs = match_calls(tables).pairs_of(rank, "part", "wait_ns", "delivered_ns")
     waiting, delivered = (np.zeros(len(collectives), np.int64) for _ in range(2))
     waiting[pairs["part"]] = pairs["wait_ns"]
     delivered[pairs["part"]] = pairs["delivered_ns"]

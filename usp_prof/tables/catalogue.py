@@ -109,7 +109,7 @@ def build_rank(record: TraceRecord, rank: int, manifest: Manifest | None) -> dic
     kernel = kernels.build(frame, links, steps)
     return {
         "events": widened(EVENTS, record.events, rank),
-        "threads": widened(THREADS, record.threads, rank).whole(),
+        "threads": widened(THREADS, record.threads, rank).to_table(),
         "ranks": ranks.build(frame, manifest),
         "steps": step_table.build(frame, steps),
         "kernels": kernel,

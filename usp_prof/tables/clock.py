@@ -49,14 +49,14 @@ SCHEMA = Schema(
 )
 
 
-def of(tables: TableSet) -> Clock:
+def fit_clocks(tables: TableSet) -> Clock:
     """Solve the clocks of a run, memoized."""
     return tables.memo("clock", lambda: _solve(tables))
 
 
 def build(tables: TableSet) -> pa.Table:
     """Build the table."""
-    clock = of(tables)
+    clock = fit_clocks(tables)
     columns: dict[str, Any] = {
         "rank": clock.ranks,
         "host": hosts_of(tables),

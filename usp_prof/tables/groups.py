@@ -90,7 +90,7 @@ def parse_ranks(value: object) -> tuple[int, ...]:
         except (ValueError, RecursionError):
             return ()
     if isinstance(value, dict):  # the format of 2021: global rank to group rank
-        value = [limits.whole(str(key)) for key in value]
+        value = [limits.parse_integer(str(key)) for key in value]
     if not isinstance(value, list) or not all(map(limits.RANK.holds, value)):
         return ()
     return tuple(value)

@@ -102,6 +102,6 @@ def _op_names(frame: EventFrame, ops: Ints) -> pa.DictionaryArray:
     return compact(own, [*values, ""])
 
 
-def _product(args: dict[str, Ints], what: str) -> Ints:
-    x, y, z = (args[f"{what}{axis}"] for axis in range(3))
+def _product(args: dict[str, Ints], prefix: str) -> Ints:
+    x, y, z = (args[f"{prefix}{axis}"] for axis in range(3))
     return np.where((x >= 0) & (y >= 0) & (z >= 0), x * y * z, -1)

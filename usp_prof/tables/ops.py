@@ -80,7 +80,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:
             "sequence": frame.record.inputs.sequence[chosen].astype(np.int64),
             "phase": compact(finder.at(frame.track[chosen], start), PHASES),
             "step": steps.of_host(start),
-            **inputs.of(chosen),
+            **inputs.of_rows(chosen),
         }
         return table(SCHEMA, columns, len(chosen))
 
@@ -95,7 +95,7 @@ class _Texts:
         self._code = inputs.code
         self._read = {name: (numbers_of(texts.indices), texts.dictionary.to_pylist()) for name, texts in read.items()}
 
-    def of(self, rows: Ints) -> dict[str, pa.DictionaryArray]:
+    def of_rows(self, rows: Ints) -> dict[str, pa.DictionaryArray]:
         """Return the texts of some rows."""
         code = self._code[rows]
         return {name: compact(codes[code], values) for name, (codes, values) in self._read.items()}

@@ -155,13 +155,13 @@ class Relations:
             raise UsageError(f"the SQL cannot be read: {_in_a_line(str(error))}", hint=_HINT) from None
         return statements[0].type if len(statements) == 1 else None
 
-    def _sources(self, sql: str, known: set[str]) -> dict[str, Any]:
+    def _sources(self, sql: str, registered: set[str]) -> dict[str, Any]:
         """Return the tables that a query names and a connection does not know yet."""
         words = dict.fromkeys(word.lower() for word in _WORD.findall(sql))
-        sources = {word: self._source(word) for word in words if word in self._known - known}
+        sources = {word: self._source(word) for word in words if word in self._known - registered}
         if _LISTINGS & words.keys():
             # A list of tables needs only names and columns; each table is registered when a query names it.
-            sources |= {name: empty(catalogue.schema(name)) for name in sorted(self._known - known - words.keys())}
+            sources |= {name: empty(catalogue.schema(name)) for name in sorted(self._known - registered - words.keys())}
         return sources
 
     def _source(self, name: str) -> Any:  # noqa: ANN401 - anything that DuckDB can scan

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from usp_prof.model.topology import Topology
     from usp_prof.tables.table_set import Source
 
-    Known = Mapping[object, object]
+    Facts = Mapping[object, object]
     """Facts that need all ranks of a run, by key of `memo`."""
 
 Item = TypeVar("Item")
@@ -73,19 +73,19 @@ class _Share:
 
     sources: dict[int, Source]
     of_run: Common[_OfRun]
-    known: Known
+    run_facts: Facts
 
     def opened(self) -> TableSet:
         """Return the tables of these ranks."""
-        run_facts = self.of_run.value
+        of_run = self.of_run.value
         tables = TableSet(
             self.sources,
-            manifest=run_facts.manifest,
-            topology=run_facts.topology,
-            assumptions=run_facts.assumptions,
-            known=self.known,
+            manifest=of_run.manifest,
+            topology=of_run.topology,
+            assumptions=of_run.assumptions,
+            run_facts=self.run_facts,
         )
-        tables.incomparable = run_facts.incomparable
+        tables.incomparable = of_run.incomparable
         return tables
 
 
@@ -93,13 +93,13 @@ def of_each_rank(
     tables: TableSet,
     measure: Callable[[TableSet, int], Made],
     ranks: Sequence[int] | None = None,
-    known: Callable[[Sequence[int]], Known] = lambda _: {},
+    facts_for: Callable[[Sequence[int]], Facts] = lambda _: {},
     at_once: int | None = None,
 ) -> Iterator[Made]:
     """Yield `measure(tables, rank)` of each rank (all without `ranks`), in order; with many ranks, by workers.
 
-    `measure` uses the tables of its rank, and the facts of the whole run that `known` returns. A share has `at_once`
-    ranks (default `RANKS_OF_SHARE`), and its results come back together.
+    `measure` uses the tables of its rank, and the facts of the whole run that `facts_for` returns. A share has
+    `at_once` ranks (default `RANKS_OF_SHARE`), and its results come back together.
     """
     chosen = tables.ranks if ranks is None else ranks
     if tables.workers is None or len(chosen) <= FEW_RANKS:
@@ -108,13 +108,13 @@ def of_each_rank(
     of_run = tables.memo("said of the run", lambda: Common(run_facts))
     count = at_once or RANKS_OF_SHARE
     ranks_of_shares = (chosen[first : first + count] for first in range(0, len(chosen), count))
-    shares = (_Share(tables.sources_of(of_share), of_run, known(of_share)) for of_share in ranks_of_shares)
-    return chain.from_iterable(tables.workers.each(partial(_measured, measure), shares))
+    shares = (_Share(tables.sources_of(of_share), of_run, facts_for(of_share)) for of_share in ranks_of_shares)
+    return chain.from_iterable(tables.workers.map(partial(_measured, measure), shares))
 
 
 def of_each_block(tables: TableSet, measure: Callable[[Item], Made], blocks: Iterable[Item]) -> Iterator[Made]:
     """Yield `measure` of each block, in order; workers for this read its files on this machine."""
-    return map(measure, blocks) if tables.workers is None else tables.workers.each(measure, blocks, here=True)
+    return map(measure, blocks) if tables.workers is None else tables.workers.map(measure, blocks, here=True)
 
 
 def _measured(measure: Callable[[TableSet, int], Made], share: _Share) -> list[Made]:

@@ -56,7 +56,7 @@ class Source(Protocol):
 class Workers(Protocol):
     """Executor of work that can be computed independently."""
 
-    def each(self, function: Callable[[Item], Made], items: Iterable[Item], *, here: bool = False) -> Iterator[Made]:
+    def map(self, function: Callable[[Item], Made], items: Iterable[Item], *, here: bool = False) -> Iterator[Made]:
         """Yield `function` of each item, in order; both, and the results, must be picklable.
 
         Work that needs temporary files of this machine is computed `here`, by local processes.
@@ -177,15 +177,15 @@ class TableSet:
         health: Iterable[HealthRow] = (),
         topology: Topology | None = None,
         assumptions: Assumptions = NOTHING_ASSUMED,
-        known: Mapping[object, object] | None = None,
+        run_facts: Mapping[object, object] | None = None,
     ) -> None:
-        """Store the ranks' tables; for a share of a run also the facts `known` about the whole run, by key of `memo`.
+        """Store the ranks' tables; for a share of a run also `run_facts`, facts about the whole run, by key of `memo`.
 
         Other facts that need all ranks are not available in a share.
         """
         self._sources = dict(sorted(sources.items()))
         self._held = _Held(self._sources)
-        self._known = known
+        self._run_facts = run_facts
         self._memo: dict[object, object] = {}
         self._assume(assumptions)
         self.manifest = manifest
@@ -224,7 +224,7 @@ class TableSet:
 
     def _assume(self, assumptions: Assumptions) -> None:
         self._assumptions = assumptions
-        self._memo = dict(self._known or {})
+        self._memo = dict(self._run_facts or {})
 
     @property
     def tokens_per_step(self) -> int:
@@ -314,7 +314,7 @@ class TableSet:
     def memo(self, key: object, build: Callable[[], T]) -> T:
         """Build a derived result once."""
         if key not in self._memo:
-            if self._known is not None:
+            if self._run_facts is not None:
                 raise KeyError(f"{key!r} is made of all ranks: a share of them cannot tell it")
             self._memo[key] = build()
         return self._memo[key]  # type: ignore[return-value] # the key names the type

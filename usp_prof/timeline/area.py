@@ -107,10 +107,10 @@ def _kind(name: str, category: str) -> str:
     return name if name in (f"exposed {category}", f"contended {category}") else category
 
 
-def by_kind(found: DataTable) -> DataTable:
+def by_kind(area_contents: DataTable) -> DataTable:
     """Return an area's contents summed by kind: compute, copies, and communication by axis."""
     totals: dict[str, list[int]] = {}
-    for row in found.rows:
+    for row in area_contents.rows:
         total = totals.setdefault(str(row[1]), [0, 0])
         total[0] += int(row[2] or 0)
         total[1] += int(row[4] or 0)

@@ -16,8 +16,8 @@ from usp_prof.analyses.measures.ranges import launched_at
 from usp_prof.analyses.memory import line_of as memory_line_of
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
-from usp_prof.tables.calls import of as calls_of
-from usp_prof.tables.clock import of as clock_of
+from usp_prof.tables.calls import match_calls as calls_of
+from usp_prof.tables.clock import fit_clocks as clock_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,8 +19,8 @@ from usp_prof.analyses.stragglers import compute as stragglers_of
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
-from usp_prof.tables.calls import of as calls_of
-from usp_prof.tables.clock import of as clock_of
+from usp_prof.tables.calls import match_calls as calls_of
+from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.timeline.counters import counters_of
 from usp_prof.timeline.rows import Row, Slices, category_number, depths
 from usp_prof.timeline.store import load, write
@@ -119,9 +119,9 @@ def _assemble(rank: int, spans: list[_Spans]) -> Slices:
     track_of_span = [(span.kind, span.track or KINDS[span.kind], span.lane) for span in spans]
     tracks = sorted(dict.fromkeys(track_of_span), key=lambda track: list(KINDS).index(track[0]))
     track = np.repeat(np.array([tracks.index(span_track) for span_track in track_of_span], np.int64), lengths)
-    start = _joined([span.start_ns for span in spans])
-    dur = _joined([span.dur_ns for span in spans])
-    event = _joined([span.event for span in spans])
+    start = _concatenated([span.start_ns for span in spans])
+    dur = _concatenated([span.dur_ns for span in spans])
+    event = _concatenated([span.event for span in spans])
     labels = [name for span in spans for name in span.name]
     names = tuple(dict.fromkeys(labels))
     number_of = {name: place for place, name in enumerate(names)}
@@ -148,7 +148,7 @@ def _heights(spans: _Spans) -> NDArray[np.uint8]:
     return np.full(len(spans.start_ns), 255, np.uint8) if spans.level is None else spans.level
 
 
-def _joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _concatenated(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.concatenate(columns).astype(np.int64) if columns else np.zeros(0, np.int64)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from usp_prof.columns.rows import lookup
-from usp_prof.tables.calls import of as calls_of
+from usp_prof.tables.calls import match_calls as calls_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -68,7 +68,7 @@ def call_of(tables: TableSet, rank: int, event: int) -> Call | None:
     if not len(rows):
         return None
     matched = calls_of(tables)
-    parts, table = matched.parts.of(rank, "call", "part"), matched.columns()
+    parts, table = matched.parts.of_rank(rank, "call", "part"), matched.columns()
     hit = np.flatnonzero(parts["part"] == collectives["part"][rows[0]])
     if not len(hit):
         return None
@@ -160,7 +160,7 @@ def search(
     """Return every slice with a wanted name on some ranks, on rows of some kinds."""
     columns: list[list[NDArray[np.int64]]] = [[np.zeros(0, np.int64)] for _ in range(5)]
     for rank in ranks:
-        line, hits = store.ranks[rank], store.named(rank, set(wanted))
+        line, hits = store.ranks[rank], store.entries_named(rank, set(wanted))
         level = line.levels[0]
         row = np.searchsorted(level.offsets, hits, side="right") - 1
         shown = lookup([line_row.kind in kinds for line_row in line.rows], row, missing=False)

@@ -112,7 +112,7 @@ def _device(columns: Columns) -> _Half:
         if called == "pp":
             called = direction_of([names[name_code] for name_code in set(name[rows].tolist())])
         tracks.append((called, lane_names[code], rows))
-    tracks.sort(key=lambda each: ORDER.get(each[0], len(ORDER)))
+    tracks.sort(key=lambda track: ORDER.get(track[0], len(ORDER)))
     parts, counts = [], Counter[str]()
     for called, lane, rows in tracks:
         counts[called] += 1

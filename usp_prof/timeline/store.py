@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.tables.clock import of as clock_of
+from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.timeline.block_sums import SUMS, block_sums
 from usp_prof.timeline.rows import Row, rank_slices
 from usp_prof.timeline.tiles import REST, Level, View, build
@@ -125,7 +125,7 @@ class TimelineStore:
         """Return the run-wide numbers of a rank's own name numbers."""
         return self._name_ids[id(self.ranks[rank])][names]
 
-    def named(self, rank: int, wanted: set[int]) -> NDArray[np.int64]:
+    def entries_named(self, rank: int, wanted: set[int]) -> NDArray[np.int64]:
         """Return the ground-level entries of a rank whose run-wide name number is wanted."""
         line = self.ranks[rank]
         ids = self._name_ids[id(line)]

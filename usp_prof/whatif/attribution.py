@@ -112,8 +112,8 @@ def unmatched_fraction(tables: TableSet) -> float:
 
 def _is_matched(tables: TableSet, rank: int) -> Flags:
     """Mark a rank's activities that belong to a call whose members were all read."""
-    matched = calls.of(tables)
-    parts = matched.parts.of(rank, "call", "part")
+    matched = calls.match_calls(tables)
+    parts = matched.parts.of_rank(rank, "call", "part")
     of_part = np.zeros(len(tables.columns("collectives", rank)), dtype=bool)
     of_part[parts["part"]] = matched.columns()["complete"][parts["call"]]
     return lookup(of_part, tables.columns("activities", rank)["collective"], missing=False)

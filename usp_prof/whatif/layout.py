@@ -16,7 +16,7 @@ from usp_prof.model.errors import unknown_name
 from usp_prof.model.footprint import Footprint, Stage, footprint
 from usp_prof.model.hardware import Precision, precision
 from usp_prof.model.topology import data_degree
-from usp_prof.schedule import Schedule, Shape, named
+from usp_prof.schedule import Schedule, Shape, schedule_by_name
 from usp_prof.schedule_orders import Kind, order, stage_ranks
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def memory_of(layout: Layout) -> Footprint | None:
 
 def configuration_of(layout: Layout) -> Configuration:
     """Return the layout as a configuration whose micro-batch is a single sequence of all its tokens."""
-    schedule = named(layout.schedule) or Schedule.ONE_F_ONE_B
+    schedule = schedule_by_name(layout.schedule) or Schedule.ONE_F_ONE_B
     return Configuration(
         dp=layout.dp,
         tp=layout.tp,
@@ -121,7 +121,7 @@ def configuration_of(layout: Layout) -> Configuration:
 
 def schedule_of(configuration: Configuration) -> tuple[Schedule, Shape]:
     """Return the schedule and shape of the pipeline; V-shaped schedules always have two stages per rank."""
-    schedule = named(configuration.schedule)
+    schedule = schedule_by_name(configuration.schedule)
     if schedule is None:
         raise unknown_name("schedule", configuration.schedule, list(Schedule))
     traits = schedule.traits

@@ -65,7 +65,7 @@ def _predicted(tables: TableSet, prediction: Prediction) -> TableSet:
         tokens_per_step=after.tokens_per_step if tables.assumptions.tokens_per_step else 0,
     )
     predicted = TableSet(sources, manifest=manifest, health=health, topology=topology, assumptions=assumptions)
-    clocks = clock.of(moved)
+    clocks = clock.fit_clocks(moved)
     predicted.memo("clock", lambda: clocks)
     predicted.recorded = moved.recorded
     return predicted
@@ -173,7 +173,7 @@ def rearranged(tables: TableSet, other: Rescheduled) -> TableSet:
 
 def _windows(tables: TableSet) -> dict[int, tuple[int, int]]:
     """Return each step's window: from the start of the first action to the end of the last, on the common clock."""
-    clocks, windows = clock.of(tables), dict[int, tuple[int, int]]()
+    clocks, windows = clock.fit_clocks(tables), dict[int, tuple[int, int]]()
     for rank in tables.ranks:
         actions = tables.columns("actions", rank)
         begin = clocks.align(rank, actions["device_start_ns"])
@@ -201,7 +201,7 @@ def _rank_rows(
     A step's window starts at its recorded start minus the time saved in earlier steps. Inside it, the times of the
     median step are scaled to the new order's share of the measured window.
     """
-    clocks, steps = clock.of(tables), tables.columns("steps", rank)
+    clocks, steps = clock.fit_clocks(tables), tables.columns("steps", rank)
     line = other.timeline
     rows: list[dict[str, Any]] = []
 

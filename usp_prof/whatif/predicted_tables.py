@@ -45,7 +45,7 @@ def retimed(tables: TableSet, graph: Graph, timeline: Timeline) -> TableSet:
         assumptions=tables.assumptions,
     )
     predicted.recorded = tables.recorded or tables
-    clocks = clock.of(tables)
+    clocks = clock.fit_clocks(tables)
     predicted.memo("clock", lambda: clocks)  # ends of calls move, clocks do not
     return predicted
 

@@ -106,7 +106,7 @@ def _gathered(tables: TableSet) -> tuple[Pipeline, tuple[Pipeline, ...]]:
     )
     if not len(actions.rank):
         raise UsageError("the run has no pipeline actions with stage and micro-batch", hint="mark them with pp::F ...")
-    clocks = clock.of(tables)
+    clocks = clock.fit_clocks(tables)
     if len(np.unique(clocks.component[np.isin(clocks.ranks, actions.rank)])) > 1:
         raise UsageError("the clocks of the pipeline's ranks are not tied together", hint="record calls between stages")
     duration = {}
@@ -145,7 +145,7 @@ def _of_step(typical: Pipeline, in_step: _Actions) -> Pipeline:
 
 
 def _actions_of(tables: TableSet) -> _Actions:
-    clocks = clock.of(tables)
+    clocks = clock.fit_clocks(tables)
     columns = []
     for rank in tables.ranks:
         actions = tables.columns("actions", rank)
@@ -167,14 +167,14 @@ def _transfer(tables: TableSet) -> int:
     """
     if not any(len(tables.columns("kernels", rank)) for rank in tables.ranks):
         return 0
-    rows = calls.of(tables).columns()
+    rows = calls.match_calls(tables).columns()
     times = rows["transfer_ns"][rows.matches("axis", "pp") & rows["complete"] & (rows["transfer_ns"] >= 0)]
     return int(np.quantile(times, 0.25)) if len(times) else 0
 
 
 def _meets(tables: TableSet) -> bool:
     """Return whether all stages synchronize once per step, for example for the norm of all gradients."""
-    rows = calls.of(tables).columns()
+    rows = calls.match_calls(tables).columns()
     if not len(rows):
         return True
     return bool((rows.matches("axis", "pp", "world", "unknown") & ~rows.matches("matched_by", "p2p")).any())

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.errors import UsageError
-from usp_prof.schedule import Shape, named
+from usp_prof.schedule import Shape, schedule_by_name
 from usp_prof.schedule_orders import Action, Kind, Timeline, order, simulate
 from usp_prof.whatif.edits.pipeline import BALANCE, MOVE, PASSES, schedule_of
 from usp_prof.whatif.layout import layout_of
@@ -100,7 +100,7 @@ def _of_one_step(pipeline: Pipeline, edits: Sequence[Edit], layout: Layout) -> _
     reordered = (wanted.schedule, wanted.chunks, wanted.passes)
     if not wanted.is_named and reordered == (as_recorded.schedule, as_recorded.chunks, as_recorded.passes):
         return _compared(pipeline, wanted.pipeline, pipeline.order, pipeline.stages)
-    schedule, ranks = named(wanted.schedule), len(pipeline.order)
+    schedule, ranks = schedule_by_name(wanted.schedule), len(pipeline.order)
     if schedule is None:
         raise UsageError(f"edit {edits[0]}: the run's own schedule is unknown", hint="name one: schedule=1f1b,m=16")
     stages = ranks * wanted.chunks if wanted.is_named else pipeline.stages

@@ -239,7 +239,7 @@ def _optimizer(written: tuple[int, ...]) -> Callable[[Shapes], Cost]:
     return formula
 
 
-def _joined(shapes: Shapes) -> Cost:
+def _concatenation(shapes: Shapes) -> Cost:
     """Return the cost of reading every tensor of the list and writing as many bytes."""
     return _moving(2 * _count(shapes.dims[0]) * _width(shapes))
 
@@ -300,11 +300,11 @@ FORMULAS: dict[str, Formula] = {
     "ScaledUpperTriangMaskedSoftmax": _causal_softmax,
     **{f"aten::{name}": _reduction for name in _REDUCTIONS},
     "aten::copy_": _copy,
-    "aten::cat": _joined,
-    "aten::stack": _joined,
+    "aten::cat": _concatenation,
+    "aten::stack": _concatenation,
     "aten::_chunk_cat": _chunk_cat,
     "fsdp::chunk_cat": _chunk_cat,
-    "fsdp::all_gather_copy_in": _joined,
+    "fsdp::all_gather_copy_in": _concatenation,
     "aten::split_with_sizes_copy": _taken_apart,
     "fsdp::split_with_sizes_copy": _taken_apart,
     # Indexes of the lists that are written: parameters and states, not gradients.

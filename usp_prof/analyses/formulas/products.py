@@ -82,11 +82,11 @@ def _grouped(shapes: Shapes) -> Cost:
     return Cost(Family.PRODUCT, flop, moved, shapes.precision(0))
 
 
-def _result_size(one: list[int], other: list[int], groups: int) -> int:
-    if len(one) == 2 and len(other) == 2:
-        return groups * one[0] * other[-1]
-    rows = one[0] * one[1] if len(one) == 3 and len(other) == 3 else one[-2]
-    return rows * other[-1]
+def _result_size(left: list[int], right: list[int], groups: int) -> int:
+    if len(left) == 2 and len(right) == 2:
+        return groups * left[0] * right[-1]
+    rows = left[0] * left[1] if len(left) == 3 and len(right) == 3 else left[-2]
+    return rows * right[-1]
 
 
 def _cost(shapes: Shapes, left: int, batch: int, rows: int, inner: int, columns: int) -> Cost:

@@ -69,7 +69,7 @@ def _measure(tables: TableSet) -> Arrivals:
     2. The last to arrive is late by its distance to the second-last.
     3. It caused the excess of its own time over all others', between 0 and that distance.
     """
-    matched = call_table.of(tables)
+    matched = call_table.match_calls(tables)
     calls = matched.columns().take(matched.is_collective)
     row_of_call = np.full(len(matched.is_collective), -1, np.int32)
     row_of_call[matched.is_collective] = np.arange(len(calls))
@@ -90,9 +90,9 @@ def _measure(tables: TableSet) -> Arrivals:
 
 def _ways(tables: TableSet, rank: int, begin: int) -> Rows:
     """Return one rank's arrivals at its calls and its own time before each, one entry per row of its `collectives`."""
-    matched, clocks = call_table.of(tables), clock.of(tables)
+    matched, clocks = call_table.match_calls(tables), clock.fit_clocks(tables)
     start = tables.columns("collectives", rank)["start_ns"]
-    parts = matched.parts.of(rank, "call", "part")
+    parts = matched.parts.of_rank(rank, "call", "part")
     is_measured = matched.is_collective[parts["call"]]
     group = matched.columns().narrow_codes("group")[0][parts["call"][is_measured]]
     rows = parts["part"][is_measured]
@@ -114,8 +114,8 @@ def _arrival_before(group: Ints, start: Ints, first: int) -> Ints:
 
 def _first_begin(tables: TableSet) -> int:
     """Return the earliest begin of a step of ranks with such calls, on the common clock; own times begin there."""
-    matched, clocks = call_table.of(tables), clock.of(tables)
-    ranks = [rank for rank in tables.ranks if matched.is_collective[matched.parts.of(rank, "call")["call"]].any()]
+    matched, clocks = call_table.match_calls(tables), clock.fit_clocks(tables)
+    ranks = [rank for rank in tables.ranks if matched.is_collective[matched.parts.of_rank(rank, "call")["call"]].any()]
     begins = [clocks.align(rank, tables.columns("steps", rank)["start_ns"][:1]) for rank in ranks]
     return int(np.concatenate(begins).min()) if any(map(len, begins)) else 0
 
@@ -176,10 +176,10 @@ def _waiting_of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple
 
     A moment in which any call of the axis transfers counts as transfer, even if other calls wait.
     """
-    matched = call_table.of(tables)
+    matched = call_table.match_calls(tables)
     windows, calls = tables.columns("steps", rank), matched.columns()
     windows = windows.take(selection.takes_steps(windows["step"]))
-    parts = matched.parts.of(rank, "call", "part", "wait_ns", "transfer_ns")
+    parts = matched.parts.of_rank(rank, "call", "part", "wait_ns", "transfer_ns")
     rows = np.flatnonzero(calls["complete"][parts["call"]] & (parts["wait_ns"] >= 0))
     codes, names = calls.narrow_codes("axis")
     axis = codes[parts["call"][rows]]

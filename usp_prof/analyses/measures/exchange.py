@@ -51,7 +51,7 @@ def pairs(tables: TableSet, calls: Columns) -> tuple[Pair, ...]:
     axis_codes, axis_names = calls.codes("axis")
     directions = []
     for rank in tables.ranks if (row_of_call >= 0).any() else ():
-        parts = call_table.of(tables).parts.of(rank, "call", "part", "wait_ns", "transfer_ns")
+        parts = call_table.match_calls(tables).parts.of_rank(rank, "call", "part", "wait_ns", "transfer_ns")
         collectives = tables.columns("collectives", rank)
         is_receive = collectives.matches("op", "recv")[parts["part"]]
         receives = np.flatnonzero(is_receive & (row_of_call[parts["call"]] >= 0))
@@ -80,7 +80,7 @@ def exchanges(tables: TableSet, calls: Columns) -> tuple[Exchange, ...]:
         return ()
     row_of_call = _rows(tables, calls, wanted)
     ratio = np.full(len(calls), np.nan)
-    for parts in call_table.of(tables).parts.each_block("call", beside=_received(tables)):
+    for parts in call_table.match_calls(tables).parts.each_block("call", beside=_received(tables)):
         row = row_of_call[parts["call"]]
         rows, call = numbered(row[row >= 0])
         received = parts["received"][row >= 0]
@@ -101,14 +101,14 @@ def exchanges(tables: TableSet, calls: Columns) -> tuple[Exchange, ...]:
 
 def _rows(tables: TableSet, calls: Columns, wanted: Flags) -> Ints:
     """Return for each call number its row in `calls`, or -1 for calls that are not wanted."""
-    row_of_call = np.full(len(call_table.of(tables).columns()), -1, np.int64)
+    row_of_call = np.full(len(call_table.match_calls(tables).columns()), -1, np.int64)
     row_of_call[calls["call"][wanted]] = np.flatnonzero(wanted)
     return row_of_call
 
 
 def _received(tables: TableSet) -> Iterator[Rows]:
     """Yield for each rank with parts the bytes received, by row of its `collectives`."""
-    for _, columns in tables.one_by_one("collectives", call_table.of(tables).parts.ranks):
+    for _, columns in tables.one_by_one("collectives", call_table.match_calls(tables).parts.ranks):
         yield {"received": columns["out_bytes"]}
 
 
@@ -118,7 +118,7 @@ def _sent(tables: TableSet, calls: Columns, row_of_call: Ints) -> dict[str, tupl
     # Bytes by axis, source and target.
     sums: dict[tuple[str, int, int], float] = {}
     for rank in tables.ranks:
-        parts = call_table.of(tables).parts.of(rank, "call", "part")
+        parts = call_table.match_calls(tables).parts.of_rank(rank, "call", "part")
         row = row_of_call[parts["call"]]
         part, row = parts["part"][row >= 0], row[row >= 0]
         if not len(row):

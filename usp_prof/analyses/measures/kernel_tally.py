@@ -71,7 +71,7 @@ class OpStat:
     dims: str
     family: str
     precision: str
-    known: bool
+    is_attributed: bool
     calls: int = 0
     kernels: int = 0
     time_ns: int = 0
@@ -144,7 +144,9 @@ class Tally:
             self._kernels.setdefault(kernel.name, KernelStat(kernel.name)).add(kernel)
         for op in of_one.ops:
             key = (op.name, op.dims, op.precision, op.is_costed)
-            nothing = OpStat(op.name, op.dims, op.family, op.precision, known=op.known, is_costed=op.is_costed)
+            nothing = OpStat(
+                op.name, op.dims, op.family, op.precision, is_attributed=op.is_attributed, is_costed=op.is_costed
+            )
             self._ops.setdefault(key, nothing).add(op)
         for step, allowed, measured in of_one.steps:
             allowed_before, measured_before = self._steps.get(step, (0.0, 0))
@@ -234,8 +236,8 @@ def _stat(kind: OpKind | None, *, arithmetic: int, paced: bool) -> OpStat:
         precision = Precision.TF32 if arithmetic == IN_TF32 else None
     dims = kind.dims if kind is not None and cost is not None and cost.bytes else ""
     family = str(cost.family) if cost is not None else ""
-    is_known = kind is not None or paced
-    return OpStat(name, dims, family, str(precision or ""), known=is_known, is_costed=cost is not None)
+    is_attributed = kind is not None or paced
+    return OpStat(name, dims, family, str(precision or ""), is_attributed=is_attributed, is_costed=cost is not None)
 
 
 def _bound(stat: OpStat, cost: Cost, roof: Roof) -> float:

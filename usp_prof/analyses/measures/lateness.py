@@ -107,7 +107,7 @@ class Peers:
     kind_of_rank: dict[int, int]
     ranks_of_kind: list[list[int]]
 
-    def of(self, rank: int) -> tuple[int, ...]:
+    def of_rank(self, rank: int) -> tuple[int, ...]:
         """Return the other ranks of its kind."""
         return tuple(other for other in self.ranks_of_kind[self.kind_of_rank[rank]] if other != rank)
 
@@ -171,12 +171,12 @@ def slow_axis(tables: TableSet, rank: int, peers: tuple[int, ...], steps: Ints) 
     """Return the axis with the rank's largest excess of transfer time over its peers', or an empty string if none."""
     if not peers:
         return ""
-    matched = call_table.of(tables)
+    matched = call_table.match_calls(tables)
     is_chosen = np.isin(matched.columns()["step"], steps)
     axis_of_call, names = matched.columns().codes("axis")
     by_axis = []  # the rank's own sums, then its peers'
     for member in (rank, *peers):
-        parts = matched.parts.of(member, "call", "transfer_ns")
+        parts = matched.parts.of_rank(member, "call", "transfer_ns")
         rows = np.flatnonzero(is_chosen[parts["call"]] & (parts["transfer_ns"] >= 0))
         by_axis.append(np.bincount(axis_of_call[parts["call"][rows]], parts["transfer_ns"][rows], len(names)))
     own, *of_peers = by_axis

@@ -148,14 +148,14 @@ def _encloses(wanted: Flags, parent: Ints) -> Flags:
     return encloses
 
 
-def _owners(ops: Columns, events: Ints, known: Flags) -> Ints:
+def _owners(ops: Columns, events: Ints, has_formula_of_op: Flags) -> Ints:
     """Return for each op the nearest enclosing op with a formula, or the op itself if there is none."""
     own_row = rows_of(ops["event"], events)
     parent = rows_of(ops["event"], ops["parent"])
     # Per event: the row that the search has reached; -1 when it has ended, at an owner or at the top.
     current, owner = own_row, np.full(len(own_row), -1, np.int64)
     while (current >= 0).any():
-        has_formula = lookup(known, current, missing=False)
+        has_formula = lookup(has_formula_of_op, current, missing=False)
         owner[has_formula] = current[has_formula]
         current = np.where(has_formula, -1, lookup(parent, current, missing=-1))
     return np.where(owner >= 0, owner, own_row)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.tables.shares import Known
+    from usp_prof.tables.shares import Facts
     from usp_prof.tables.table_set import TableSet
 
 
@@ -64,10 +64,12 @@ def host_causes(tables: TableSet, rank: int, gaps: Intervals) -> dict[Cause, Int
     """Return the parts of one rank's idle gaps that the host caused, by cause; the rest has another cause."""
     on_cpu = not len(tables.columns("kernels", rank))
     ops, annotations = tables.columns("ops", rank), tables.columns("annotations", rank)
-    loading = _named(ops, LOADS_DATA.search) | _named(annotations, LOADS_DATA.search)
+    loading = _times_by_name(ops, LOADS_DATA.search) | _times_by_name(annotations, LOADS_DATA.search)
     if on_cpu:
-        waiting = _named(ops, _WAITS.search)
-        hosted = _named(ops, lambda _: True) | _named(annotations, lambda name: not _FRAMES_STEP.search(name))
+        waiting = _times_by_name(ops, _WAITS.search)
+        hosted = _times_by_name(ops, lambda _: True) | _times_by_name(
+            annotations, lambda name: not _FRAMES_STEP.search(name)
+        )
         empty = gaps
     else:
         launches = tables.columns("launches", rank)
@@ -105,7 +107,7 @@ def _launch_starts(tables: TableSet, rank: int) -> Ints:
     return np.where(row >= 0, launches["start_ns"][row], -1)
 
 
-def _named(columns: Columns, wanted: Callable[[str], object]) -> Intervals:
+def _times_by_name(columns: Columns, wanted: Callable[[str], object]) -> Intervals:
     return time_of(columns, columns.satisfies("name", wanted))
 
 
@@ -213,10 +215,10 @@ def sets_of(tables: TableSet, rank: int) -> Sets:
 
 def stalls(tables: TableSet, rank: int) -> Intervals:
     """Return the time in which a rank waited for others, not hidden by compute, on the rank's own clock."""
-    return _stalls(tables).of(rank)
+    return _stalls(tables).of_rank(rank)
 
 
-def stalls_of_share(tables: TableSet, ranks: Sequence[int]) -> Known:
+def stalls_of_share(tables: TableSet, ranks: Sequence[int]) -> Facts:
     """Return the stalls of some ranks in the form that is passed to a worker."""
     return {_STALLS: _stalls(tables).only(ranks)}
 
@@ -230,7 +232,7 @@ def _stalls(tables: TableSet) -> Stalls:
 
 def _stalls_of_rank(tables: TableSet, rank: int) -> Intervals:
     sets, collectives = sets_of(tables, rank), tables.columns("collectives", rank)
-    parts = calls.of(tables).parts.of(rank, "part", "wait_ns")
+    parts = calls.match_calls(tables).parts.of_rank(rank, "part", "wait_ns")
     # By row of `collectives`: the wait for the last participant; 0 for parts that belong to no call.
     waiting = np.zeros(len(collectives), np.int64)
     waiting[parts["part"]] = np.maximum(parts["wait_ns"], 0)
@@ -247,12 +249,12 @@ class _Measured:
 
 
 def _measured(tables: TableSet) -> _Measured:
-    return tables.memo("partition", lambda: _whole(tables))
+    return tables.memo("partition", lambda: _partition_of_run(tables))
 
 
-def _whole(tables: TableSet) -> _Measured:
+def _partition_of_run(tables: TableSet) -> _Measured:
     """Return the partition and the stalls of all ranks. Axes that a rank does not have take none of its time."""
-    of_ranks, stalled = [], Stalls(Folder("stalls") if calls.of(tables).parts.are_in_files else None)
+    of_ranks, stalled = [], Stalls(Folder("stalls") if calls.match_calls(tables).parts.are_in_files else None)
     for rank, (parts, stalled_of_rank) in zip(tables.ranks, calls.of_each_rank(tables, _of_rank), strict=True):
         of_ranks.append(parts)
         stalled.put(rank, stalled_of_rank)
@@ -282,7 +284,7 @@ def _sets(tables: TableSet, rank: int) -> Sets:
     }
     owners = by_latest_end(begin[talks], done[talks], code)
     compute, copying = union(start[computes], end[computes]), union(start[copies], end[copies])
-    exposed = {name: owners.of(names.index(name)) - compute for name in by_axis}
+    exposed = {name: owners.times_of(names.index(name)) - compute for name in by_axis}
     bubble = union(start, begin)
     busy = union_of([compute, copying, bubble, *by_axis.values()])
     windows = tables.columns("steps", rank)

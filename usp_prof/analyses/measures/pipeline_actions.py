@@ -14,7 +14,7 @@ from usp_prof.columns.intervals import Intervals, union
 from usp_prof.columns.rows import lookup, numbered, occurrence, per_code, range_at
 from usp_prof.model.errors import UsageError
 from usp_prof.model.topology import Axis
-from usp_prof.schedule import Schedule, Shape, named
+from usp_prof.schedule import Schedule, Shape, schedule_by_name
 from usp_prof.schedule_orders import Action, Kind, Order, order, simulate
 from usp_prof.tables import calls, clock
 
@@ -81,7 +81,7 @@ def gather(tables: TableSet, selection: Selection) -> Actions:
 
 def _of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple[set[str], dict[str, NDArray[Any]]]:
     """Return the sources of one rank's actions and the action columns; both are empty if it has no actions."""
-    clocks, columns = clock.of(tables), tables.columns("actions", rank)
+    clocks, columns = clock.fit_clocks(tables), tables.columns("actions", rank)
     if not len(columns):
         return set(), {}
     sources = set(columns.codes("source")[1])
@@ -226,7 +226,7 @@ def guess(observed: Order, declared: str) -> Guess:
         likeness = _likeness(observed, candidate)
         if likeness > best.likeness:
             best = Guess(schedule, likeness, declared)
-    return best if best.likeness >= _LIKE_ENOUGH else Guess(named(declared), best.likeness, declared)
+    return best if best.likeness >= _LIKE_ENOUGH else Guess(schedule_by_name(declared), best.likeness, declared)
 
 
 def _likeness(observed: Order, candidate: Order) -> float:

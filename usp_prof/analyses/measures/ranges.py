@@ -184,7 +184,7 @@ def _holds(ranges: Columns, moments: Ints) -> Flags:
 class Marked:
     """Marks of one area on one rank, in order of start, as parallel arrays."""
 
-    what: NDArray[np.object_]
+    kind: NDArray[np.object_]
     name: NDArray[np.object_]
     start_ns: Ints
     dur_ns: Ints
@@ -204,13 +204,13 @@ class Marked:
         marks = [parse_mark(name) for name in self.name]
         return [str(mark.values.get(key, "")) if mark is not None else "" for mark in marks]
 
-    def of(self, *what: str) -> Marked:
+    def of_kinds(self, *kinds: str) -> Marked:
         """Return the marks of the given kinds."""
-        return self.take(np.isin(self.what.astype(str), what))
+        return self.take(np.isin(self.kind.astype(str), kinds))
 
     def take(self, rows: Flags) -> Marked:
         """Return the selected rows."""
-        return Marked(self.what[rows], self.name[rows], self.start_ns[rows], self.dur_ns[rows], self.step[rows])
+        return Marked(self.kind[rows], self.name[rows], self.start_ns[rows], self.dur_ns[rows], self.step[rows])
 
 
 def marked(tables: TableSet, rank: int, selection: Selection, area: str) -> Marked:

@@ -31,7 +31,7 @@ class Stalls:
         self._shelf.put({"start": stalled.start, "end": stalled.end})
         self._columns = {}
 
-    def of(self, rank: int) -> Intervals:
+    def of_rank(self, rank: int) -> Intervals:
         """Return the stalls of one rank."""
         self._columns = self._columns or self._shelf.columns()
         rows = self._rows_of_rank[rank]
@@ -41,5 +41,5 @@ class Stalls:
         """Return the stalls of some ranks, in memory."""
         selected = Stalls(None)
         for rank in ranks:
-            selected.put(rank, self.of(rank))
+            selected.put(rank, self.of_rank(rank))
         return selected

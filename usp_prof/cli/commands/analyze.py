@@ -27,7 +27,7 @@ from usp_prof.cli.opening import (
     whole_number,
     write_out,
 )
-from usp_prof.findings.registry import others
+from usp_prof.findings.registry import third_party_rules
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
 from usp_prof.model.finding import NOTHING_FOUND
@@ -35,7 +35,7 @@ from usp_prof.model.flops import load as load_model
 from usp_prof.model.health import spans
 from usp_prof.model.selection import Assumptions, Selection
 from usp_prof.report import stored_document
-from usp_prof.report.build import analyse, build
+from usp_prof.report.build import analyze, build
 from usp_prof.report.sections import SECTIONS
 from usp_prof.report.trackers import TRACKERS, log
 from usp_prof.tables.table_set import FEW_RANKS
@@ -224,7 +224,7 @@ def _kept_document(
 
     Only reports without the timeline, with the package's own rules, and from traces alone are cached.
     """
-    is_kept = "timeline" in unseen and not assumptions.snapshots and not others()
+    is_kept = "timeline" in unseen and not assumptions.snapshots and not third_party_rules()
     if len(opened.ranks) <= FEW_RANKS or not is_kept:
         return _document(opened, selection, only, assumptions, unseen)
     made_by = (platform.python_version(), np.__version__)
@@ -244,14 +244,14 @@ def _document(
             hint=f"it has {spans(opened.ranks)}; say whose it is with --memory-snapshot RANK=FILE",
         )
     tables = opened.tables.assuming(assumptions)
-    results = analyse(tables, selection, only)
+    results = analyze(tables, selection, only)
     return build(
         tables,
         results,
         name=opened.name,
         selection=selection,
-        others=opened.others,
-        found=NOTHING_FOUND if only else None,
+        other_runs=opened.others,
+        search_result=NOTHING_FOUND if only else None,
         without=unseen,
     )
 

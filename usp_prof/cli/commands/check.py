@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the run and return the verdict's exit code."""
-    copies = {form: file for form, file in parse_pairs(args.write).items() if _known(form)}
+    copies = {form: file for form, file in parse_pairs(args.write).items() if _is_format(form)}
     demand = checking.Demand(
         baseline=_file(args, "baseline"),
         policy=_file(args, "policy"),
@@ -110,7 +110,7 @@ def _file(args: argparse.Namespace, option: str) -> str:
     return file_name or ""
 
 
-def _known(form: str) -> bool:
+def _is_format(form: str) -> bool:
     if form not in checking.FORMATS:
         raise UsageError(f"no format is named {form!r}", hint=f"one of {', '.join(checking.FORMATS)}")
     return True

@@ -94,7 +94,7 @@ def _overview(console: Console, opened: Run, ranks: list[dict[str, Any]]) -> Non
     megabytes = sum(row["bytes"] for row in ranks) / 1e6
     rows = {
         "run": opened.name,
-        "others": _others(opened),
+        "others": _other_runs(opened),
         "ranks": f"{len(ranks)}" + (f" of {world}" if world > len(ranks) else ""),
         "axes": axes + (f" ({topology.source})" if topology.axes else ""),
         "groups": str(len(topology.groups)),
@@ -110,7 +110,7 @@ def _overview(console: Console, opened: Run, ranks: list[dict[str, Any]]) -> Non
             console.print(f"{name:9}{value}", markup=False)
 
 
-def _others(opened: Run) -> str:
+def _other_runs(opened: Run) -> str:
     """Return the other runs in the same place, one per line; each can be opened by its name."""
     if not opened.others:
         return ""

@@ -101,7 +101,9 @@ def _mesh(text: str) -> dict[str, int]:
     axis_names = [field.name for field in fields(Mesh)]
     pairs = [pair.partition("=") for pair in text.split(",")]
     names = [name for name, _, _ in pairs]
-    is_axis = [name in axis_names and limits.whole(value, limits.DEGREE) is not None for name, _, value in pairs]
+    is_axis = [
+        name in axis_names and limits.parse_integer(value, limits.DEGREE) is not None for name, _, value in pairs
+    ]
     if not all(is_axis) or len(set(names)) < len(names):
         raise UsageError(
             f"{text!r} is not a mesh", hint=f"write each axis once, like dp=2,tp=4; axes are {', '.join(axis_names)}"

@@ -74,7 +74,7 @@ class Answers:
         `run` names another one. Opening reads the files again; the other tools use what was opened.
         """
         if not path:
-            return self._listed()
+            return self._folder_list()
         self._kept.pop(_key(path, run), None)
         opened = self._opened(path, run).run
         facts = run_facts(opened.tables, Selection(), opened.name, opened.others)
@@ -225,8 +225,8 @@ class Answers:
             self._kept.popitem(last=False)
         return self._kept[key]
 
-    def _listed(self) -> Reply:
-        folders = self._folders.listed(_LISTED + 1)
+    def _folder_list(self) -> Reply:
+        folders = self._folders.trace_folders(_LISTED + 1)
         rows = tuple((self._relative(folder.path), folder.files, folder.bytes) for folder in folders[:_LISTED])
         source = "file names only; open a folder to see its runs"
         table = Table(source, ("path", "files", "size_bytes"), rows, more=len(folders) > _LISTED)

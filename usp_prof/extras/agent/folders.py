@@ -60,7 +60,7 @@ class Folders:
                 raise self._refused(str(link), "is a link that leads outside")
         return place
 
-    def listed(self, most: int) -> list[TraceFolder]:
+    def trace_folders(self, most: int) -> list[TraceFolder]:
         """List folders with files named like traces, sorted by path; links to folders are not followed."""
         folders = []
         for root in self.roots:

@@ -88,7 +88,9 @@ def kernels(
     return by_type, by_name
 
 
-def summed(frame: pd.DataFrame, duration_ratio: float, num_kernels: int, kept: Sequence[str] = ()) -> pd.DataFrame:
+def summed(
+    frame: pd.DataFrame, duration_ratio: float, num_kernels: int, always_separate: Sequence[str] = ()
+) -> pd.DataFrame:
     """Sum durations by name. Names beyond the first `num_kernels` or the quantile are combined as `others`.
 
     HTA computes minimum, mean and so on from the sums by name; here they are computed from the single durations.
@@ -97,7 +99,7 @@ def summed(frame: pd.DataFrame, duration_ratio: float, num_kernels: int, kept: S
     if len(sums) > num_kernels:
         running = sums.cumsum()
         beyond = (running > running.quantile(duration_ratio)) | (np.arange(len(sums)) >= num_kernels)
-        rest = sums.index[beyond & ~sums.index.isin(kept)]
+        rest = sums.index[beyond & ~sums.index.isin(always_separate)]
         frame = frame.assign(name=frame["name"].where(~frame["name"].isin(rest), "others"))
     summary = frame.groupby("name")["dur"].agg(["sum", "max", "min", "std", "mean"]).reset_index()
     summary["std"] = summary["std"].fillna(0.0)
@@ -200,7 +202,7 @@ class CriticalPath:
             raise AttributeError(message if name.startswith("_") else f"{message}: {hint}")
 
     @classmethod
-    def of(
+    def from_run(
         cls, run: Run, window: Window, rank: int, annotation: str, instance_id: int | tuple[int, int] | None
     ) -> tuple[CriticalPath, bool]:
         """Return the path of the selected instances of the step mark; instances count from 0, both ends included."""

@@ -220,7 +220,7 @@ class TraceAnalysis:
             hta = self.run.to_hta(ranks=self._chosen([rank]), synchronisation=True)
             graph, is_found = hta.critical_path_analysis(rank, annotation, instance_id)
             return graph, bool(is_found)
-        return CriticalPath.of(self.run, self.window, self._chosen([rank])[0], annotation, instance_id)
+        return CriticalPath.from_run(self.run, self.window, self._chosen([rank])[0], annotation, instance_id)
 
     def _chosen(self, ranks: Iterable[int] | None) -> list[int]:
         """Return the ranks to look at: HTA's default is rank 0, ours is the first available rank."""

@@ -90,7 +90,7 @@ def page(lesson: Lesson, figures: LessonFigures) -> str:
         f"# {lesson.title}",
         MADE,
         f"{lesson.part}. Playbook section: *{lesson.playbook}*.",
-        lesson.what.strip(),
+        lesson.explanation.strip(),
         f"Code:\n\n{code(lesson)}",
         "## Record it",
         f"```sh\nusp-prof learn {lesson.name}\n```",
@@ -139,16 +139,16 @@ def comparison(lesson: Lesson, figures: LessonFigures) -> str:
     return "\n\n".join(parts)
 
 
-def index(known: Mapping[str, LessonFigures]) -> str:
+def index(figures_by_lesson: Mapping[str, LessonFigures]) -> str:
     """Format the index: recorded lessons link to their page, others show their command."""
     chosen = lessons()
     lines = ["# The playbook, live", MADE, _INTRODUCTION.strip()]
     by_part = sorted(chosen, key=lambda entry: _order(entry, chosen))
     for part, members in groupby(by_part, key=lambda entry: entry.part):
-        entries = "\n".join(_entry(entry, is_recorded=entry.name in known) for entry in members)
+        entries = "\n".join(_entry(entry, is_recorded=entry.name in figures_by_lesson) for entry in members)
         lines += [f"## {part}", entries]
     lines += ["## Limits of a CPU", _NOT_SHOWN.strip()]
-    toctree = "\n".join(lesson.name for lesson in chosen if lesson.name in known)
+    toctree = "\n".join(lesson.name for lesson in chosen if lesson.name in figures_by_lesson)
     lines.append(f"```{{toctree}}\n:hidden:\n\n{toctree}\n```")
     return "\n\n".join(lines) + "\n"
 
@@ -159,9 +159,9 @@ def _entry(lesson: Lesson, *, is_recorded: bool) -> str:
     return f"- {lesson.title}: no page yet; record it with `usp-prof learn {lesson.name}`"
 
 
-def to_json(known: Mapping[str, LessonFigures]) -> str:
+def to_json(figures_by_lesson: Mapping[str, LessonFigures]) -> str:
     """Format the measured figures as JSON, with six digits."""
-    rounded = msgspec.to_builtins(known)
+    rounded = msgspec.to_builtins(figures_by_lesson)
     return msgspec.json.format(msgspec.json.encode(_rounded(rounded)), indent=1).decode() + "\n"
 
 

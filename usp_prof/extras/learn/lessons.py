@@ -112,7 +112,7 @@ class Lesson:
     """The section of the Ultra-Scale Playbook to read with it."""
     processes: int
     options: str
-    what: str
+    explanation: str
     code: tuple[str, ...]
     """Files that implement it, each with its classes and functions: `path: name, name`."""
     look: str

@@ -198,8 +198,8 @@ def _figures(chosen: Lesson, run: LessonRun, opened: Run, first: Run, learnt: Ca
     replayed = _replayed(run, first, remarks)
     planned = _planned(run, manifest, learnt, remarks)
     return RunFigures(
-        _known(measured),
-        _known(expected),
+        _finite(measured),
+        _finite(expected),
         replayed_step_ns=replayed[0] if replayed else None,
         replayed_error_ns=replayed[1] if replayed else None,
         planned_step_ns=planned,
@@ -207,7 +207,7 @@ def _figures(chosen: Lesson, run: LessonRun, opened: Run, first: Run, learnt: Ca
     )
 
 
-def _known(values: Mapping[str, float]) -> dict[str, float]:
+def _finite(values: Mapping[str, float]) -> dict[str, float]:
     return {key: float(value) for key, value in values.items() if math.isfinite(value)}
 
 

@@ -190,7 +190,7 @@ def _with_links(
 
     A call counts from its last arrival on. Calls of one kind and group share a link, so overlapping time counts once.
     """
-    columns = calls.of(tables).columns()
+    columns = calls.match_calls(tables).columns()
     of_group, _ = columns.codes("group")
     is_data = columns.satisfies("axis", lambda axis: axis in DATA_AXES) & columns["complete"] & (columns["step"] >= 0)
     is_data &= columns["group_size"] == configuration.shards

@@ -36,7 +36,7 @@ from usp_prof.model.configuration import (
     modules_named,
 )
 from usp_prof.model.errors import unknown_name
-from usp_prof.schedule import Schedule, named
+from usp_prof.schedule import Schedule, schedule_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -231,7 +231,7 @@ def _worth_trying(
 def _pipelines(pinned: Mapping[str, Any]) -> list[tuple[Schedule, int]]:
     chosen = [pair for pair in PIPELINES if pair[1] == pinned.get("chunks", pair[1])]
     if "schedule" in pinned:
-        schedule = named(str(pinned["schedule"]))
+        schedule = schedule_by_name(str(pinned["schedule"]))
         if schedule is None:
             raise unknown_name("schedule", str(pinned["schedule"]), list(Schedule))
         chosen = [pair for pair in chosen if pair[0] is schedule]

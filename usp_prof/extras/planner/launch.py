@@ -13,7 +13,7 @@ from usp_prof.extras.planner.launch_nanotron import NANOTRON
 from usp_prof.extras.planner.trainer_rules import NODE, Trainer, rules_except_megatron, torchrun
 from usp_prof.model.configuration import ENDS, Offload, Recompute
 from usp_prof.model.errors import UsageError, unknown_name
-from usp_prof.schedule import named
+from usp_prof.schedule import schedule_by_name
 
 if TYPE_CHECKING:
     from usp_prof.contract import ModelEntry
@@ -38,7 +38,7 @@ def _own_words(model: ModelEntry, c: Configuration) -> list[str]:
         f"--dp {c.dp} --tp {c.tp} --cp {c.cp} --pp {c.pp} --zero {c.zero}",
         f"--micro-batches {c.micro_batches} --micro-batch {c.micro_batch} --batch {c.batch} --dtype {c.dtype}",
     ]
-    schedule = named(c.schedule)
+    schedule = schedule_by_name(c.schedule)
     if c.pp > 1 and schedule is not None:
         words.append(f"--schedule {schedule}")
         if schedule.traits.is_looped:
@@ -106,7 +106,7 @@ def _torchtitan_words(model: ModelEntry, c: Configuration) -> list[str]:
 
 
 def _torchtitan_pipeline(model: ModelEntry, c: Configuration) -> list[str]:
-    schedule = named(c.schedule)
+    schedule = schedule_by_name(c.schedule)
     if schedule is None:
         return []
     words = [
@@ -135,7 +135,7 @@ def _torchtitan_rules(model: ModelEntry, c: Configuration) -> Rules:
     yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
     yield c.dtype != "bf16", "its configurations are for bf16 only"
     yield c.tp > 1 and not c.sequence_parallel, "its loss needs sequence parallelism"
-    schedule = named(c.schedule)
+    schedule = schedule_by_name(c.schedule)
     unknown = schedule is None or not schedule.traits.pytorch_name
     yield c.pp > 1 and unknown, f"PyTorch has no schedule {c.schedule}"
 

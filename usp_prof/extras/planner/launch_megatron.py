@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.extras.planner.trainer_rules import Trainer, has_other_optimizer, has_plain_layers, torchrun
 from usp_prof.model.configuration import ENDS, Offload, Recompute
-from usp_prof.schedule import Schedule, named
+from usp_prof.schedule import Schedule, schedule_by_name
 
 if TYPE_CHECKING:
     from usp_prof.contract import ModelEntry
@@ -123,7 +123,7 @@ def _rules(model: ModelEntry, c: Configuration) -> Rules:
     """Yield the rules of the trainer."""
     yield not has_plain_layers(model), "layers that differ, or are not plain attention, need their own script"
     yield 0 < model.moe_layers < model.layers, "experts in only some layers need --moe-layer-freq"
-    yield named(c.schedule) not in SCHEDULES, f"it has no schedule {c.schedule}"
+    yield schedule_by_name(c.schedule) not in SCHEDULES, f"it has no schedule {c.schedule}"
     is_uneven = model.layers % c.stages != 0 and (model.layers + ENDS) % c.stages != 0
     sizes = f"{model.layers} layers, or {model.layers + ENDS} with embedding and head"
     yield is_uneven, f"its {c.stages} stages must divide the {sizes}"

@@ -13,7 +13,7 @@ from usp_prof.extras.planner.stages import head_cost, leaves_stage_empty
 from usp_prof.extras.planner.trainer_rules import Trainer, has_plain_layers, rules_except_megatron, torchrun
 from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.model.shape import shape_of
-from usp_prof.schedule import Schedule, named
+from usp_prof.schedule import Schedule, schedule_by_name
 
 if TYPE_CHECKING:
     from usp_prof.contract import ModelEntry
@@ -37,7 +37,7 @@ def _words(model: ModelEntry, c: Configuration) -> list[str]:
 def config_file(model: ModelEntry, c: Configuration) -> str:
     """Return the YAML file of a configuration."""
     is_scattered = c.tp > 1 and c.sequence_parallel
-    schedule = named(c.schedule)
+    schedule = schedule_by_name(c.schedule)
     return f"""\
 general:
   project: usp-prof
@@ -122,7 +122,7 @@ def _rules(model: ModelEntry, c: Configuration) -> Rules:
     yield c.zero > 1, "it shards the optimizer only (ZeRO-1)"
     yield c.replicas > 1, "it has no hybrid sharding"
     yield c.dtype != "bf16", "its plans are in bf16"
-    yield c.pp > 1 and named(c.schedule) not in ENGINES, f"it has no schedule {c.schedule}"
+    yield c.pp > 1 and schedule_by_name(c.schedule) not in ENGINES, f"it has no schedule {c.schedule}"
     yield has_empty_rank(model, c), f"its split by cost leaves a rank of pp={c.pp} without a block"
     yield c.recompute is Recompute.SELECTIVE, "it recomputes whole layers or nothing"
     yield c.offload is not Offload.NONE, "it does not offload the optimizer"

@@ -23,7 +23,7 @@ from usp_prof.model.errors import UsageError, UspProfError
 from usp_prof.model.files import csv_rows
 from usp_prof.model.known_models import model_named
 from usp_prof.model.shape import missing_sizes, shape_of, stacked
-from usp_prof.schedule import named
+from usp_prof.schedule import schedule_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -154,7 +154,7 @@ def understood(row: Mapping[str, str]) -> Case:
     trainer = cells.get("trainer", DEFAULT_TRAINER)
     profile_named(trainer)
     schedule = cells.get("schedule", "interleaved" if degrees["chunks"] > 1 else "1f1b")
-    if named(schedule) is None:
+    if schedule_by_name(schedule) is None:
         raise UsageError(f"no schedule is named {schedule!r}", hint=_HINT)
     modules = _modules(cells)
     configuration = Configuration(

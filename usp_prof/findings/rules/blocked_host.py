@@ -232,7 +232,7 @@ class MemoryPressure:
         worst = max(spent, key=lambda rank: (spent[rank], -rank))
         usage = memory.compute(tables)
         full = {peak.rank: 1 - usage.headroom(peak) for peak in usage.peaks}.get(worst, float("nan"))
-        first, last = (int(clock.of(tables).align(worst, when)) for when in place[worst])
+        first, last = (int(clock.fit_clocks(tables).align(worst, when)) for when in place[worst])
         yield Draft(
             f"Device memory is allocated within the step, most on rank {worst}",
             {"rank": worst},

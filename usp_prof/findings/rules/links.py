@@ -204,7 +204,7 @@ class SmallMessages:
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
         """Count each axis' small collectives."""
-        columns = calls.of(tables).columns()
+        columns = calls.match_calls(tables).columns()
         steps = max((len(tables.columns("steps", rank)) for rank in tables.ranks), default=0)
         # The other axes need each message before the next can be made: there is nothing to bucket.
         for axis in DATA_AXES:

@@ -18,7 +18,7 @@ from usp_prof.model.finding import Basis
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.peers import compute_per_step
-from usp_prof.schedule import named
+from usp_prof.schedule import schedule_by_name
 from usp_prof.whatif.edits.pipeline import SAME
 from usp_prof.whatif.layout import layout_of
 from usp_prof.whatif.recorded_pipeline import pipeline_of
@@ -70,7 +70,11 @@ class FewMicroBatches:
     def look(tables: TableSet) -> Iterable[Draft]:
         """Draft a finding if there are fewer than four micro-batches per pipeline rank."""
         layout = layout_of(tables)
-        if layout.pp < 2 or not 0 < layout.micro_batches < ENOUGH * layout.pp or named(layout.schedule) is None:
+        if (
+            layout.pp < 2
+            or not 0 < layout.micro_batches < ENOUGH * layout.pp
+            or schedule_by_name(layout.schedule) is None
+        ):
             return
         yield Draft(
             f"{layout.micro_batches} micro-batches are too few for {layout.pp} pipeline ranks",

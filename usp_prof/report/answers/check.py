@@ -90,11 +90,11 @@ def _reasons(report: Report) -> list[str]:
         if judgement.reason and judgement.verdict is not Verdict.PASS:
             keys_of.setdefault(judgement.reason, []).append(judgement.key)
     left_out = next((text for judgement in report.judgements if (text := removed(judgement))), "")
-    reasons = [f"{_named(keys)}: {reason}" for reason, keys in keys_of.items()]
+    reasons = [f"{_first_names(keys)}: {reason}" for reason, keys in keys_of.items()]
     return [*reasons, f"left out: {left_out}"] if left_out else reasons
 
 
-def _named(keys: list[str]) -> str:
+def _first_names(keys: list[str]) -> str:
     left = len(keys) - _MOST_NAMED
     return ", ".join(keys[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
 
@@ -106,7 +106,9 @@ def _terminal_table(report: Report, width: int) -> Table:
     for name in ("before", "after", "change", "interval"):
         table.add_column(name, justify="right", no_wrap=True)
     for verdict in _ORDER:
-        for judgement in worst_first(report.of(verdict)) if verdict is Verdict.REGRESSED else report.of(verdict):
+        for judgement in (
+            worst_first(report.with_verdict(verdict)) if verdict is Verdict.REGRESSED else report.with_verdict(verdict)
+        ):
             table.add_row(*_row(judgement, width))
     return table
 
@@ -145,8 +147,12 @@ def as_markdown(report: Report) -> str:
     lines += [f"> [!WARNING]\n> {_cell(reason)}\n" for reason in warnings]
     lines += [f"- differs: {_cell(str(difference))}" for difference in report.differences]
     lines += [""] if report.differences else []
-    shown = worst_first(report.of(Verdict.REGRESSED)) + report.of(Verdict.INCONCLUSIVE) + report.of(Verdict.IMPROVED)
-    rest = report.of(Verdict.PASS) + report.of(Verdict.NOT_COMPARED)
+    shown = (
+        worst_first(report.with_verdict(Verdict.REGRESSED))
+        + report.with_verdict(Verdict.INCONCLUSIVE)
+        + report.with_verdict(Verdict.IMPROVED)
+    )
+    rest = report.with_verdict(Verdict.PASS) + report.with_verdict(Verdict.NOT_COMPARED)
     if shown:
         lines += [*_markdown_table(shown), ""]
     why = why_lines(report.why)
@@ -273,7 +279,7 @@ def as_annotations(report: Report) -> str:
     why = "\n".join(why_lines(report.why))
     lines += [
         _command("error", f"usp-prof: {judgement.key} regressed", f"{sentence(judgement)}\n{why}".rstrip())
-        for judgement in worst_first(report.of(Verdict.REGRESSED))
+        for judgement in worst_first(report.with_verdict(Verdict.REGRESSED))
     ]
     lines += [
         _command("error", f"usp-prof: new finding {finding.code}", finding.title) for finding in report.new_findings
@@ -281,7 +287,7 @@ def as_annotations(report: Report) -> str:
     if not report.unusable:
         lines += [
             _command("warning", f"usp-prof: {judgement.key} inconclusive", sentence(judgement))
-            for judgement in report.of(Verdict.INCONCLUSIVE)
+            for judgement in report.with_verdict(Verdict.INCONCLUSIVE)
         ]
     if report.ratchet:
         lines.append(_command("notice", "usp-prof: improved", f"{headline(report)}\nto keep it: {report.ratchet}"))

@@ -272,13 +272,13 @@ def as_chart(line: SimulatedSchedule) -> PipelineSchedule:
 
 def as_json(name: str, alone: Sequence[Prediction], together: Prediction) -> str:
     """Format the predicted run's report and the recorded run's, by the published schema."""
-    from usp_prof.report.build import analyse, build  # noqa: PLC0415 - all analyses, for those who ask for them
+    from usp_prof.report.build import analyze, build  # noqa: PLC0415 - all analyses, for those who ask for them
     from usp_prof.report.writers.json_text import PredictionJson, write_prediction  # noqa: PLC0415
 
     tables = together.replayed.tables
     predicted = predicted_tables(together)
-    after = build(predicted, analyse(predicted), name=name, found=NOTHING_FOUND)
-    before = build(tables, analyse(tables), name=name, found=NOTHING_FOUND)
+    after = build(predicted, analyze(predicted), name=name, search_result=NOTHING_FOUND)
+    before = build(tables, analyze(tables), name=name, search_result=NOTHING_FOUND)
     prediction = PredictionJson(
         alone=[_change(single) for single in alone],
         together=_change(together),

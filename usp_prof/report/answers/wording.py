@@ -149,22 +149,24 @@ def headline(report: Report) -> str:
     if report.unanswered and report.verdict is not Verdict.REGRESSED:
         return f"inconclusive: {report.unanswered[0]}"
     if report.verdict is Verdict.REGRESSED:
-        worst = [f"{judgement.key} {change(judgement)}" for judgement in worst_first(report.of(Verdict.REGRESSED))]
+        worst = [
+            f"{judgement.key} {change(judgement)}" for judgement in worst_first(report.with_verdict(Verdict.REGRESSED))
+        ]
         worst += [f"new finding {finding.code}" for finding in report.new_findings]
         return "regressed: " + ", ".join(worst[:3]) + (f" and {len(worst) - 3} more" if len(worst) > 3 else "")
     if report.verdict is Verdict.INCONCLUSIVE:
-        first = worst_first(report.of(Verdict.INCONCLUSIVE))[0]
+        first = worst_first(report.with_verdict(Verdict.INCONCLUSIVE))[0]
         doubt = f" {change(first)} exceeds the allowed change and may be noise" if first.worse > first.allowed else ""
         return f"inconclusive: {first.key}{doubt}: {first.reason}"
     if report.verdict is Verdict.IMPROVED:
-        best = report.of(Verdict.IMPROVED)
+        best = report.with_verdict(Verdict.IMPROVED)
         return "improved: " + ", ".join(f"{judgement.key} {change(judgement)}" for judgement in best[:3])
     return f"pass: {' and '.join(_passed(report))}"
 
 
 def _passed(report: Report) -> Iterator[str]:
     """Yield how many metrics match the baseline, and how many meet their lower bound."""
-    passed = [SIGN in judgement.key for judgement in report.of(Verdict.PASS)]
+    passed = [SIGN in judgement.key for judgement in report.with_verdict(Verdict.PASS)]
     if as_before := passed.count(False):
         yield f"{counted(as_before, 'metric')} unchanged"
     if bounded := passed.count(True):
@@ -184,7 +186,7 @@ def what_follows(report: Report) -> str:
     """Return the consequence of an inconclusive check, and how to decide it."""
     if report.verdict is not Verdict.INCONCLUSIVE or report.unusable or report.unanswered:
         return ""
-    if all(math.isnan(judgement.change) for judgement in report.of(Verdict.INCONCLUSIVE)):
+    if all(math.isnan(judgement.change) for judgement in report.with_verdict(Verdict.INCONCLUSIVE)):
         return ""
     code = report.exit_code
     means = f"NOT DECIDED, exit code {code}"

@@ -11,7 +11,7 @@ from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
 from usp_prof.report.figures import axes_in_order
 from usp_prof.report.format import quantity
-from usp_prof.report.sections.plain import ROWS, listed, notes, rows_table
+from usp_prof.report.sections.plain import ROWS, listing_table, notes, rows_table
 from usp_prof.report.sections.summary import communication
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def build_collectives(context: Context, title: str) -> Section | None:
     result = cast("CollectivesResult", context.results["collectives"])
     blocks: list[Block] = []
     if result.kinds:
-        blocks.append(listed(result.listing(), "Calls by axis, kind and size (medians)", _KINDS))
+        blocks.append(listing_table(result.listing(), "Calls by axis, kind and size (medians)", _KINDS))
     points = bandwidth(result)
     if points is not None:
         blocks.append(Chart("Bus bandwidth over size", points))

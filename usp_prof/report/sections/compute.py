@@ -17,7 +17,7 @@ from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.document import Chart, Section, Text
 from usp_prof.report.format import quantity
-from usp_prof.report.sections.plain import key_figures, length, listed, notes
+from usp_prof.report.sections.plain import key_figures, length, listing_table, notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,12 +71,12 @@ def build_kernels(context: Context, title: str) -> Section | None:
     result = cast("KernelsResult", context.results["kernels"])
     blocks: list[Block] = [*key_figures(context, result)]
     if result.ops:
-        blocks.append(listed(result.listing(), "Ops by shape, all ranks and steps together", _OPS))
+        blocks.append(listing_table(result.listing(), "Ops by shape, all ranks and steps together", _OPS))
     points = roofline(result)
     if points is not None:
         blocks.append(Chart("Roofline", points))
     if result.kernels:
-        blocks.append(listed(result.top_listing(), "Kernels, all ranks and steps together", _KERNELS))
+        blocks.append(listing_table(result.top_listing(), "Kernels, all ranks and steps together", _KERNELS))
     return Section("kernels", title, (*blocks, *notes(context, result)))
 
 
@@ -126,9 +126,9 @@ def build_mfu(context: Context, title: str) -> Section | None:
         text = f"Peak: {counted(result.devices, 'device')} at {peak} dense {result.precision}"
         blocks.append(Text(f"{text} ({result.peak_source})." if result.peak_source else f"{text}.", quiet=True))
     if result.flop_per_token:
-        blocks.append(listed(result.listing(), "By convention", _CONVENTIONS))
+        blocks.append(listing_table(result.listing(), "By convention", _CONVENTIONS))
     if result.parts:
-        blocks.append(listed(result.check_listing(), "FLOPs per step: model and trace", _CHECK))
+        blocks.append(listing_table(result.check_listing(), "FLOPs per step: model and trace", _CHECK))
     return Section("mfu", title, (*blocks, *notes(context, result)))
 
 
@@ -144,7 +144,7 @@ def build_host(context: Context, title: str) -> Section | None:
     result = cast("HostResult", context.results["host"])
     blocks: list[Block] = [*key_figures(context, result)]
     if result.ranks:
-        blocks.append(listed(result.listing(), "Ranks", rows=64))
+        blocks.append(listing_table(result.listing(), "Ranks", rows=64))
     tables = (
         ("What blocks the host, all ranks together", result.syncs, ("name", "cause"), "time_ns"),
         ("Runtime calls, all ranks together", result.calls, ("name", "kind"), "time_ns"),
@@ -154,7 +154,7 @@ def build_host(context: Context, title: str) -> Section | None:
         if rows:
             together = _together(rows, keys, by)
             # Calls start copies and memsets, not only kernels.
-            blocks.append(listed(together, name, dict.fromkeys(together, "") | {"kernels": "device events"}))
+            blocks.append(listing_table(together, name, dict.fromkeys(together, "") | {"kernels": "device events"}))
     return Section("host", title, (*blocks, *notes(context, result)))
 
 
@@ -165,7 +165,7 @@ def _together(rows: Sequence[DataclassInstance], keys: tuple[str, ...], by: str)
         groups.setdefault(tuple(getattr(row, key) for key in keys), []).append(row)
     figures = [field.name for field in fields(rows[0]) if field.name not in {*keys, "rank"}]
     joined_rows = [
-        (*key, *(_joined(name, alike) for name in figures), max(alike, key=attrgetter(by)).rank)
+        (*key, *(_combined(name, alike) for name in figures), max(alike, key=attrgetter(by)).rank)
         for key, alike in sorted(groups.items())
     ]
     names = (*keys, *figures, "most_at_rank")
@@ -173,7 +173,7 @@ def _together(rows: Sequence[DataclassInstance], keys: tuple[str, ...], by: str)
     return dict(zip(names, zip(*joined_rows, strict=True), strict=True))
 
 
-def _joined(name: str, alike: Sequence[Any]) -> float:
+def _combined(name: str, alike: Sequence[Any]) -> float:
     """Combine the values of several ranks, without unknown ones."""
     known_values = [figure for figure in map(attrgetter(name), alike) if figure == figure]  # noqa: PLR0124 - NaN
     return _HOW.get(name, sum)(known_values) if known_values else nan
@@ -200,7 +200,7 @@ def build_memory(context: Context, title: str) -> Section | None:
     drawn = memory_lines(context.tables, result)
     if drawn.lines:
         blocks.append(Chart(f"Memory {since} over time, of the fullest ranks", drawn))
-    blocks += [listed(listing, name, rows=64) for name, listing in tables if length(listing)]
+    blocks += [listing_table(listing, name, rows=64) for name, listing in tables if length(listing)]
     if result.snapshots:
         blocks += _snapshots(result)
     return Section("memory", title, (*blocks, *notes(context, result)))
@@ -208,24 +208,24 @@ def build_memory(context: Context, title: str) -> Section | None:
 
 def _snapshots(result: MemoryResult) -> list[Block]:
     """Build what memory snapshots contain: totals, history, and source lines by memory in use."""
-    blocks: list[Block] = [listed(result.snapshot_listing(), "Memory snapshots", rows=64)]
-    fullest = sorted((one for one in result.snapshots if len(one.change)), key=lambda one: -one.peak)[
-        :MOST_MEMORY_LINES
-    ]
+    blocks: list[Block] = [listing_table(result.snapshot_listing(), "Memory snapshots", rows=64)]
+    fullest = sorted(
+        (snapshot for snapshot in result.snapshots if len(snapshot.change)), key=lambda snapshot: -snapshot.peak
+    )[:MOST_MEMORY_LINES]
     if fullest:
-        drawn = MemoryLines(tuple(_history(one) for one in fullest))
+        drawn = MemoryLines(tuple(_history(snapshot) for snapshot in fullest))
         blocks.append(Chart("Memory over time, from the snapshots' histories", drawn))
     sites = result.site_listing()
     if length(sites):
-        blocks.append(listed(sites, "What took the memory in use at the snapshots"))
+        blocks.append(listing_table(sites, "What took the memory in use at the snapshots"))
     return blocks
 
 
-def _history(one: MemorySnapshot) -> MemoryLine:
-    label = one.name if one.rank < 0 else f"rank {one.rank}"
-    time_ns = _since_first(one.time_us) * 1000
-    drawn = _drawn_events(one.in_use)
-    return MemoryLine(label, time_ns[drawn], one.in_use[drawn], one.held[drawn])
+def _history(snapshot: MemorySnapshot) -> MemoryLine:
+    label = snapshot.name if snapshot.rank < 0 else f"rank {snapshot.rank}"
+    time_ns = _since_first(snapshot.time_us) * 1000
+    drawn = _drawn_events(snapshot.in_use)
+    return MemoryLine(label, time_ns[drawn], snapshot.in_use[drawn], snapshot.held[drawn])
 
 
 def memory_lines(tables: TableSet, result: MemoryResult) -> MemoryLines:

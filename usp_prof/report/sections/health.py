@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from usp_prof.findings.causes import causes_of
 from usp_prof.report.document import Findings, Health, Section
-from usp_prof.report.sections.plain import key_figures, length, listed, notes
+from usp_prof.report.sections.plain import key_figures, length, listing_table, notes
 
 if TYPE_CHECKING:
     from usp_prof.analyses.clock import ClockResult
@@ -61,5 +61,5 @@ def build_clock(context: Context, title: str) -> Section | None:
     blocks: list[Block] = [*key_figures(context, result)]
     listing = result.listing()
     if length(listing) > 1:
-        blocks.append(listed(listing, "Ranks", _RANKS, rows=64))
+        blocks.append(listing_table(listing, "Ranks", _RANKS, rows=64))
     return Section("clock", title, (*blocks, *notes(context, result)))

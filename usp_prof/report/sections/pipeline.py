@@ -15,7 +15,7 @@ from usp_prof.model.printable import counted
 from usp_prof.model.topology import Axis
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
 from usp_prof.report.format import quantity
-from usp_prof.report.sections.plain import key_figures, listed, notes, without_blanks
+from usp_prof.report.sections.plain import key_figures, listing_table, notes, without_blanks
 
 if TYPE_CHECKING:
     from usp_prof.analyses.pipeline import PipelineResult
@@ -57,7 +57,7 @@ def build_pipeline(context: Context, title: str) -> Section | None:
     blocks += _schedules(context, result)
     if result.stages:
         blocks.append(_stages(result))
-    blocks.append(listed(result.listing(), "Ranks and steps", _RANKS))
+    blocks.append(listing_table(result.listing(), "Ranks and steps", _RANKS))
     return Section("pipeline", title, (*blocks, *notes(context, result)))
 
 

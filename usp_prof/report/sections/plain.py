@@ -61,7 +61,9 @@ def unit_of(column: str) -> tuple[str, Unit | None]:
     return column, None
 
 
-def listed(listing: Listing, title: str, columns: Mapping[str, str] | None = None, rows: int = ROWS) -> DataTable:
+def listing_table(
+    listing: Listing, title: str, columns: Mapping[str, str] | None = None, rows: int = ROWS
+) -> DataTable:
     """Build a table of the first rows of a listing; `columns` selects, orders and renames columns."""
     names = dict.fromkeys(listing, "") if columns is None else columns
     shown_names = [name for name in names if name in listing]
@@ -166,7 +168,7 @@ def key_figures(context: Context, result: Result) -> Iterable[KeyFigures]:
 
 def _second(context: Context, metric: str) -> str:
     by_rank = context.figures.along(metric, "rank") if metric in _OF_LARGEST_RANK else {}
-    rank = f"rank {max(by_rank, key=lambda each: by_rank[each])}" if len(by_rank) > 1 else ""
+    rank = f"rank {max(by_rank, key=lambda rank_number: by_rank[rank_number])}" if len(by_rank) > 1 else ""
     return ", ".join(part for part in (rank, _EXPLANATIONS.get(metric, "")) if part)
 
 

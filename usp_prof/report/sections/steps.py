@@ -12,7 +12,7 @@ from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn
 from usp_prof.report.figures import parts
-from usp_prof.report.sections.plain import key_figures, listed, notes
+from usp_prof.report.sections.plain import key_figures, listing_table, notes
 from usp_prof.report.sections.summary import where_the_step_goes
 
 if TYPE_CHECKING:
@@ -181,7 +181,9 @@ def build_stragglers(context: Context, title: str) -> Section | None:
     if result.lateness:
         latest = sorted(result.lateness, key=lambda late: (-late.own_ns, -late.late_by_ns, late.rank))
         listing = replace(result, lateness=tuple(latest)).listing()
-        blocks.append(listed(listing, "Arrivals by rank and axis over all steps, latest first", _LATENESS, rows=32))
+        blocks.append(
+            listing_table(listing, "Arrivals by rank and axis over all steps, latest first", _LATENESS, rows=32)
+        )
     return Section("stragglers", title, (*blocks, *notes(context, result)))
 
 

@@ -105,7 +105,7 @@ def _key_figures(context: Context) -> KeyFigures | None:
     figures = context.figures
     candidates = [
         _step(figures),
-        KeyFigure("MFU", figures.whole("mfu"), Unit.FRACTION, _mfu_second(context)),
+        KeyFigure("MFU", figures.overall("mfu"), Unit.FRACTION, _mfu_second(context)),
         _tokens(context),
         _exposed(figures),
         _bubble(context),
@@ -119,16 +119,16 @@ def _key_figures(context: Context) -> KeyFigures | None:
 
 def _step(figures: Figures) -> KeyFigure:
     if _is_window(figures):
-        return KeyFigure("window", figures.whole("window_time"), Unit.NS, "everything recorded; steps are unknown")
+        return KeyFigure("window", figures.overall("window_time"), Unit.NS, "everything recorded; steps are unknown")
     steps = figures.along("job_step_time", "step")
     notes = []
     if len(steps) > 1:
         low, high = (quantity(how(steps.values()), Unit.NS) for how in (min, max))
         notes.append(f"median of {len(steps)} steps ({low} to {high})")
-    between = figures.whole("step_spread")
+    between = figures.overall("step_spread")
     if between is not None and len(figures.along("step_time", "rank")) > 1:
         notes.append(f"spread across ranks {quantity(between, Unit.FRACTION)}")
-    return KeyFigure("step", figures.whole("job_step_time"), Unit.NS, ", ".join(notes))
+    return KeyFigure("step", figures.overall("job_step_time"), Unit.NS, ", ".join(notes))
 
 
 def _exposed(figures: Figures) -> KeyFigure | None:
@@ -146,11 +146,11 @@ def _exposed(figures: Figures) -> KeyFigure | None:
 
 
 def _tokens(context: Context) -> KeyFigure | None:
-    value, ranks = context.figures.whole("tokens_per_second"), context.run.world_size
+    value, ranks = context.figures.overall("tokens_per_second"), context.run.world_size
     if value is None:
         return None
     notes = [f"{quantity(value / ranks, Unit.PER_SECOND)} per rank"] if ranks else []
-    job_step, rank_step = context.figures.whole("job_step_time"), sum(part for _, _, part in parts(context.figures))
+    job_step, rank_step = context.figures.overall("job_step_time"), sum(part for _, _, part in parts(context.figures))
     if job_step and abs(rank_step / job_step - 1) > _NOTABLE:
         # A job's step lasts from its first rank's start to its last rank's end, so the steps of a pipeline overlap.
         notes.append(f"mean rank step {quantity(rank_step, Unit.NS)}")
@@ -158,11 +158,11 @@ def _tokens(context: Context) -> KeyFigure | None:
 
 
 def _mfu_second(context: Context) -> str:
-    hfu = context.figures.whole("hfu")
+    hfu = context.figures.overall("hfu")
     result = context.results.get("mfu")
     if result is None:
         return ""
-    if context.figures.whole("mfu") is None:
+    if context.figures.overall("mfu") is None:
         refused = [row for row in impossible(result.values()) if row.detail.startswith("mfu ")]
         return refused[0].detail if refused else _why_no_mfu(result.notes)
     notes = [f"{convention} convention"] if (convention := getattr(result, "convention", "")) else []
@@ -183,14 +183,14 @@ def _why_no_mfu(rows: Sequence[HealthRow]) -> str:
 def _bubble(context: Context) -> KeyFigure | None:
     """Build the bubble with its ideal and textbook values; a single stage has none."""
     figures = context.figures
-    measured = figures.whole("bubble_fraction")
+    measured = figures.overall("bubble_fraction")
     stages = {stage for stage, _ in figures.grid("stage_time", "stage", "kind")}
     if measured is None or len(stages) == 1:
         return None
     against = [
         f"{name} {quantity(value, Unit.FRACTION)}"
         for name, metric in (("ideal", "bubble_ideal_fraction"), ("textbook", "bubble_textbook_fraction"))
-        if (value := figures.whole(metric)) is not None
+        if (value := figures.overall(metric)) is not None
     ]
     return KeyFigure("bubble", measured, Unit.FRACTION, ", ".join(["of the pipeline window", *against]))
 
@@ -233,7 +233,7 @@ def _what_varies(context: Context, ideal: IdealStep) -> str:
 def _worst_ranks(figures: Figures) -> DataTable | None:
     """Build the table of ranks that are latest, or compute slower than their peers, and what their repair saves."""
     is_window = _is_window(figures)
-    step = figures.whole("window_time" if is_window else "step_time") or 0
+    step = figures.overall("window_time" if is_window else "step_time") or 0
     cost = figures.along("straggler_cost", "rank")
     slowdown = figures.along("slowdown", "rank")
     gain = figures.along("repair_gain", "rank")
@@ -281,7 +281,7 @@ def _findings(context: Context) -> Findings | None:
 def _straggler_without_finding(figures: Figures) -> str:
     """Name the rank that the others wait for, where no rule could tell what its repair saves."""
     cost = figures.along("straggler_cost", "rank")
-    step = figures.whole("window_time" if _is_window(figures) else "step_time") or 0
+    step = figures.overall("window_time" if _is_window(figures) else "step_time") or 0
     rank = max(cost, key=lambda key: (cost[key], str(key)), default=None)
     if rank is None or cost[rank] <= step * _NOTABLE:
         return ""

@@ -73,7 +73,7 @@ def levels(slices: Slices, budget: int) -> tuple[Slices, tuple[int, ...]]:
             break
         width = max(1, width // _FACTOR)
     starts = np.concatenate([[0], np.cumsum([len(level) for level in coarse_first])])
-    return _joined(coarse_first), tuple(int(start) for start in starts)
+    return _concatenated(coarse_first), tuple(int(start) for start in starts)
 
 
 def coarsen(slices: Slices, width_ns: int) -> Slices:
@@ -91,14 +91,14 @@ def coarsen(slices: Slices, width_ns: int) -> Slices:
     start = np.minimum.reduceat(few.start_ns, first)
     busy = np.add.reduceat(few.end_ns - few.start_ns, first)
     merged = Slices(few.row[first], start, start + busy, few.role[first], few.name[first])
-    return _joined([slices.take(~short), merged])
+    return _concatenated([slices.take(~short), merged])
 
 
 def _sorted(slices: Slices) -> Slices:
     return slices.take(np.lexsort((slices.row, slices.start_ns)))
 
 
-def _joined(parts: list[Slices]) -> Slices:
+def _concatenated(parts: list[Slices]) -> Slices:
     fields = ("row", "start_ns", "end_ns", "role", "name")
     return Slices(*(np.concatenate([getattr(part, field) for part in parts]) for field in fields))
 
@@ -138,7 +138,7 @@ def slices_of(tables: TableSet, ranks: tuple[int, ...], step: int) -> TimelineSl
     roles: dict[str, int] = {}
     names: dict[str, int] = {}
     parts = []
-    clocks = clock.of(tables)
+    clocks = clock.fit_clocks(tables)
     for rank, columns in activities.items():
         codes, labels = keys[rank]
         start = clocks.align_rows(np.full(len(columns), rank, np.int64), columns["start_ns"])
@@ -216,11 +216,13 @@ def _short(codes: Ints, names: list[str]) -> tuple[Ints, list[str]]:
     return codes, [shortened(name, _LONGEST_NAME) for name in names]
 
 
-def _coded(codes: Ints, texts: list[str], known: dict[str, int]) -> Ints:
+def _coded(codes: Ints, texts: list[str], code_of_text: dict[str, int]) -> Ints:
     """Map codes of one rank's texts to those of all ranks; only used texts get one."""
     used, inverse = np.unique(codes, return_inverse=True)
     # The code of each used text, over all ranks.
-    places = np.array([known.setdefault(texts[code], len(known)) for code in used.tolist()], dtype=np.int64)
+    places = np.array(
+        [code_of_text.setdefault(texts[code], len(code_of_text)) for code in used.tolist()], dtype=np.int64
+    )
     return places[inverse] if len(places) else np.zeros(0, np.int64)
 
 

@@ -59,7 +59,7 @@ def _by_expert(result: MoeResult) -> DataTable:
     mean = sum(result.experts.values()) / len(result.experts)
     fullest = sorted(result.experts.items(), key=lambda item: (-item[1], item[0]))
     columns = (TableColumn("expert"), TableColumn("tokens", Unit.COUNT), TableColumn("vs. mean", Unit.RATIO))
-    rows = tuple((expert, _whole(count), count / mean if mean else None) for expert, count in fullest[:ROWS])
+    rows = tuple((expert, _integer_if_exact(count), count / mean if mean else None) for expert, count in fullest[:ROWS])
     return DataTable("By expert, per step, fullest first", columns, rows, more=max(0, len(fullest) - ROWS))
 
 
@@ -86,7 +86,7 @@ def _experts_by_rank(result: MoeResult) -> DataTable:
     for rank in ranks[:MOST_RANKS_OF_EXPERTS]:
         count = result.tokens.get(rank)
         mean = _even(result, rank) if count is not None else 0.0
-        share: tuple[Cell, ...] = (_whole(count), count / mean if count is not None and mean else None)
+        share: tuple[Cell, ...] = (_integer_if_exact(count), count / mean if count is not None and mean else None)
         share = share if result.tokens else ()
         rows.append((rank, *share, *(result.times.get((phase, rank)) for phase in phases)))
     return DataTable("By rank, per step", tuple(columns), tuple(rows), more=max(0, len(ranks) - MOST_RANKS_OF_EXPERTS))
@@ -111,7 +111,7 @@ def _routings(result: MoeResult) -> DataTable:
             load.occurrence,
             load.ranks[load.tokens.index(max(load.tokens))],
             max(load.tokens),
-            _whole(sum(load.tokens) / len(load.tokens)),
+            _integer_if_exact(sum(load.tokens) / len(load.tokens)),
             load.imbalance,
         )
         for load in worst[:ROWS]
@@ -119,7 +119,7 @@ def _routings(result: MoeResult) -> DataTable:
     return DataTable("Most uneven routings", columns, rows, more=max(0, len(worst) - ROWS))
 
 
-def _whole(count: float | None) -> Cell:
+def _integer_if_exact(count: float | None) -> Cell:
     return int(count) if count is not None and count == int(count) else count
 
 
@@ -144,7 +144,7 @@ def build_cp(context: Context, title: str) -> Section | None:
         return None
     result = cast("CpResult", context.results["cp"])
     figures = context.figures
-    key = [KeyFigure("Slowest part", figures.whole("cp_imbalance"), Unit.RATIO, "its compute vs. its group's mean")]
+    key = [KeyFigure("Slowest part", figures.overall("cp_imbalance"), Unit.RATIO, "its compute vs. its group's mean")]
     kinds = [kind for kind in _NAMES if any(name == kind for name, _ in result.times)]
     key += [
         KeyFigure(_NAMES[kind].capitalize(), figures.at("cp_time", exchange=kind), Unit.NS, "per step, mean over ranks")

@@ -222,7 +222,7 @@ def _run(run: RunFacts) -> RunJson:
         devices=list(run.devices),
         hosts=run.hosts,
         software=_sorted(run.software),
-        others=list(run.others),
+        others=list(run.other_runs),
     )
 
 

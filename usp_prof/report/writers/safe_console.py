@@ -34,9 +34,9 @@ class SafeConsole(Console):
         raise BrokenPipeError
 
 
-def print_trimmed(what: RenderableType, console: Console) -> None:
+def print_trimmed(renderable: RenderableType, console: Console) -> None:
     """Print without blanks at the ends of lines, with which rich pads tables and wrapped lines."""
-    lines = console.render_lines(what, pad=False)
+    lines = console.render_lines(renderable, pad=False)
     segments = [segment for line in lines for segment in (*_trimmed(line), Segment.line())]
     console.print(Segments(segments), end="")
 

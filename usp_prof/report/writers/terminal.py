@@ -296,5 +296,5 @@ def _plain(text: str, console: Console) -> str:
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def _put(what: RenderableType, console: Console, indent: int = _INDENT) -> None:
-    print_trimmed(Padding(what, (0, 0, 0, indent), expand=False), console)
+def _put(renderable: RenderableType, console: Console, indent: int = _INDENT) -> None:
+    print_trimmed(Padding(renderable, (0, 0, 0, indent), expand=False), console)

@@ -60,17 +60,17 @@ _BYTES = {
 _SIZE_OF = {name: size for size, names in _BYTES.items() for name in names.split()}
 
 
-def arguments_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
+def arguments_of(frame: EventFrame, first: Ints, *fallback_rows: Ints) -> pa.Table:
     """Read the arguments of parts: each field from the first of a part's events that has it.
 
     `first` and `others` have one event row per part, -1 for none.
     """
     # All events are read together: those of `first`, then those of each of `others`.
-    read = _described(frame, np.concatenate([first, *others]))
+    read = _described(frame, np.concatenate([first, *fallback_rows]))
     columns = {}
     for name, kind in _KINDS.items():
         numbers, texts = read[name]
-        merged, *fallbacks = np.split(numbers, len(others) + 1)
+        merged, *fallbacks = np.split(numbers, len(fallback_rows) + 1)
         for fallback in fallbacks:
             is_known = merged != texts.index("") if kind is Kind.TEXT else merged >= 0
             merged = np.where(is_known, merged, fallback)
@@ -97,10 +97,10 @@ def _described(frame: EventFrame, rows: Ints) -> dict[str, tuple[Ints, list[str]
     return _modern(columns)
 
 
-def _spread(values: Ints, known: Ints, count: int, absent: int) -> Ints:
+def _spread(values: Ints, rows: Ints, count: int, absent: int) -> Ints:
     """Put values into their rows; the other rows are absent."""
     out = np.full(count, absent, np.int64)
-    out[known] = values
+    out[rows] = values
     return out
 
 

@@ -43,9 +43,9 @@ def _is_numbered(tables: TableSet, rank: int) -> bool:
     return bool(len(sequence) and (sequence >= 0).all())
 
 
-def withheld(tables: TableSet, what: str) -> list[HealthRow]:
+def withheld(tables: TableSet, figures: str) -> list[HealthRow]:
     """Return a health row that names the figures withheld because device work is missing; empty without losses."""
     if not losses(tables, *LOST_WORK):
         return []
-    detail = f"{what}: device work is missing from the trace (see lost_device_work, device_ends_early)"
+    detail = f"{figures}: device work is missing from the trace (see lost_device_work, device_ends_early)"
     return [HealthRow("figures_withheld", Severity.INFO, detail=detail)]

@@ -44,10 +44,10 @@ def lanes_of_work(frame: EventFrame, rows: Ints) -> tuple[Ints, Ints, list[str]]
     """
     pairs, track = _tracks(frame, rows)
     lane = split_lanes(track, frame.start[rows], frame.end[rows])
-    return lane, *_named(pairs, track, lane)
+    return lane, *_lane_names(pairs, track, lane)
 
 
-def _named(pairs: list[tuple[int, int]], track: Ints, lane: Ints) -> tuple[Ints, list[str]]:
+def _lane_names(pairs: list[tuple[int, int]], track: Ints, lane: Ints) -> tuple[Ints, list[str]]:
     """Name the lanes of all device work: the stream, with a number for overlapping work."""
     several = len({device for device, _ in pairs}) > 1
     deep = int(lane.max(initial=0)) + 1

@@ -115,7 +115,7 @@ def plan_of(tables: TableSet) -> Plan:
     return tables.memo("blocks", lambda: _plan(tables))
 
 
-def whole(tables: TableSet) -> Columns:
+def parts_of_run(tables: TableSet) -> Columns:
     """Return the memoized parts of a run that is one block, rank by rank."""
     return tables.memo("parts", lambda: tables.together("collectives", _EVERY))
 

@@ -62,9 +62,9 @@ class Clock:
         """Return each row's component."""
         return np.asarray(self.component[np.searchsorted(self.ranks, rank)])
 
-    def tolerance_ns(self, one: Ints, other: Ints) -> Ints:
+    def tolerance_ns(self, ranks: Ints, other_ranks: Ints) -> Ints:
         """Return the smallest difference between times of two ranks that determines an order."""
-        a, b = np.searchsorted(self.ranks, one), np.searchsorted(self.ranks, other)
+        a, b = np.searchsorted(self.ranks, ranks), np.searchsorted(self.ranks, other_ranks)
         residual = np.maximum(self.residual_p50_ns[a], self.residual_p50_ns[b])
         return np.where(self.domain[a] == self.domain[b], SAME_CLOCK_TOLERANCE_NS, np.maximum(residual, 1))
 

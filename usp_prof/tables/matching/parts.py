@@ -121,7 +121,7 @@ class Parts:
         """Ranks that have parts, in order."""
         return sorted({rank for block in self._blocks for rank in block.ranks.tolist()})
 
-    def of(self, rank: int, *names: str) -> Rows:
+    def of_rank(self, rank: int, *names: str) -> Rows:
         """Return columns of one rank's parts, block after block, each sorted by call."""
         rows = [(block, block.rows_of(rank)) for block in self._blocks]
         nothing = np.zeros(0, np.int64)
@@ -141,7 +141,7 @@ class Parts:
             shelves = shelves_in(Path(folder) if folder else None, len(self._blocks))
             if beside is not None:
                 for rank, columns in zip(self.ranks, beside, strict=True):
-                    part = self.of(rank, "part")["part"]
+                    part = self.of_rank(rank, "part")["part"]
                     self._put_apart(shelves, rank, {name: values[part] for name, values in columns.items()})
             for block, shelf in zip(self._blocks, shelves, strict=True):
                 # Rows are sorted by rank, so a stable sort by call yields call and rank order.

@@ -28,7 +28,7 @@ from usp_prof.columns.rows import (
 )
 from usp_prof.tables import shares
 from usp_prof.tables.communication.posts import P2P
-from usp_prof.tables.matching.blocks import TO_MATCH, plan_of, whole
+from usp_prof.tables.matching.blocks import TO_MATCH, parts_of_run, plan_of
 from usp_prof.tables.matching.shelves import Folder
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def of_each_block(
     """
     matches, blocks = matches_of(tables), plan_of(tables).blocks
     if matches.folder is None:
-        return iter([measure(_with_calls(whole(tables), matches.call, matches.by))])
+        return iter([measure(_with_calls(parts_of_run(tables), matches.call, matches.by))])
     in_files = partial(_measured, folder=matches.folder.path, columns=columns, measure=measure)
     return shares.of_each_block(tables, in_files, blocks) if apart else map(in_files, blocks)
 
@@ -129,7 +129,7 @@ def _with_calls(columns: Columns, call_in_run: NDArray[np.int32], by: NDArray[np
 def _as_recorded(tables: TableSet) -> Matches:
     """Match parts of a predicted run by their rank and row in the recorded run, which may have more parts."""
     recorded = tables.recorded or tables
-    matches, row = matches_of(recorded), plan_of(recorded).places.rows(whole(tables))
+    matches, row = matches_of(recorded), plan_of(recorded).places.rows(parts_of_run(tables))
     return Matches(matches.call[row], matches.by[row], None)
 
 
@@ -141,7 +141,7 @@ def _matches(tables: TableSet) -> Matches:
     """Match block by block, and number the calls as if all parts had been matched together."""
     plan = plan_of(tables)
     if plan.is_whole:
-        call_of_part, by_of_part = _match(whole(tables))
+        call_of_part, by_of_part = _match(parts_of_run(tables))
         return Matches(call_of_part.astype(np.int32), by_of_part, None)
     folder = Folder("matches")
     call = folder.mapped(_CALL, np.full(plan.parts, UNMATCHED, np.int32))

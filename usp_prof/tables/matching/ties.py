@@ -67,12 +67,12 @@ class AllTies:
     def across(self, domain: Ints) -> Ties:
         """Return the ties of calls with members on several clocks: collectives, then transfers."""
         collectives, transfers = (
-            _joined([_across(domain, ties) for ties in kind]) for kind in (self.collectives, self.transfers)
+            _combined([_across(domain, ties) for ties in kind]) for kind in (self.collectives, self.transfers)
         )
         return _below([collectives, transfers], np.concatenate([collectives.call, transfers.call + collectives.calls]))
 
 
-def _joined(blocks: Sequence[Ties]) -> Ties:
+def _combined(blocks: Sequence[Ties]) -> Ties:
     """Combine the ties of blocks, rank by rank, with calls numbered in the order of the run."""
     number_of_member = np.concatenate([_NOTHING, *(ties.number[ties.call] for ties in blocks)])
     number, call = numbered(number_of_member)

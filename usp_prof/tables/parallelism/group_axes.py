@@ -216,7 +216,7 @@ class AxisLayout:
     topology: Topology
     allowed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Axes of a group, if the manifest lists several; a mark may choose among them."""
-    whole: str = ""
+    job_group: str = ""
     """Key of the group for parts without a group; empty if unknown."""
     ungrouped: str = Axis.UNKNOWN.value
     """Inferred axis of the parts without a group."""
@@ -303,7 +303,7 @@ def _collectives(view: View, layout: AxisLayout) -> View:
     keys, axes, sources = [], [], []
     for kind in kinds:
         key, axis, source, op, library = (texts[code] for code, (_, texts) in zip(kind, deciding, strict=True))
-        key = key or layout.whole
+        key = key or layout.job_group
         own = groups.get(key)
         trusted = own is not None and own.axis_source in TRUSTED and own.axis != Axis.WORLD
         purpose = made_for(library).axis
@@ -319,7 +319,7 @@ def _collectives(view: View, layout: AxisLayout) -> View:
         "axis": lambda: _coded(axes, kind_of_row),
         "axis_source": lambda: _coded(sources, kind_of_row),
     }
-    group_of_job = groups.get(layout.whole)
+    group_of_job = groups.get(layout.job_group)
     if group_of_job is not None:
         size = columns["group_size"]
         filled = np.where((columns["group"] == "") & (size < 0), group_of_job.size, size)

@@ -47,7 +47,7 @@ class Inference:
         self._sources = sources
         self._made: dict[int, pa.Table] | None = None
 
-    def of(self, rank: int) -> pa.Table:
+    def actions_of(self, rank: int) -> pa.Table:
         """Return a rank's actions: as marked, completed, or inferred."""
         if self._made is None:
             self._made = _complete(self._sources)
@@ -71,12 +71,12 @@ class _Completed:
 
     def __call__(self, _: View) -> View:
         """Return the rank's completed actions; the first call completes those of all ranks."""
-        view: View = self._inference.of(self._rank)
+        view: View = self._inference.actions_of(self._rank)
         return view
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Pickle this rank's actions alone, because a worker does not have the other ranks."""
-        return partial, (_given, self._inference.of(self._rank))
+        return partial, (_given, self._inference.actions_of(self._rank))
 
 
 def _given(made: View, _: View) -> View:
@@ -239,8 +239,8 @@ def _grouped(turns: Sequence[tuple[int, Turn]]) -> list[tuple[Turn, list[int]]]:
     return groups
 
 
-def _same(one: list[tuple[Turn, list[int]]], other: list[tuple[Turn, list[int]]]) -> bool:
-    return [turn for turn, _ in one] == [turn for turn, _ in other]
+def _same(groups: list[tuple[Turn, list[int]]], other_groups: list[tuple[Turn, list[int]]]) -> bool:
+    return [turn for turn, _ in groups] == [turn for turn, _ in other_groups]
 
 
 def _candidates(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[Order]:

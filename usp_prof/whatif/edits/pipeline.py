@@ -11,7 +11,7 @@ from usp_prof.columns.rows import lookup, range_at
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.replay.node_work import work_of
-from usp_prof.schedule import Schedule, named
+from usp_prof.schedule import Schedule, schedule_by_name
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.layout import Layout, layout_of
 
@@ -110,7 +110,7 @@ def schedule_of(edit: Edit, now: str, chunks: int) -> tuple[str, int]:
     """Return the schedule of an edit and its stages per rank; `now` and `chunks` are those before the edit."""
     if edit.value == SAME:
         return now, int(edit.number("v", default=float(chunks)))
-    schedule = named(edit.value)
+    schedule = schedule_by_name(edit.value)
     if schedule is None:
         raise unknown_name("schedule", edit.value, [*map(str, Schedule), SAME])
     return edit.value, int(edit.number("v", default=float(schedule.traits.usual_stages_per_rank)))

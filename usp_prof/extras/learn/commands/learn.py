@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.lesson:
         if args.open or args.again:
             raise UsageError("which lesson?", hint="usp-prof learn lists them")
-        write_out(_listed())
+        write_out(_lesson_list())
         return 0
     chosen = lessons.lesson(args.lesson)
     folder = Path(args.output) / chosen.name
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     return dashboard.run(served)
 
 
-def _listed() -> str:
+def _lesson_list() -> str:
     all_lessons = lessons.lessons()
     width = max(len(lesson.name) for lesson in all_lessons)
     lines = [f"  {lesson.name:{width}}  {lesson.title}" for lesson in all_lessons]
@@ -85,7 +85,7 @@ def _show(args: argparse.Namespace, chosen: Lesson, figures: LessonFigures) -> N
         shown.add_column(run.name, justify="right")
     for row in rows(chosen, figures):
         shown.add_row(row.figure, row.source, *row.texts)
-    write_out(f"{chosen.title}\n\n{chosen.what.strip()}\n\n")
+    write_out(f"{chosen.title}\n\n{chosen.explanation.strip()}\n\n")
     screen.print(shown)
     write_out("".join(_line(claim) for claim in claims(chosen, figures)))
     write_out(f"\nQuestion: {chosen.question.strip()}\n\nAnswer: {chosen.answer.strip()}\n")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import csv_rows
-from usp_prof.schedule import named
+from usp_prof.schedule import schedule_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -153,7 +153,7 @@ def configuration_of(cell: Cell, fixed: Mapping[str, str]) -> Configuration | No
         batch = batch or (size or 2) * dp * passes * accumulate
         if batch % (dp * passes * accumulate):
             return None
-        schedule = named(settings.get("schedule", "1f1b"))
+        schedule = schedule_by_name(settings.get("schedule", "1f1b"))
         looped = schedule is not None and schedule.traits.is_looped
         fixed_chunks = schedule.traits.stages_per_rank if schedule is not None else None
         return Configuration(
