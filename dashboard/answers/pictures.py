@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from ..engine import (
+    Basis,
     Chart,
     DataTable,
     Figures,
@@ -27,6 +28,7 @@ from ..engine import (
     kernels_of,
     parse_edit,
     quantity,
+    saving,
     step_parts,
     whatif_answer,
 )
@@ -44,6 +46,7 @@ MOST_LINES = 4
 MOST_POINTS = 1000
 MOST_BARS = 12
 FEW_BARS = 6
+"""Ops above a roofline, so that both are on the first screen."""
 MOST_RANKS = 24
 MOST_AXES = 6
 
@@ -94,10 +97,12 @@ def of_kernels(document: Document, times: Mapping[str, int]) -> tuple[Chart, ...
     roof = chart_of(document, RooflinePoints)
     names = sorted(times, key=lambda name: (-times[name], name))[: MOST_BARS if roof is None else FEW_BARS]
     values = tuple(float(times[name]) for name in names)
-    bars = RankBars("device time, all ranks and steps", tuple(names), values, (), "compute", is_time=True)
+    total_ns = sum(times.values())
+    texts = tuple(quantity(time_ns / total_ns, Unit.FRACTION) for time_ns in values)
+    bars = RankBars("device time, all ranks and steps", tuple(names), values, (), "compute", Unit.NS, texts=texts)
     shown = [Chart("Ops by device time", bars)] if names else []
     if roof is not None:
-        title = "Roofline: labels show the share of device time that an op would save at the device's limit"
+        title = "Roofline: share of device time that an op would save at the device's limit"
         shown.append(Chart(title, roof.data))
     return tuple(shown)
 
@@ -129,7 +134,7 @@ def idle_for_host(document: Document) -> Chart | None:
     apart = verdicts.ranks_apart(waited, sum(value for _, _, value in step_parts(figures)))
     bars = RankBars(
         "device idle per step because of the host", tuple(f"rank {rank}" for rank in shown),
-        tuple(float(waited[rank]) for rank in shown), (mean,) * len(shown), "idle:host", is_time=True,
+        tuple(float(waited[rank]) for rank in shown), (mean,) * len(shown), "idle:host", Unit.NS,
         apart=tuple(f"rank {rank}" for rank in apart),
     )  # fmt: skip
     which = f", longest {MOST_RANKS} of {len(waited)}" if len(shown) < len(waited) else ""
@@ -137,18 +142,23 @@ def idle_for_host(document: Document) -> Chart | None:
 
 
 def gains(document: Document) -> tuple[Chart, dict[str, str]] | None:
-    """Draw the time that the change of each finding saves; also return the edit of each bar's label."""
+    """Draw the share of the step that the change of each finding saves; also return the edit of each bar's label."""
     shown = [cause.finding for cause in causes_of(document.findings).shown]
     edits = {
         whatif_answer.in_words(parse_edit(finding.edit)): finding
         for finding in shown
-        if finding.edit and certain_gain(finding) > 0
+        if finding.edit and (certain_gain(finding) > 0 or finding.basis is Basis.BOUND)
     }
     if not edits:
         return None
-    values = tuple(finding.saved_ns for finding in edits.values())
-    bars = RankBars("time saved per step by this change alone", tuple(edits), values, (), "measured", is_time=True)
-    return Chart("Changes that save time", bars), {label: finding.edit for label, finding in edits.items()}
+    bars = RankBars(
+        "saved share of the step, by this change alone", tuple(edits),
+        tuple(finding.gain_fraction for finding in edits.values()), (), "measured", Unit.FRACTION,
+        texts=tuple(saving(finding) for finding in edits.values()),
+    )  # fmt: skip
+    return Chart("Changes that save time, most important first", bars), {
+        label: finding.edit for label, finding in edits.items()
+    }
 
 
 def launch_lead(document: Document, tables: TableSet) -> Chart | None:

@@ -48,13 +48,14 @@ def sure(finding: Finding) -> str:
     if finding.basis is Basis.BOUND:
         error = f" (±{quantity(finding.error_fraction, Unit.FRACTION)})" if finding.error_fraction else ""
         return f"upper limit{error}"
-    return f"±{quantity(finding.error_fraction, Unit.FRACTION)}, {finding.basis}"
+    return f"±{quantity(finding.error_fraction, Unit.FRACTION)}, {finding.basis.word}"
 
 
 def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> None:
     """Show one finding."""
     left, right = st.columns([3.2, 1.3])
-    left.markdown(f"**{state.plain(finding.title)}**" + (f"  \n{state.plain(finding.place)}" if finding.place else ""))
+    is_named = finding.place.lower() in finding.title.lower()  # as in "Rank 3 computes 1.4x as long as its peers"
+    left.markdown(f"**{state.plain(finding.title)}**" + ("" if is_named else f" ({state.plain(finding.place)})"))
     if finding.advice:
         left.caption(state.plain(finding.advice))
     right.metric("gain", quantity(finding.gain_fraction, Unit.FRACTION) if finding.gain_fraction else "unknown")
@@ -66,10 +67,9 @@ def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> No
         right.page_link(timeline, label="Show me", query_params=state.link("timeline", query))
     if brief:
         return
-    with left.expander("Evidence"):
+    with left.expander("Evidence and settings" if finding.settings else "Evidence"):
         _evidence(finding, number)
-    if finding.settings:
-        with left.expander("Settings"):
+        if finding.settings:
             rows = [{"library": name, "setting": str(value)} for name, value in finding.settings.items()]
             st.dataframe(rows, hide_index=True, key=f"settings-{number}")
 

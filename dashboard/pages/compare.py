@@ -39,11 +39,12 @@ def draw() -> None:
     second = state.run_index()
     other_runs = [index for index in range(data.run_count()) if index != second]
     asked_run = data.index_of(st.query_params.get("before", ""))
+    usual = second - 1 if second else other_runs[0]
     first = st.selectbox(
         f"Compare {names[second]} with an earlier run", other_runs,
-        other_runs.index(asked_run) if asked_run in other_runs else 0, names.__getitem__,
+        other_runs.index(asked_run if asked_run in other_runs else usual), names.__getitem__,
     )  # fmt: skip
-    state.keep("before", data.key(first) if first != other_runs[0] else None)
+    state.keep("before", data.key(first) if first != usual else None)
     pair = wait(data.ask_comparison(first, second)).pairs[0]
     dark = state.is_dark()
     sentence = comparison_answer.verdict(pair, names[first], names[second])

@@ -23,6 +23,7 @@ from ..engine import (
     plan_answer,
     plan_map_answer,
     read_published_sweep,
+    refusal,
     rows_of_sweep,
     score_of_sweep,
     sweep_answer,
@@ -112,9 +113,12 @@ def _best_configuration(question: Question, trainer: str) -> Configuration | Non
 
 
 def _trainers(learnt: Calibration | None) -> tuple[str, ...]:
-    """Return whose commands are offered, the usual one first: ours for a run, else Megatron's."""
+    """Return the trainers, the usual one first: one that can start the recorded configuration, or Megatron."""
     trainers = tuple(TRAINERS)
-    usual = trainers[0] if learnt is not None else "megatron"
+    usual = "megatron"
+    if learnt is not None:
+        able = (name for name in trainers if not refusal(name, learnt.model, learnt.configuration))
+        usual = next(able, trainers[0])
     return (usual, *(name for name in trainers if name != usual))
 
 

@@ -75,8 +75,7 @@ def draw() -> None:
                 verdict(sentence_of_answer(name, frame))
             if len(frame) == MOST_ROWS:
                 st.caption(f"Limited to {MOST_ROWS:,} rows; `usp-prof query` writes all rows.")
-            _chart(frame, BARS if name in QUESTIONS else NO_CHART)
-            table(frame, "query")
+            _answer(frame, BARS if name in QUESTIONS else NO_CHART)
             offer(QUERY, view.run, text, lambda: (answered(text, frame),))
     folded("tables", "Tables and columns", _tables)
 
@@ -206,36 +205,54 @@ def _cell(value: object) -> int | float | str | None:
     return None if value is None or value is pd.NA or value is pd.NaT else str(value)
 
 
-def _chart(frame: pd.DataFrame, usual: str) -> None:
-    """Draw one column over another."""
+def _answer(frame: pd.DataFrame, usual: str) -> None:
+    """Show the rows, and a chart of them on request."""
     countable = [str(name) for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name])]
-    if not countable or not len(frame):
-        return
-    left, middle, right = st.columns([3, 2, 2])
     offered = (usual, *(kind for kind in KINDS if kind != usual))
-    kind = left.segmented_control("Chart", list(KINDS), default=state.word("chart", offered)) or usual
-    state.keep("chart", kind if kind != usual else None)
-    if kind == NO_CHART:
-        return
-    names = [str(name) for name in frame.columns]
-    across = middle.selectbox("over", names)
-    up = right.selectbox("of", countable, len(countable) - 1)
-    over, values = (frame[name].head(MOST_POINTS) for name in (across, up))
-    plain = pd.DataFrame({"over": over.astype(str) if over.dtype == "object" else over, "of": values})
-    if kind == BARS:  # in the order of the result; horizontal if labels are names
-        is_horizontal = not pd.api.types.is_numeric_dtype(plain["over"])
-        labels = {"x_label": up, "y_label": across} if is_horizontal else {"x_label": across, "y_label": up}
-        st.bar_chart(
-            plain[:MOST_BARS] if is_horizontal else plain,
-            x="over",
-            y="of",
-            sort=False,
-            horizontal=is_horizontal,
-            **labels,
+    kind = NO_CHART
+    if countable and len(frame):
+        kind = (
+            st.segmented_control(
+                "Chart", list(KINDS), default=state.word("chart", offered), label_visibility="collapsed"
+            )
+            or usual
         )
+        state.keep("chart", kind if kind != usual else None)
+    if kind == NO_CHART:
+        table(frame, "query")
+        return
+    listed, drawn = st.columns(2, gap="medium")
+    with listed:
+        table(frame, "query")
+    with drawn:
+        _chart(frame, countable, kind)
+
+
+def _chart(frame: pd.DataFrame, countable: list[str], kind: str) -> None:
+    """Draw one column over another; bars at one place are stacked by the first other column of names."""
+    names = [str(name) for name in frame.columns]
+    left, right = st.columns(2)
+    across = left.selectbox("Horizontal", names)
+    up = right.selectbox("Vertical", countable, len(countable) - 1)
+    shown = frame.head(MOST_POINTS)
+    plain = pd.DataFrame({"over": _as_axis(shown[across]), "of": shown[up]})
+    if kind == BARS:
+        is_named = not pd.api.types.is_numeric_dtype(plain["over"])
+        other = next((name for name in names if name not in {*countable, across}), None)
+        if plain["over"].duplicated().any() and other:
+            plain[other] = _as_axis(shown[other])
+        st.bar_chart(  # names are listed in the order of the answer, numbers are sorted
+            plain[:MOST_BARS] if is_named else plain, x="over", y="of", color=other if other in plain else None,
+            sort=not is_named, horizontal=is_named, x_label=up if is_named else across,
+            y_label=across if is_named else up,
+        )  # fmt: skip
         return
     draws = {"line": st.line_chart, "points": st.scatter_chart}
     draws[kind](plain, x="over", y="of", x_label=across, y_label=up)
+
+
+def _as_axis(values: pd.Series) -> pd.Series:
+    return values.astype(str) if values.dtype == "object" else values
 
 
 QUERY = Page("Query", "query", draw, Room.ASIDE)

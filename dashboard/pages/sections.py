@@ -127,7 +127,10 @@ def _calls(view: View, document: Document) -> None:
     count = len(store.ranks)
     groups = f"{count} groups" if count > 1 else "one group"
     st.markdown(f"**Calls of {groups} over time**, most exposed axis first, then longest waits")
-    st.caption("Gray: waiting for the last rank (delayed: that rank waited for others). Color: transfer.")
+    st.caption(
+        "Gray: waiting for the last rank, with its number; without one, that rank was itself delayed by others. "
+        "Color: transfer."
+    )
     timeline(
         f"{data.source(view.run)}&of=calls", key="calls", dark=state.is_dark(), kinds=[], fixed=True,
         height=min(CALLS_PX, AROUND_PX + GROUP_PX * count),
@@ -234,7 +237,7 @@ def draw_memory() -> None:
         _predicted(view, learnt)
     elif learnt is not None:
         folded("predicted", "Predicted memory of each pipeline rank, by part", lambda: _predicted(view, learnt))
-    else:
+    elif not MEMORY.lacks(document):
         st.caption(state.plain(f"Memory is not predicted: {reason}. Plan predicts it for a model that you choose."))
     figures = Figures(document.values)
     is_measured = figures.overall("taken_memory") is not None or figures.along("peak_memory", "rank")
@@ -254,7 +257,7 @@ def _no_memory(document: Document) -> str:
     figures = Figures(document.values)
     if document.run.model or any(figures.has(metric) for metric in ("peak_memory", "taken_memory")):
         return ""
-    return "Memory was not recorded (profile_memory=True), and the model is unknown, so nothing can be predicted."
+    return "The model is unknown, so memory cannot be predicted either. Plan predicts it for a model that you choose."
 
 
 MEMORY = Page("Memory", "memory", draw_memory, Room.DIAGNOSE, _no_memory)
@@ -269,7 +272,6 @@ def draw_kernels() -> None:
     tables = data.open_numbered(view.run).tables
     times = wait(data.ask_made(("ops", view.selection), lambda: pictures.time_of_ops(tables, view.selection), view.run))
     view, document = _opened(KERNELS, partial(verdicts.kernels, times=times))
-    _figures(document, "kernels")
     made = data.ask_made(("kernels", view.selection), lambda: pictures.of_kernels(document, times), view.run)
     charts = wait(made)
     for number, chart in enumerate(charts):

@@ -126,7 +126,7 @@ def as_table(findings: Sequence[Finding]) -> DataTable:
     rows = tuple(
         (
             finding.code, finding.title, finding.place or None, finding.gain_fraction or None,
-            finding.error_fraction or None, str(finding.basis) if finding.gain_fraction else None, finding.edit or None,
+            finding.error_fraction or None, finding.basis.word if finding.gain_fraction else None, finding.edit or None,
         )
         for finding in findings
     )  # fmt: skip

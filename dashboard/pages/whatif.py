@@ -30,13 +30,16 @@ AS_IT_IS = "as recorded"
 SWITCHES = tuple((each.example, each.doc) for each in EDITS if "=" not in each.example and "," not in each.example)
 """Edits without a value."""
 LISTS = {
-    "schedule": tuple(str(each) for each in Schedule),
-    "recompute": ("none", "selective", "full"),
-    "zero": ("0", "1", "2", "3"),
+    "schedule": ("Pipeline schedule", tuple(str(schedule) for schedule in Schedule)),
+    "recompute": ("Recomputation", ("none", "selective", "full")),
+    "zero": ("ZeRO stage", ("0", "1", "2", "3")),
 }
-"""Edits with one of a few values."""
-COUNTS = ("dp", "tp", "cp", "ep", "micro_batches")
-"""Edits with a number."""
+"""Edits with one of a few values: their labels and values."""
+COUNTS = {
+    "dp": "Data parallel (dp)", "tp": "Tensor parallel (tp)", "cp": "Context parallel (cp)",
+    "ep": "Expert parallel (ep)", "micro_batches": "Micro-batches",
+}  # fmt: skip
+"""Labels of the edits with a number."""
 MOST = 65536
 LARGEST = 10.0
 """Largest factor of a slider."""
@@ -48,21 +51,22 @@ def chosen(words: Sequence[str], axes: Sequence[str]) -> tuple[list[str], list[s
     """Show the inputs for `words`; return the edits that they now make, and the words that no input covers."""
     left = list(words)
     edits: list[str] = []
-    with st.expander("Choose changes"):
+    with st.expander("Choose changes", expanded=True):
         places = st.columns(3)
         for number, (example, doc) in enumerate(SWITCHES):
-            on = places[number % 3].toggle(example.replace("_", " "), _taken(left, example), help=doc)
+            words = whatif_answer.in_words(parse_edit(example))
+            on = places[number % 3].toggle(_capital(words), _taken(left, example), help=doc)
             edits += [example] if on else []
         places = st.columns(3)
-        for number, (name, offered) in enumerate(LISTS.items()):
-            edits += _listed(places[number], name, offered, left)
+        for place, name in zip(places, LISTS, strict=True):
+            edits += _listed(place, name, left)
         counters = st.columns(len(COUNTS))
         for place, name in zip(counters, COUNTS, strict=True):
             edits += _counted(place, name, left)
         sliders = st.columns(3)
         for number, axis in enumerate(axes):
-            edits += _scaled(sliders[number % 3], f"{axis} transfers faster by", "comm_faster", f",axis={axis}", left)
-        edits += _scaled(sliders[len(axes) % 3], "compute faster by", "compute_faster", "", left)
+            edits += _scaled(sliders[number % 3], f"Speedup of {axis} transfers", "comm_faster", f",axis={axis}", left)
+        edits += _scaled(sliders[len(axes) % 3], "Speedup of compute", "compute_faster", "", left)
     return edits, left
 
 
@@ -87,18 +91,17 @@ def _value(left: list[str], name: str, fits: Callable[[str], bool], tail: str = 
     return ""
 
 
-def _listed(
-    place: st.delta_generator.DeltaGenerator, name: str, offered: tuple[str, ...], left: list[str]
-) -> list[str]:
+def _listed(place: st.delta_generator.DeltaGenerator, name: str, left: list[str]) -> list[str]:
+    label, offered = LISTS[name]
     before = _value(left, name, offered.__contains__)
     names = (AS_IT_IS, *offered)
-    word = place.selectbox(name, names, names.index(before) if before else 0)
+    word = place.selectbox(label, names, names.index(before) if before else 0)
     return [] if word == AS_IT_IS else [f"{name}={word}"]
 
 
 def _counted(place: st.delta_generator.DeltaGenerator, name: str, left: list[str]) -> list[str]:
     before = _value(left, name, lambda word: bool(_COUNT.fullmatch(word)) and 1 <= int(word) <= MOST)
-    count = place.number_input(name.replace("_", " "), 1, MOST, int(before) if before else None, placeholder=AS_IT_IS)
+    count = place.number_input(COUNTS[name], 1, MOST, int(before) if before else None, placeholder=AS_IT_IS)
     return [] if count is None else [f"{name}={count}"]
 
 
@@ -106,6 +109,10 @@ def _scaled(place: st.delta_generator.DeltaGenerator, label: str, name: str, tai
     before = _value(left, name, lambda word: bool(_FACTOR.fullmatch(word)) and 1 <= float(word) <= LARGEST, tail)
     factor = place.slider(label, 1.0, LARGEST, float(before or 1), 0.25)
     return [] if factor == 1 else [f"{name}={factor:g}{tail}"]
+
+
+def _capital(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}"
 
 
 MOST_LETTERS = 400

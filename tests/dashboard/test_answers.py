@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 TRACES = Path(__file__).parents[2] / "traces"
 CHOICES = {
-    "whatif": ({"edits": "no_pauses comm_faster=2"}, "What if: no_pauses comm_faster=2"),
+    "whatif": ({"edits": "no_pauses comm_faster=2"}, "What if: no host pauses, transfers 2x faster"),
     "pipeline": ({"schedule": "gpipe", "m": "4"}, "Another schedule: schedule=gpipe,m=4"),
     "suggestions": ({"ticked": "0"}, "Selected suggestions together"),
     "plan": ({"trainer": "megatron"}, "pretrain_gpt.py"),

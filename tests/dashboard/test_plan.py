@@ -42,7 +42,7 @@ def test_a_plan_is_predicted_and_told_how_to_start() -> None:
     app = drawn("plan")
     assert [metric.label for metric in app.metric] == ["step", "tokens/s", "MFU (palm)", "bubble", "memory"]
     assert app.code[0].value.startswith("torchrun --nproc-per-node 4 trainer/run.py")
-    assert "the prediction of the recorded run is off by" in app.caption[0].value
+    assert "the mean rank step of the recorded run" in app.caption[0].value
 
 
 def test_the_plan_that_is_put_first_is_one_that_the_trainer_can_start(
@@ -177,18 +177,18 @@ def test_a_sweep_opens_with_its_best_and_its_worst_cell() -> None:
     said = plan_map.verdict(plans, "tp", "pp", "tokens/s", "usp-prof")
     cells = plan_map.cells_of(plans, "tp", "pp", "usp-prof")
     speeds = [cell.plan.tokens_per_second for cell in cells.values() if not cell.refusal]
-    assert f"{max(speeds):,.0f} (" in said
-    assert said.endswith(f"{min(speeds):,.0f}.")
+    assert f"start: {max(speeds):,.0f} with tp " in said
+    assert f". Worst cell: {min(speeds):,.0f} with tp " in said
     learnt = data.ask_calibration(0).result()
     of_run = plan_map.verdict(plans, "tp", "pp", "tokens/s", "usp-prof", learnt)
     ran = round(learnt.prediction.tokens_per_second)
-    assert of_run == f"{said[:-1]}. What ran, with tp 1 and pp 4, is predicted at {ran:,}."
+    assert of_run == f"{said[:-1]}. The recorded configuration (tp 1, pp 4) is predicted at {ran:,}."
     (drawn_map, *_) = plan_map.section(plans, "tp", "pp", "tokens/s", "usp-prof", learnt).blocks
-    assert sum(text.endswith(", it ran here") for text in drawn_map.data.texts) == 1  # type: ignore[union-attr]
+    assert sum(text.endswith(", recorded") for text in drawn_map.data.texts) == 1  # type: ignore[union-attr]
     shortest = plan_map.verdict(plans, "tp", "pp", "step", "usp-prof")
-    assert str(plans.best[0].configuration) in shortest  # less is better
+    assert plan.in_words(plans.best[0].configuration) in shortest  # less is better
     app = drawn("sweep", figure="step", trainer="megatron")
-    assert any("Best step that megatron can start" in said.proto.body for said in app.get("html"))
+    assert any("Best step of the plans that megatron can start" in said.proto.body for said in app.get("html"))
 
 
 def test_the_best_cell_of_a_sweep_is_one_that_the_trainer_can_start(
@@ -204,7 +204,9 @@ def test_the_best_cell_of_a_sweep_is_one_that_the_trainer_can_start(
             able = [each for each in alike if not refusal("usp-prof", plans.question.model, each.configuration)]
             assert cell.plan == (able or alike)[0]
             assert bool(cell.refusal) == (not able)
-        assert f"({plans.best[place].configuration})" in plan_map.verdict(plans, "tp", "zero", "step", "usp-prof")
+        assert f"({plan.in_words(plans.best[place].configuration)})" in plan_map.verdict(
+            plans, "tp", "zero", "step", "usp-prof"
+        )
 
 
 def test_a_sweep_of_what_no_trainer_can_start_says_so() -> None:
@@ -254,8 +256,8 @@ def test_the_playbooks_own_sweep_is_drawn_from_a_file(tmp_path: Path, monkeypatc
 
 def test_choices_make_words_and_words_set_choices() -> None:
     app = drawn("whatif", edits="no_pauses comm_faster=2,axis=pp schedule=gpipe bandwidth=2,axis=pp")
-    assert next(each for each in app.toggle if each.label == "no pauses").value
-    assert next(each for each in app.slider if each.label.startswith("pp")).value == 2
+    assert next(toggle for toggle in app.toggle if toggle.label == "No host pauses").value
+    assert next(slider for slider in app.slider if "pp" in slider.label).value == 2
     assert app.selectbox[0].value == "gpipe"
     assert app.text_input[0].value == "bandwidth=2,axis=pp"
 
@@ -263,7 +265,7 @@ def test_choices_make_words_and_words_set_choices() -> None:
 def test_a_switch_is_predicted() -> None:
     app = drawn("whatif")
     assert not app.metric
-    next(each for each in app.toggle if each.label == "no pauses").set_value(True).run()
+    next(toggle for toggle in app.toggle if toggle.label == "No host pauses").set_value(True).run()
     assert not app.exception, app.exception[0].value
     assert "no_pauses" in app.query_params["edits"]
     assert [metric.label for metric in app.metric] == ["mean rank step, measured", "predicted", "gain"]

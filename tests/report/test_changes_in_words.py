@@ -22,6 +22,9 @@ def test_every_change_has_words() -> None:
         ("comm_faster=2,axis=dp", "transfers 2x faster (axis dp)"),
         ("no_pauses", "no host pauses"),
         ("schedule=zbv", "zbv schedule"),
+        ("schedule=same,m=4", "the same schedule (4 micro-batches)"),
+        ("schedule=interleaved,v=2", "interleaved schedule (2 stages per rank)"),
+        ("bandwidth=2,axis=dp", "2x bandwidth (axis dp)"),
     ],
 )
 def test_a_change_is_described_with_its_places(edit: str, words: str) -> None:

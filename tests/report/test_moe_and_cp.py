@@ -112,7 +112,7 @@ def test_loads_told_by_sizes_are_bytes() -> None:
 def test_parts_of_the_sequence_stand_beside_their_mean_and_waits_beside_their_ring_step() -> None:
     shown = section(document(ringed), "cp")
     bars = chart_of(shown)
-    assert (bars.labels, bars.values, bars.is_time) == (("rank 0", "rank 1"), (1_000.0, 3_000.0), True)
+    assert (bars.labels, bars.values, bars.unit) == (("rank 0", "rank 1"), (1_000.0, 3_000.0), Unit.NS)
     assert bars.even == (2_000.0, 2_000.0)
     tables = tables_of(shown)
     assert [row[3] for row in tables["By rank, per step"].rows] == [0.5, 1.5]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from usp_prof.charts import inputs
+from usp_prof.model.metric import Unit
 from usp_prof.report.sections.timeline import Slices, levels
 
 _ROWS = np.array([0, 1, 0, 1], np.int64)
@@ -82,6 +83,7 @@ SAMPLES: tuple[inputs.ChartInput, ...] = (
     ),
     inputs.MemoryParts(("rank 0", "rank 1"), (("weights", (1e9, 1e9)), ("logits", (0.0, 0.0))), 8e9),
     inputs.RankBars("tokens of a step", ("rank 0", "rank 1"), (30.0, 10.0), (20.0, 20.0), "comm:ep"),
+    inputs.RankBars("share", ("mm", "add"), (0.3, 0.1), (), "compute", Unit.FRACTION, texts=("30.0%", "10.0%")),
     inputs.MemoryLines(
         (
             inputs.MemoryLine(

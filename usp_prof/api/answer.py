@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from usp_prof.charts.inputs import BreakdownRows, Part, RankBars
 from usp_prof.model.errors import UsageError
+from usp_prof.model.metric import Unit
 from usp_prof.model.printable import shortened
 from usp_prof.report.document import Chart, Stack
 from usp_prof.report.figures import axes_in_order
@@ -239,7 +240,7 @@ def _lateness(figures: Figures) -> RankBars | None:
     values = tuple(float(value) for value in cost.values())[:_MOST_BARS]
     mean = sum(cost.values()) / len(cost)
     labels = tuple(f"rank {rank}" for rank in cost)[:_MOST_BARS]
-    return RankBars("own delay in a step", labels, values, (mean,) * len(values), "comm", is_time=True)
+    return RankBars("own delay in a step", labels, values, (mean,) * len(values), "comm", Unit.NS)
 
 
 def _utilisation(figures: Figures) -> BreakdownRows | None:

@@ -256,7 +256,7 @@ class Predicted(Questions):
         before, after = (quantity(figure, Unit.NS) for figure in (self.before_ns, self.after_ns))
         text = (
             f"With {', '.join(map(str, self.prediction.edits))} the step of {before} would take {after}: "
-            f"a gain of {gain} \u00b1{error} ({self.prediction.basis})."
+            f"a gain of {gain} \u00b1{error} ({self.prediction.basis.word})."
         )
         return f"{text} The prediction is {self.replayed}." if self.replayed else text
 

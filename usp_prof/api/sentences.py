@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _LEAST_CONTRADICTION = 0.05
 """Lateness may exceed the gain of a repair by this share of the step, due to transfers and clock errors."""
+_MOST = 0.5
+"""A repair that saves less than half of the lateness leaves most of the step to another cause."""
 _LEAST = 0.005
 """Parts below 0.5% of the step are not mentioned."""
 _MOST_OPS = 3
@@ -110,27 +112,21 @@ def stragglers(figures: Figures) -> str:
     rank, time = largest(cost)
     if not step or time < _LEAST * step:
         return "No rank delays the others by more than 0.5% of the step."
+    late = f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step, summed over its collectives"
     gain = figures.along("repair_gain", "rank").get(rank)
     if gain is None:
-        return (
-            f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step, summed over its collectives; what its "
-            "repair saves is unknown."
-        )
-    if gain > time / step + _LEAST_CONTRADICTION:
-        return (
-            f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step, summed over its collectives. Repairing "
-            f"it saves {quantity(gain, Unit.FRACTION)} of the step (replayed): sends and receives wait for it too."
-        )
-    if time / step <= gain + _LEAST_CONTRADICTION:
+        return f"{late}; what its repair saves is unknown."
+    saves = f"{quantity(gain, Unit.FRACTION)} of the step"
+    if abs(gain - time / step) <= _LEAST_CONTRADICTION:
         return (
             f"Rank {rank} delays the others by {quantity(time, Unit.NS)} per step ({share(time, step)} of the mean "
-            f"rank step). Repairing it saves {quantity(gain, Unit.FRACTION)} of the step (replayed)."
+            f"rank step). Repairing it saves {saves} (replayed)."
         )
-    saves = f"only {quantity(gain, Unit.FRACTION)} of the step" if gain >= _LEAST else "nothing"
-    return (
-        f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step, summed over its collectives, but repairing "
-        f"it saves {saves} (replayed): something else limits the step."
-    )
+    if gain >= _MOST * time / step:
+        more = ": sends and receives wait for it too" if gain > time / step else ""
+        return f"{late}. Repairing it saves {saves} (replayed){more}."
+    saves = f"only {saves}" if gain >= _LEAST else "nothing"
+    return f"{late}, but repairing it saves {saves} (replayed): something else limits the step."
 
 
 def longest_ops(ops: Sequence[OpStat]) -> str:

@@ -10,6 +10,7 @@ from bokeh.models import ColumnDataSource, FactorRange, LabelSet, NumeralTickFor
 
 from usp_prof.charts.frame import base, hover, legend, picked_by_click, size_axis, size_unit, time_ticks
 from usp_prof.charts.theme import PATTERNS
+from usp_prof.model.metric import Unit
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
@@ -91,8 +92,8 @@ def memory_parts(data: MemoryParts, theme: Theme) -> Figure:
 
 
 _HIDDEN_ALPHA = 0.35
-_ROOM_FOR_SHARE, _ROOM_FOR_TIME = 1.3, 1.12
-"""Space to the right of the longest bar, for the text next to it."""
+_ROOM, _ROOM_FOR_TIME, _ROOM_FOR_SHARE = 1.05, 1.12, 1.3
+"""Length of an axis per length of its longest bar: without text next to it, with a time, with a share."""
 
 
 def axis_communication(data: AxisCommunication, theme: Theme) -> Figure:
@@ -159,7 +160,8 @@ def rank_bars(data: RankBars, theme: Theme) -> Figure:
         {
             "label": list(data.labels),
             "value": values,
-            "shown": values / 1e6 if data.is_time else values,
+            "shown": values / 1e6 if data.unit is Unit.NS else values,
+            "text": list(data.texts or ("",) * len(values)),
             "even": even,
             "ratio": np.divide(values, even, out=np.ones(len(values)), where=even > 0),
             "color": [theme.slow if label in data.apart else theme.color(data.role) for label in data.labels],
@@ -174,14 +176,18 @@ def rank_bars(data: RankBars, theme: Theme) -> Figure:
     marks = ((theme.background, 5), (theme.ink, 2)) if data.even else ()
     for color, width in marks:  # with a border, to be visible on bars of any color
         plot.segment("even", "below", "even", "above", source=source, line_color=color, line_width=width)
-    plot.x_range = Range1d(0, 1.05 * max(float(values.max(initial=0.0)), float(even.max(initial=0.0))) or 1.0)
-    plot.xaxis.formatter = time_ticks() if data.is_time else NumeralTickFormatter(format="0,0")
+    if data.texts:
+        _write_at_bars(plot, source, "value", "label", theme, theme.ink, x_offset=5)
+    room = _ROOM_FOR_SHARE if data.texts else _ROOM
+    plot.x_range = Range1d(0, room * max(float(values.max(initial=0.0)), float(even.max(initial=0.0))) or 1.0)
+    ticks = NumeralTickFormatter(format="0%" if data.unit is Unit.FRACTION else "0,0")
+    plot.xaxis.formatter = time_ticks() if data.unit is Unit.NS else ticks
     plot.xaxis.axis_label = f"{data.quantity}; line: mean of all ranks" if data.even else data.quantity
     plot.ygrid.grid_line_color = None
     if len(values) > _NAMED:
         plot.yaxis.major_label_text_font_size = "0px"
         plot.yaxis.major_tick_line_color = None
-    number = "@shown{0,0.000} ms" if data.is_time else "@shown{0,0.[0]}"
+    number = {Unit.FRACTION: "@shown{0.0%}", Unit.NS: "@shown{0,0.000} ms"}.get(data.unit, "@shown{0,0.[0]}")
     over = [("over the mean", "@ratio{0.00} x")] if data.even else []
     hover(plot, [("", "@label"), (data.quantity, number), *over], [bars])
     return plot

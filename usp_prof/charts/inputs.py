@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from usp_prof.model.metric import Unit
+
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Floats, Ints
 
@@ -167,9 +169,10 @@ class RankGrid:
 
 @dataclass(frozen=True, slots=True)
 class RankBars:
-    """One amount per rank, expert, ..., and the equal share of its group; times in nanoseconds.
+    """One amount per rank, expert, ..., and the equal share of its group, in `unit`.
 
-    `even` is empty if an equal share has no meaning, as for ops. `apart` lists the labels of outliers.
+    `even` is empty if an equal share has no meaning, as for ops. `apart` lists the labels of outliers. `texts` are
+    written next to the bars.
     """
 
     quantity: str
@@ -177,8 +180,9 @@ class RankBars:
     values: tuple[float, ...]
     even: tuple[float, ...]
     role: str
-    is_time: bool = False
+    unit: Unit = Unit.COUNT
     apart: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

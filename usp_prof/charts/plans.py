@@ -49,7 +49,7 @@ def _marks(plot: Figure, data: PlanPoints, theme: Theme, unit: float) -> list[Gl
     looks = (
         (~data.front & ~ran, theme.color("measured"), 6, "circle", "fits"),
         (data.front & ~ran, theme.color("reference"), 10, "circle", "best at its memory"),
-        (ran, theme.ink, 14, "diamond", "what ran, predicted"),
+        (ran, theme.ink, 14, "diamond", "recorded configuration, predicted"),
     )  # fmt: skip
     marks = []
     for chosen, ink, size, marker, label in looks:

@@ -18,8 +18,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.charts import inputs
-from usp_prof.charts.svg_marks import CHARACTER, WIDTH, framed, legend_row, line, number_text, text_at, ticks, time_text
+from usp_prof.charts.svg_marks import (
+    CHARACTER,
+    WIDTH,
+    fraction_text,
+    framed,
+    legend_row,
+    line,
+    number_text,
+    text_at,
+    ticks,
+    time_text,
+)
 from usp_prof.charts.theme import DARK, LIGHT, ink_on
+from usp_prof.model.metric import Unit
 from usp_prof.model.printable import shortened
 
 if TYPE_CHECKING:
@@ -133,7 +145,7 @@ def _axes(data: inputs.AxisCommunication, theme: Theme = LIGHT) -> str:
 
 @as_svg.register(inputs.RankBars)
 def _rank_bars(data: inputs.RankBars, theme: Theme = LIGHT) -> str:
-    write = time_text if data.is_time else number_text
+    write = {Unit.FRACTION: fraction_text, Unit.NS: time_text}.get(data.unit, number_text)
     means = [f", mean {write(even)}" for even in data.even] or [""] * len(data.values)
     boxes = tuple(
         _Box(row, 0, value, data.role, f"{label}: {write(value)}{mean}")

@@ -67,6 +67,11 @@ def time_text(ns: float) -> str:
     return f"{ns:.3g} ns" if ns else "0"
 
 
+def fraction_text(value: float) -> str:
+    """Format a fraction in percent."""
+    return f"{value:.1%}"
+
+
 def number_text(value: float) -> str:
     """Format a number with a prefix, with three digits."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):

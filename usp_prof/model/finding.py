@@ -23,6 +23,11 @@ class Basis(StrEnum):
     MODELLED = "modelled"
     BOUND = "bound"
 
+    @property
+    def word(self) -> str:
+        """The word that people read."""
+        return {"modelled": "modeled", "bound": "upper limit"}.get(self, str(self))
+
 
 class Level(StrEnum):
     """Importance of a finding."""

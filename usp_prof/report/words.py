@@ -59,7 +59,7 @@ def finding_lines(finding: Finding, *, proof: bool = False) -> list[str]:
         together = ""
         if finding.cumulative_gain_fraction > finding.gain_fraction:
             together = f"; {quantity(finding.cumulative_gain_fraction, Unit.FRACTION)} with the findings above"
-        lines.append(f"saves {saving(finding)} of the step ({finding.basis}{together})")
+        lines.append(f"saves {saving(finding)} of the step ({finding.basis.word}{together})")
     if finding.advice:
         lines.append(finding.advice)
     if proof and finding.rows:

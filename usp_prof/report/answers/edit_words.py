@@ -27,8 +27,8 @@ _WORDS = {
     "op_faster": "op {value}x faster",
     "no_interference": "compute not slowed by communication",
     "sync_overlapped": "gradient reduction during backward",
-    "bandwidth": "bandwidth {value}x",
-    "latency": "latency 1/{value}",
+    "bandwidth": "{value}x bandwidth",
+    "latency": "latency divided by {value}",
     "algorithm": "{value} collectives",
     "recompute": "{value} recomputation",
     "zero": "ZeRO-{value}",
@@ -47,15 +47,19 @@ _WORDS = {
     "move_layers": "layers moved: {value}",
 }
 """Changes in words, by the name of the edit."""
+_PLACES = {"m": "{value} micro-batches", "v": "{value} stages per rank"}
+"""Places that are not named by their key."""
 
 
 def in_words(edit: Edit) -> str:
     """Return a change in words, with its places: "transfers 2x faster (axis dp)"."""
     template = _WORDS.get(edit.name, "{name} {value}")
+    if edit.name == "schedule" and edit.value == "same":
+        template = "the same schedule"
     if edit.value == "all":
         template = template.replace("rank {value} performs like its", "all slower ranks perform like their")
     if "+" in edit.value:
         template = template.replace("rank {value} performs like its", "ranks {value} perform like their")
     text = template.format(name=edit.name.replace("_", " "), value=edit.value.replace("+", " and ")).strip()
-    places = ", ".join(f"{key} {value}" for key, value in edit.places)
+    places = ", ".join(_PLACES.get(key, f"{key} {{value}}").format(value=value) for key, value in edit.places)
     return f"{text} ({places})" if places else text

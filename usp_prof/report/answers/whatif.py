@@ -57,7 +57,7 @@ def whatif_section(alone: Sequence[Prediction], together: Prediction) -> Section
     notes = without_recording(together), f"replay without changes: within {100 * together.replay_error:.2f}%"
     return Section(
         "whatif",
-        "What if: " + " ".join(str(edit) for edit in together.edits),
+        "What if: " + ", ".join(in_words(edit) for edit in together.edits),
         (
             key_figures(
                 together, "; ".join(note for note in notes if note), "gain together" if len(alone) > 1 else "gain"
@@ -101,7 +101,7 @@ def sure(prediction: Prediction) -> str:
     """Return error and basis of a prediction, and whether its gain may be nothing."""
     is_open = 0 < prediction.gain_fraction <= prediction.error_fraction
     doubt = "; the gain is not certain" if is_open else ""
-    return f"±{quantity(prediction.error_fraction, Unit.FRACTION)} of the step, {prediction.basis}{doubt}"
+    return f"±{quantity(prediction.error_fraction, Unit.FRACTION)} of the step, {prediction.basis.word}{doubt}"
 
 
 def _bars(together: Prediction) -> Waterfall:
@@ -122,11 +122,11 @@ def _table(alone: Sequence[Prediction]) -> DataTable:
         ),
         tuple(
             (
-                str(prediction.edits[0]),
+                in_words(prediction.edits[0]),
                 prediction.after_ns,
                 prediction.gain_fraction,
                 prediction.error_fraction,
-                str(prediction.basis),
+                prediction.basis.word,
             )
             for prediction in alone
         ),

@@ -164,7 +164,7 @@ def _bars(result: CpResult) -> Chart:
     values = tuple(row.compute_ns for row in result.ranks)
     means = _means(result)
     bars = RankBars(
-        "compute per step", labels, values, tuple(means[row.group] for row in result.ranks), "compute", is_time=True
+        "compute per step", labels, values, tuple(means[row.group] for row in result.ranks), "compute", Unit.NS
     )
     return Chart("Compute by rank and group", bars)
 

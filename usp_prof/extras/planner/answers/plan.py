@@ -146,7 +146,10 @@ def basis(learnt: Calibration | None, plans: Plans) -> Text:
         f"large matrix products are assumed to reach {100 * machine.efficiency:.3g}% of the peak ({machine.basis})"
     )
     if learnt is not None and machine == learnt.cluster:
-        basis_text += f"; the prediction of the recorded run is off by {100 * learnt.error_fraction:+z.1f}%"
+        basis_text += (
+            f"; the mean rank step of the recorded run ({quantity(learnt.measured_step_ns, Unit.NS)}) is predicted "
+            f"with an error of {100 * learnt.error_fraction:+z.1f}%"
+        )
     left_out = "".join(f" Not modeled: {omission}." for omission in not_modelled(plans.question.model))
     return Text(
         f"Predicted, never run: {basis_text}. {plans.tried:,} legal configurations, {plans.fitting:,} fit.{left_out}",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from usp_prof.charts.inputs import PlanGrid
-from usp_prof.extras.planner.answers.plan import is_recorded_question, nothing_fits
+from usp_prof.extras.planner.answers.plan import in_words, is_recorded_question, nothing_fits
 from usp_prof.extras.planner.launch import refusal as refusal_by
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
@@ -72,7 +72,9 @@ def verdict(
     if learnt is not None and is_recorded_question(learnt, plans.question):
         ran = learnt.prediction
         row, column = _place(ran, down, across)
-        text += f". What ran, with {down} {row} and {across} {column}, is predicted at {_written(ran, figure)}"
+        text += (
+            f". The recorded configuration ({down} {row}, {across} {column}) is predicted at {_written(ran, figure)}"
+        )
     return f"{text}."
 
 
@@ -81,12 +83,12 @@ def _best_and_worst(cells: Mapping[Place, Plan], down: str, across: str, figure:
     ordered = sorted(cells.items(), key=lambda cell: read(cell[1]), reverse=figure not in LESS_IS_BETTER)
     (row, column), best = ordered[0]
     text = (
-        f"Best {figure} that {trainer} can start, with {down} {row} and {across} {column}: "
-        f"{_written(best, figure)} ({best.configuration})"
+        f"Best {figure} of the plans that {trainer} can start: {_written(best, figure)} with {down} {row} and {across} "
+        f"{column} ({in_words(best.configuration)})"
     )
     if len(ordered) > 1:
         (row, column), worst = ordered[-1]
-        text += f"; worst with {down} {row} and {across} {column}: {_written(worst, figure)}"
+        text += f". Worst cell: {_written(worst, figure)} with {down} {row} and {across} {column}"
     return text
 
 
@@ -131,15 +133,15 @@ def section(
         ),
     )  # fmt: skip
     note = Text(
-        f"Each cell is the fastest plan with these two degrees that {trainer} can start. An empty one has none that "
-        f"fits; of one that says '{REFUSED}', point at it for the reason.",
+        f"Each cell shows the {figure} of the fastest plan with these two degrees that {trainer} can start. An "
+        f"empty cell has no plan that fits. Hover over '{REFUSED}' for the reason.",
         quiet=True,
     )
     return Section("sweep", f"Sweep: {figure} over {down} and {across}", (Chart("", chart), note, cell_table))
 
 
 def _text(cell: Cell | None, figure: str, *, is_recorded: bool) -> str:
-    mark = ", it ran here" if is_recorded else ""
+    mark = ", recorded" if is_recorded else ""
     if cell is None:
         return mark
     return f"{REFUSED if cell.refusal else _written(cell.plan, figure)}{mark}"
