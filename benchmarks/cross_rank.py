@@ -130,7 +130,7 @@ class Spending:
     def __init__(self) -> None:
         self._cpu, self._clock = time.process_time(), time.monotonic()
 
-    def said(self) -> str:
+    def cells(self) -> str:
         """Format the values as table cells, with the CPU time of this process only, without its workers."""
         cpu, clock = time.process_time(), time.monotonic()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -145,7 +145,7 @@ def measure(folder: Path, world: int, *, analyses: bool, alone: bool) -> str:
     tables.workers = None if alone else Workers()
     spending = Spending()
     matched_calls, clocks = calls.match_calls(tables), clock.fit_clocks(tables)
-    spent = spending.said()
+    spent = spending.cells()
     error = clocks.offset_ns + np.array([offset_of(rank) for rank in range(world)])
     error -= int(np.median(error))
     columns = matched_calls.columns()
@@ -163,7 +163,7 @@ def measure(folder: Path, world: int, *, analyses: bool, alone: bool) -> str:
     if analyses:
         for analysis in (collective_analysis, stragglers, critical_path):
             analysis.compute(tables).values()
-            print(f"{analysis.__name__.rpartition('.')[2]}: {spending.said()}", file=sys.stderr)
+            print(f"{analysis.__name__.rpartition('.')[2]}: {spending.cells()}", file=sys.stderr)
     return f"| {world} | {len(matched_calls.parts)} | {spent} | {verdict} |"
 
 
@@ -179,7 +179,7 @@ def main() -> int:
     if args.measure:
         print(measure(Path(args.measure[0]), int(args.measure[1]), analyses=args.analyses, alone=args.alone))
         return 0
-    print(f"{args.events} events a rank, load {os.getloadavg()[0]:.0f}")
+    print(f"{args.events} events per rank, load {os.getloadavg()[0]:.0f}")
     print("| ranks | parts | CPU of the head | by the clock | its peak | right |")
     print("|---|---|---|---|---|---|")
     wrong = 0

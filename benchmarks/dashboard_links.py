@@ -60,7 +60,7 @@ def views(browser: Browser, runs: Sequence[Path], links: Sequence[str]) -> tuple
         for link in links:
             page = new_page(browser)
             page.on("pageerror", lambda error: errors.append(str(error)))
-            page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+            page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
             page.goto(f"{address}/{link}")
             page.wait_for_function(SETTLED, timeout=300_000)
             page.wait_for_timeout(1500)  # the timeline has its data

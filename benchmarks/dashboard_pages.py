@@ -241,4 +241,4 @@ def memory() -> Memory:
                 renderers.append(Memory(own, sizes["VmRSS:"]))
         except (OSError, ValueError, KeyError):
             continue
-    return max(renderers, key=lambda each: each.own_mb)
+    return max(renderers, key=lambda process: process.own_mb)

@@ -74,7 +74,10 @@ def simulated(  # noqa: PLR0913 - what a run can differ in
     ]
     all_series += [_series(m, v, Unit.FRACTION, Better.LOWER, **{d: w}) for (m, d, w), v in shares.items()]
     return Measured(
-        "simulated", "0", facts=SHARED if shared else FACTS, series=tuple(sorted(all_series, key=lambda each: each.key))
+        "simulated",
+        "0",
+        facts=SHARED if shared else FACTS,
+        series=tuple(sorted(all_series, key=lambda one_series: one_series.key)),
     )
 
 

@@ -110,14 +110,14 @@ class Bar:
     is_met: bool
 
 
-def at_most(what: str, measured: float, bar: float, unit: str = "") -> Bar:
+def at_most(label: str, measured: float, bar: float, unit: str = "") -> Bar:
     """Compare a value with its upper bound."""
-    return Bar(f"{what}: {measured:.2f}{unit} (at most {bar:g}{unit})", measured <= bar)
+    return Bar(f"{label}: {measured:.2f}{unit} (at most {bar:g}{unit})", measured <= bar)
 
 
-def at_least(what: str, measured: float, bar: float, unit: str = "") -> Bar:
+def at_least(label: str, measured: float, bar: float, unit: str = "") -> Bar:
     """Compare a value with its lower bound."""
-    return Bar(f"{what}: {measured:.2f}{unit} (at least {bar:g}{unit})", measured >= bar)
+    return Bar(f"{label}: {measured:.2f}{unit} (at least {bar:g}{unit})", measured >= bar)
 
 
 def status(bars: Sequence[Bar]) -> int:

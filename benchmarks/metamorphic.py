@@ -122,7 +122,7 @@ def changes_of(traces: Traces) -> Iterator[tuple[str, Traces, dict[int, str] | N
         yield "host activity cut at the end", _of_rank(traces, rank, _without_tail), None, same
         yield "kernels split", _of_rank(traces, rank, _split), None, same
         yield "sleeping thread", _of_rank(traces, rank, _with_sleeper), None, same
-        yield "timestamps in whole microseconds", _of_rank(traces, rank, _whole), None, same
+        yield "timestamps in whole microseconds", _of_rank(traces, rank, _in_microseconds), None, same
         yield f"timestamps {JITTER_US} us off", _of_rank(traces, rank, _jittered), None, same
     steps = sorted(
         {int(match[1]) for event in traces[ranks[0]]["traceEvents"] if (match := STEP.match(str(event.get("name"))))}
@@ -182,7 +182,7 @@ def _split(events: list[Event]) -> list[Event]:
     return changed
 
 
-def _whole(events: list[Event]) -> list[Event]:
+def _in_microseconds(events: list[Event]) -> list[Event]:
     """Round times down to microseconds, as older profilers do."""
     return [
         {**event, "ts": math.floor(event["ts"]), "dur": math.floor(event["dur"])} if "dur" in event else event

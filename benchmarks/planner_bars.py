@@ -20,7 +20,7 @@ FOLDS = 5
 class Line:
     """One bar: a value, and its minimum or maximum; `beside` is the baselines' value."""
 
-    what: str
+    label: str
     rows: int
     value: float
     least: float = -np.inf
@@ -43,11 +43,11 @@ class Line:
         sign = ("≥ " if np.isfinite(self.least) else "≤ ") if len(ends) == 1 else ""
         verdict = ("met" if self.is_met else "missed") if self.has_bar else ""
         return (
-            f"| {self.what} | {self.rows} | {self.value:.1%} | {self.beside} | {sign}{' to '.join(ends)} | {verdict} |"
+            f"| {self.label} | {self.rows} | {self.value:.1%} | {self.beside} | {sign}{' to '.join(ends)} | {verdict} |"
         )
 
 
-HEAD = "| what | rows | figure | baselines | bar | |\n|---|---|---|---|---|---|\n"
+HEAD = "| measure | rows | figure | baselines | bar | |\n|---|---|---|---|---|---|\n"
 
 
 def median_error(predicted: Numbers, measured: Numbers) -> float:

@@ -66,15 +66,15 @@ def _left_out(rows: Measured) -> Iterator[tuple[str, Mask]]:
     yield "up to 8 nodes for 16", (frame.nodes == 16).to_numpy()
 
 
-def _speed(rows: Measured, what: str, held: Mask, normal: Mask, predicted: Numbers, plain: Numbers) -> Iterator[Line]:
+def _speed(rows: Measured, split: str, held: Mask, normal: Mask, predicted: Numbers, plain: Numbers) -> Iterator[Line]:
     alone = (rows.rows.pp == 1).to_numpy()
-    bar = MOST_ERROR.get(what, MOST_ERROR_LEFT_OUT)
+    bar = MOST_ERROR.get(split, MOST_ERROR_LEFT_OUT)
     for which, judged, most in (
         ("single stage", held & alone, bar), ("normal", held & normal, bar), ("all", held, np.inf),
     ):  # fmt: skip
         measured = rows.seconds[judged]
         error, beside = median_error(predicted[judged], measured), roofline_reaches(plain[judged], measured)
-        yield Line(f"speed, {what}, {which}", int(judged.sum()), error, most=most, beside=beside)
+        yield Line(f"speed, {split}, {which}", int(judged.sum()), error, most=most, beside=beside)
 
 
 def _choices(rows: Measured, split: str, held: Mask, normal: Mask, expected: Numbers, plain: Numbers) -> Iterator[Line]:

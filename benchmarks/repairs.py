@@ -58,15 +58,15 @@ def case(name: str, rng: np.random.Generator) -> Case:
     pair = kind.draw(rng)
     with TemporaryDirectory() as folder:
         faulty, repaired = (
-            made(each, Path(folder) / half) for half, each in (("a", pair.faulty), ("b", pair.repaired))
+            made(declaration, Path(folder) / half) for half, declaration in (("a", pair.faulty), ("b", pair.repaired))
         )
         steps = [unedited(run.tables).mean_measured_ns for run in (faulty, repaired)]
-        findings = [each for each in find(faulty.tables) if each.code != kind.in_both]
-        expected = next((each for each in findings if each.code == kind.code), None)
+        findings = [finding for finding in find(faulty.tables) if finding.code != kind.in_both]
+        expected = next((finding for finding in findings if finding.code == kind.code), None)
         repair = predict(faulty.tables, [parse_edit(pair.edit)]) if expected and pair.edit else expected
     mesh = ",".join(f"{axis}={size}" for axis, size in pair.faulty["mesh"].items())
     opportunity = expected is not None and expected.level is Level.NOTE
-    ranked = [each for each in findings if (each.level is Level.NOTE) == opportunity]
+    ranked = [finding for finding in findings if (finding.level is Level.NOTE) == opportunity]
     nothing_wrong = not opportunity or ranked == findings
     return Case(
         name,

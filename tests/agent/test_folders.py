@@ -44,7 +44,7 @@ def test_what_lies_elsewhere_is_refused_with_a_hint(given: Path, text: str) -> N
 def test_what_is_not_there_elsewhere_is_refused_alike(given: Path) -> None:
     folders = Folders([str(given)])
     messages = []
-    for name in ("secret", "nobody"):
+    for name in ("secret", "missing"):
         with pytest.raises(InputError) as refused:
             folders.place(f"../{name}")
         messages.append(refused.value.message.replace(name, ""))
@@ -81,8 +81,8 @@ def test_a_link_to_another_given_folder_is_within(given: Path) -> None:
 def test_folders_with_traces_are_listed_without_following_links(given: Path) -> None:
     (given / "link").symlink_to(given.parent / "secret")
     (given / "run" / "run.json").write_text("{}")  # the manifest is no trace
-    listed = Folders([str(given)]).trace_folders(10)
-    assert [(each.path, each.files, each.bytes) for each in listed] == [(given / "run", 1, 2)]
+    folders = Folders([str(given)]).trace_folders(10)
+    assert [(folder.path, folder.files, folder.bytes) for folder in folders] == [(given / "run", 1, 2)]
 
 
 @pytest.mark.parametrize("text", ["nothing", "given/run/rank0.json", "s3://bucket"])

@@ -77,7 +77,7 @@ def test_names_from_traces_steer_neither_a_terminal_nor_a_log(tmp_path: Path) ->
     write(traces, tmp_path / "runs" / "run \x1b[31m")
     server = build(Answers(Folders([str(tmp_path / "runs")]), str(tmp_path / "cache")))
     path = "run \x1b[31m"
-    asked = [
+    questions = [
         ("open", {}), ("open", {"path": path}), ("summary", {"path": path}), ("findings", {"path": path}),
         *(("summary", {"path": path, "question": question}) for question in QUESTIONS),
         ("sql", {"path": path, "query": "SELECT name FROM ops"}),
@@ -86,7 +86,7 @@ def test_names_from_traces_steer_neither_a_terminal_nor_a_log(tmp_path: Path) ->
         ("open", {"path": EVIL}),
     ]  # fmt: skip
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(Client(server)) as client:
-        for tool, arguments in asked:
+        for tool, arguments in questions:
             result = portal.call(partial(client.call_tool, tool, arguments))
             text = result.content[0].text
             strings = [text] if result.is_error else list(strings_of(json.loads(text)))

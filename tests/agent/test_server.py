@@ -1,4 +1,4 @@
-"""`usp-prof mcp` over stdio with the package's own client: it diagnoses a recorded run and refuses everything else."""
+"""`usp-prof mcp` over stdio with the package's own client: it diagnoses a recorded run and refuses other requests."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def call(client: tuple[Any, Client]) -> Ask:
 def ask(call: Ask) -> Callable[..., dict[str, Any]]:
     """Call a tool that answers."""
 
-    def asked(tool: str, **arguments: object) -> dict[str, Any]:
+    def call_tool(tool: str, **arguments: object) -> dict[str, Any]:
         result = call(tool, **arguments)
         assert not result.is_error, result.content
         assert result.structured_content == json.loads(result.content[0].text)
         return json.loads(result.content[0].text)
 
-    return asked
+    return call_tool
 
 
 def rows_of(table: dict[str, Any]) -> list[dict[str, Any]]:
@@ -66,8 +66,8 @@ def test_all_tools_are_offered_documented_and_only_read(client: tuple[Any, Clien
 
 
 def test_runs_are_listed_and_opened_by_their_listed_path(ask: Callable[..., dict[str, Any]]) -> None:
-    listed = {row["path"]: row["files"] for row in rows_of(ask("open")["tables"][0])}
-    assert listed[SLOW] == 4
+    files_by_path = {row["path"]: row["files"] for row in rows_of(ask("open")["tables"][0])}
+    assert files_by_path[SLOW] == 4
     assert "4 ranks, dp=4" in ask("open", path=SLOW)["says"]
 
 
@@ -86,9 +86,9 @@ def test_a_question_is_answered_with_what_its_metrics_mean(ask: Callable[..., di
 def test_a_diagnosis_goes_from_a_finding_through_its_proof_to_what_mending_it_gains(
     ask: Callable[..., dict[str, Any]],
 ) -> None:
-    first, *others = rows_of(ask("findings", path=SLOW)["tables"][0])
+    first, *other_findings = rows_of(ask("findings", path=SLOW)["tables"][0])
     assert (first["code"], first["where"], first["is_noise"]) == ("slow-rank", "rank 2", False)
-    assert [each["part_of"] for each in others] == [1]  # it is late because it is slow: one cause
+    assert [finding["part_of"] for finding in other_findings] == [1]  # it is late because it is slow: one cause
 
     proof = ask("evidence", path=SLOW, finding=first["number"], rows=2)["tables"][1]
     assert [row["rank"] for row in rows_of(proof)] == [2, 2]
@@ -128,8 +128,8 @@ def test_edits_are_listed_to_who_names_none(ask: Callable[..., dict[str, Any]]) 
 
 
 def test_a_plan_keeps_what_is_pinned_and_says_that_it_was_not_measured(ask: Callable[..., dict[str, Any]]) -> None:
-    asked = {"model": "Llama-3-8B", "device": "H100", "devices": 8, "batch": 64, "sequence": 4096}
-    table = ask("plan", **asked, pinned={"tp": 8}, rows=2)["tables"][0]
+    question = {"model": "Llama-3-8B", "device": "H100", "devices": 8, "batch": 64, "sequence": 4096}
+    table = ask("plan", **question, pinned={"tp": 8}, rows=2)["tables"][0]
     assert {row["tp"] for row in rows_of(table)} == {8}
     assert "nothing was measured" in table["source"]
 

@@ -119,15 +119,15 @@ def test_all_answer_with_finite_values_of_declared_dimensions(drawn: list[dict[s
 @settings(max_examples=25)
 @given(st.lists(ranks(), min_size=1, max_size=RANKS))
 def test_no_answer_depends_on_the_blocks_of_parts(drawn: list[dict[str, list[made.Row]]]) -> None:
-    def said() -> list[str]:
+    def figures_as_text() -> list[str]:
         tables = made.run(dict(enumerate(drawn)))
         results = [analysis.compute(tables) for analysis in ANALYSES]
         return [str(row) for result in results for row in (*result.values(), *result.notes)]
 
-    expected = said()
+    expected = figures_as_text()
     for most_held in (calls.MOST_HELD, 0):
         with patch.object(blocks, "MOST_PARTS", 1), patch.object(calls, "MOST_HELD", most_held):
-            assert said() == expected
+            assert figures_as_text() == expected
 
 
 # Values that no correct recorder writes: zero, negative, and larger than any machine allows.

@@ -25,12 +25,12 @@ activity = st.tuples(
 cuts = st.lists(st.integers(0, SPAN), min_size=2, max_size=4, unique=True).map(sorted)
 
 
-def device(listed: list[tuple[str, int, int]]) -> list[made.Row]:
+def device(ranges: list[tuple[str, int, int]]) -> list[made.Row]:
     return [
         work(label, BASE + a, BASE + max(a, b))
         if label in {"compute", "memcpy", "memset"}
         else work("communication", BASE + a, BASE + max(a, b), label)
-        for label, a, b in listed
+        for label, a, b in ranges
     ]
 
 
@@ -38,10 +38,10 @@ def steps(borders: list[int]) -> list[made.Row]:
     return [step(number, BASE + a, BASE + b) for number, (a, b) in enumerate(pairwise(borders))]
 
 
-def owner(listed: list[tuple[str, int, int]], moment: int) -> str:
+def owner(ranges: list[tuple[str, int, int]], moment: int) -> str:
     """Return the owner of a nanosecond, by the definitions."""
     order = ("dp", "tp", "unknown")  # if two end together, the first one wins
-    running = [(label, b) for label, a, b in listed if a <= moment < b]
+    running = [(label, b) for label, a, b in ranges if a <= moment < b]
     talking = [(-b, order.index(label), label) for label, b in running if label in order]
     if any(label == "compute" for label, _ in running):
         return "compute"
@@ -51,13 +51,13 @@ def owner(listed: list[tuple[str, int, int]], moment: int) -> str:
 
 
 @given(st.lists(activity, max_size=12), cuts)
-def test_every_nanosecond_has_one_owner_and_they_add_up(listed: list[tuple[str, int, int]], borders: list[int]) -> None:
-    result = breakdown.compute(made.run({0: {"activities": device(listed), "steps": steps(borders)}}))
+def test_every_nanosecond_has_one_owner_and_they_add_up(ranges: list[tuple[str, int, int]], borders: list[int]) -> None:
+    result = breakdown.compute(made.run({0: {"activities": device(ranges), "steps": steps(borders)}}))
     p = result.parts
     parts_ns = p.compute + p.exposed.sum(axis=1) + p.memcpy + p.idle.sum(axis=1)
     assert parts_ns.tolist() == [b - a for a, b in pairwise(borders)]
     for row, (a, b) in enumerate(pairwise(borders)):
-        owners = [owner(listed, moment) for moment in range(a, b)]
+        owners = [owner(ranges, moment) for moment in range(a, b)]
         assert p.compute[row] == owners.count("compute")
         assert p.memcpy[row] == owners.count("memcpy")
         assert p.idle[row].sum() == owners.count("idle")
@@ -66,18 +66,18 @@ def test_every_nanosecond_has_one_owner_and_they_add_up(listed: list[tuple[str, 
 
 @given(st.lists(activity, max_size=12), cuts)
 def test_overlap_and_breakdown_are_two_views_of_one_sweep(
-    listed: list[tuple[str, int, int]], borders: list[int]
+    ranges: list[tuple[str, int, int]], borders: list[int]
 ) -> None:
-    p = overlap.compute(made.run({0: {"activities": device(listed), "steps": steps(borders)}})).parts
+    p = overlap.compute(made.run({0: {"activities": device(ranges), "steps": steps(borders)}})).parts
     for row, (a, b) in enumerate(pairwise(borders)):
         for column, axis in enumerate(p.axes):
-            truth = {m for label, low, high in listed if label == axis for m in range(max(low, a), min(high, b))}
+            truth = {m for label, low, high in ranges if label == axis for m in range(max(low, a), min(high, b))}
             assert p.comm[row, column] == len(truth)
-        lone = [[w for w, low, high in listed if low <= m < high] for m in range(a, b)]
+        lone = [[w for w, low, high in ranges if low <= m < high] for m in range(a, b)]
         alone = [{w for w in running if w in p.axes} for running in lone if "compute" not in running]
         assert p.any_contended[row] == sum(len(axes) > 1 for axes in alone)
         assert p.any_comm[row] == sum(any(w in p.axes for w in running) for running in lone)
-        owners = [owner(listed, moment) for moment in range(a, b)]
+        owners = [owner(ranges, moment) for moment in range(a, b)]
         for column, axis in enumerate(p.axes):
             hidden = sum(axis in running and "compute" in running for running in lone)
             contended = sum(

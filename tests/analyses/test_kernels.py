@@ -143,12 +143,12 @@ def test_plain_single_precision_is_not_on_matrix_cores() -> None:
     )
 
 
-@pytest.mark.parametrize(("known", "shown"), [(10_000, False), (200_000, True)])
-def test_the_share_of_unknown_kernels_is_stated(known: int, shown: bool) -> None:
-    run = product(trace(), at=0, dur=known)
+@pytest.mark.parametrize(("known_share", "shown"), [(10_000, False), (200_000, True)])
+def test_the_share_of_unknown_kernels_is_stated(known_share: int, shown: bool) -> None:
+    run = product(trace(), at=0, dur=known_share)
     product(run, at=300_000, dur=10_000, kernel="my_gemm", external=2)
     value_of_metric = values(kernels.compute(table_set(run)))
-    assert value_of_metric["unknown_core_fraction", ""] == pytest.approx(10_000 / (10_000 + known))
+    assert value_of_metric["unknown_core_fraction", ""] == pytest.approx(10_000 / (10_000 + known_share))
     assert value_of_metric.get(("matrix_core_fraction", "")) == (1.0 if shown else None)
 
 
@@ -235,7 +235,7 @@ def test_a_cpu_run_is_tallied_by_op_against_its_measured_peak() -> None:
     assert ("small_kernel_fraction", "") not in values(result)
 
 
-def joined(kernel: str) -> Trace:
+def trace_with_op(kernel: str) -> Trace:
     """Concatenate a list of two tensors of 1,024 elements; profilers do not record the type of a list's tensors."""
     run = trace().op("aten::cat", at=0, dur=90, dims=[[[1024], [1024]], []], types=["TensorList", "Scalar"])
     return run.kernel(kernel, at=1_000, dur=2_000, launch_at=10)
@@ -245,11 +245,11 @@ def test_a_kernels_name_tells_the_type_of_a_lists_tensors() -> None:
     kernel_name = (
         "void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<OpaqueType<2u>, unsigned int, 1, 64, 64>"
     )
-    result = kernels.compute(table_set(joined(kernel_name)))
+    result = kernels.compute(table_set(trace_with_op(kernel_name)))
     (op,) = result.ops
     assert (op.name, op.family, op.bytes, op.bound) == ("aten::cat", "elementwise", 2 * 2048 * 2, "memory")
     assert values(result)["formula_fraction", ""] == 1.0
-    (silent,) = kernels.compute(table_set(joined("some_kernel"))).ops
+    (silent,) = kernels.compute(table_set(trace_with_op("some_kernel"))).ops
     assert (silent.family, silent.bytes) == ("", 0)
 
 

@@ -101,10 +101,10 @@ def test_calls_that_take_device_memory_count() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), max_size=40))
-def test_memory_given_back_is_that_last_taken_there(taken: list[tuple[int, int]]) -> None:
+def test_memory_given_back_is_that_last_taken_there(allocations: list[tuple[int, int]]) -> None:
     """Allocate at free addresses and free occupied ones; a plain loop records the lifetimes."""
     address, size, freed, held = [], [], {}, {}
-    for place, (where, amount) in enumerate(taken):
+    for place, (where, amount) in enumerate(allocations):
         address.append(where)
         if where in held:
             freed[held.pop(where)] = place
@@ -115,4 +115,4 @@ def test_memory_given_back_is_that_last_taken_there(taken: list[tuple[int, int]]
     freed_at = lifetimes(np.array(address, np.int64), np.array(size, np.int64))
     for place, amount in enumerate(size):
         if amount > 0:
-            assert freed_at[place] == freed.get(place, len(taken))
+            assert freed_at[place] == freed.get(place, len(allocations))

@@ -165,8 +165,8 @@ def test_the_ops_of_a_made_up_run_explain_its_model(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made-up")
+def synthetic_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("synthetic")
     declared = Declaration(mesh=Mesh(tp=2, pp=2), shape=SHAPE, work=Work(steps=2), speed=Speed(head_ns=50_000))
     write(declared, folder / "run")
     return folder
@@ -193,9 +193,9 @@ def scaled(model: ModelEntry, factor: float) -> ModelEntry:
 
 # Biases, routers and padding may explain a quarter; attention may be causal (half), and forward may run twice.
 @pytest.mark.parametrize(("factor", "is_refused"), [(10, True), (2, True), (1.1, False), (0.9, False), (0.3, True)])
-def test_a_model_that_the_ops_contradict_has_no_mfu(made_up: Path, factor: float, is_refused: bool) -> None:
+def test_a_model_that_the_ops_contradict_has_no_mfu(synthetic_run: Path, factor: float, is_refused: bool) -> None:
     """A model given by hand used to keep its MFU as headline; only a note of the cross-check contradicted it."""
-    result = mfu.compute(assumed(made_up, model=scaled(model_of(made_up), factor)))
+    result = mfu.compute(assumed(synthetic_run, model=scaled(model_of(synthetic_run), factor)))
     assert bool(np.isnan(result.mfu)) is is_refused
     assert bool({"mfu", "hfu"} & {key[0] for key in figures(result)}) is not is_refused
     detail_of_note = {note.code: note.detail for note in result.notes}
@@ -206,37 +206,37 @@ def test_a_model_that_the_ops_contradict_has_no_mfu(made_up: Path, factor: float
 
 
 @pytest.mark.parametrize("factor", [0.1, 10])
-def test_tokens_that_the_ops_contradict_have_no_mfu_and_no_rate(made_up: Path, factor: float) -> None:
+def test_tokens_that_the_ops_contradict_have_no_mfu_and_no_rate(synthetic_run: Path, factor: float) -> None:
     """Tokens per second used to be ten times the run's, while MFU was refused because of the same tokens."""
-    run_tables = assumed(made_up)
+    run_tables = assumed(synthetic_run)
     tokens = round(run_tables.tokens_per_step * factor)
-    result = mfu.compute(assumed(made_up, tokens_per_step=tokens))
+    result = mfu.compute(assumed(synthetic_run, tokens_per_step=tokens))
     assert np.isnan(result.mfu)
     assert np.isnan(result.listing()["tokens_per_second"]).all()
     assert ("tokens_per_second", "") not in figures(result)
     assert f"{tokens:,} tokens per step" in {note.code: note.detail for note in result.notes}["model_contradicted"]
 
 
-def test_recorded_tokens_stand_where_the_recorded_model_fits_them(made_up: Path) -> None:
+def test_recorded_tokens_stand_where_the_recorded_model_fits_them(synthetic_run: Path) -> None:
     """Only the model given by hand is wrong then; without another model it is unknown which one is wrong."""
-    recorded = figures(mfu.compute(assumed(made_up)))["tokens_per_second", ""]
-    wrong = scaled(model_of(made_up), 10)
-    assert figures(mfu.compute(assumed(made_up, model=wrong)))["tokens_per_second", ""] == recorded
-    alone = assumed(made_up, model=wrong)
+    recorded = figures(mfu.compute(assumed(synthetic_run)))["tokens_per_second", ""]
+    wrong = scaled(model_of(synthetic_run), 10)
+    assert figures(mfu.compute(assumed(synthetic_run, model=wrong)))["tokens_per_second", ""] == recorded
+    alone = assumed(synthetic_run, model=wrong)
     assert alone.manifest is not None
     alone.manifest = replace(alone.manifest, model=None)
     assert ("tokens_per_second", "") not in figures(mfu.compute(alone))
-    manifests_own = assumed(made_up)
+    manifests_own = assumed(synthetic_run)
     assert manifests_own.manifest is not None
     manifests_own.manifest = replace(manifests_own.manifest, model=wrong)
     assert ("tokens_per_second", "") not in figures(mfu.compute(manifests_own))
 
 
-def test_one_rank_contradicts_a_model_too(made_up: Path) -> None:
+def test_one_rank_contradicts_a_model_too(synthetic_run: Path) -> None:
     """Unread ranks count like the others: a factor of two may be an uneven stage, a factor of ten may not."""
     chosen = Selection(ranks=(1,))
-    assert np.isnan(mfu.compute(assumed(made_up, model=scaled(model_of(made_up), 10)), chosen).mfu)
-    assert not np.isnan(mfu.compute(assumed(made_up, model=scaled(model_of(made_up), 1.5)), chosen).mfu)
+    assert np.isnan(mfu.compute(assumed(synthetic_run, model=scaled(model_of(synthetic_run), 10)), chosen).mfu)
+    assert not np.isnan(mfu.compute(assumed(synthetic_run, model=scaled(model_of(synthetic_run), 1.5)), chosen).mfu)
 
 
 def test_a_peak_below_the_rate_of_the_products_gives_no_mfu() -> None:

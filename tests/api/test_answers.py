@@ -71,9 +71,9 @@ def test_the_breakdown_adds_up_to_the_step() -> None:
 def test_ranks_and_steps_choose_what_is_looked_at() -> None:
     run = run_with("slow_rank")
     first = int(run.breakdown().df["step"].min())
-    one = run.breakdown(ranks=[0, 1], steps=(first, first + 1)).df
-    assert set(one["rank"]) == {0, 1}
-    assert set(one["step"]) == {first, first + 1}
+    selected_rows = run.breakdown(ranks=[0, 1], steps=(first, first + 1)).df
+    assert set(selected_rows["rank"]) == {0, 1}
+    assert set(selected_rows["step"]) == {first, first + 1}
     assert run.breakdown(steps=range(first, first + 2)).df.equals(run.breakdown(steps=(first, first + 1)).df)
     direct = overlap.compute(run.tables, Selection((1,), first, first))
     assert run.overlap(ranks=[1], steps=first).metric_values == tuple(direct.values())
@@ -192,9 +192,9 @@ def test_findings_of_a_trace_without_steps_are_drawn_over_the_whole_of_it(tmp_pa
             kernel | {"ts": number * 100 + 85, "dur": 10, "args": tied},
         ]
     (tmp_path / "rank0.json").write_text(json.dumps(trace))
-    found = open_run(tmp_path, cache_dir=tmp_path / "cache").findings()
-    assert list(found.df["code"]) == ["host-bound"]
-    assert found.plot().renderers
+    findings = open_run(tmp_path, cache_dir=tmp_path / "cache").findings()
+    assert list(findings.df["code"]) == ["host-bound"]
+    assert findings.plot().renderers
 
 
 def test_the_report_is_written_by_its_suffix(tmp_path: object) -> None:

@@ -41,7 +41,7 @@ def test_a_run_has_its_measured_peak_beside_the_prediction(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("question", "message"),
     [
         ({}, "give a run"),
         ({"model": "Llama-3-8B", "sequence": 4096, "tpp": 8}, "tp"),
@@ -50,6 +50,6 @@ def test_a_run_has_its_measured_peak_beside_the_prediction(tmp_path: Path) -> No
         ({"run": "traces/recorded-1f1b", "tp": 8}, "its own"),
     ],
 )
-def test_what_cannot_be_predicted_is_refused(asked: dict[str, object], told: str) -> None:
-    with pytest.raises(usp_prof.UspProfError, match=told):
-        usp_prof.memory(**asked)
+def test_what_cannot_be_predicted_is_refused(question: dict[str, object], message: str) -> None:
+    with pytest.raises(usp_prof.UspProfError, match=message):
+        usp_prof.memory(**question)

@@ -68,17 +68,17 @@ def test_a_baseline_may_follow_the_run(tmp_path: Path) -> None:
 
 def test_runs_are_compared_by_object_or_path() -> None:
     slow, clean = run_with("slow_rank"), run_with("clean")
-    found = usp_prof.compare(slow, clean.path)
-    before, after = found.metrics["step_time"]
+    comparison = usp_prof.compare(slow, clean.path)
+    before, after = comparison.metrics["step_time"]
     assert after < before
-    assert (found.df.set_index("metric").loc["step_time", "direction"]) == "better"
-    assert "step_time" in found.explain()
-    assert found.plot().renderers
-    assert "The step goes from" in repr(found)
-    first = found._answer.df.iloc[0]
+    assert (comparison.df.set_index("metric").loc["step_time", "direction"]) == "better"
+    assert "step_time" in comparison.explain()
+    assert comparison.plot().renderers
+    assert "The step goes from" in repr(comparison)
+    first = comparison._answer.df.iloc[0]
     assert (first["direction"], "[" in first["metric"]) == ("better", False), "what changed comes first"
     with pytest.raises(UspProfError, match="no kind of difference"):
-        usp_prof.compare(slow, clean, across=["colour"])
+        usp_prof.compare(slow, clean, across=["hue"])
 
 
 def test_a_check_has_a_verdict_and_its_reasons() -> None:
@@ -110,22 +110,22 @@ def test_a_plan_ranks_configurations_that_fit(tmp_path: Path) -> None:
 
 
 def test_a_plan_learns_from_a_recorded_run_that_it_predicts_closely() -> None:
-    found = calibrate(run_with("clean").tables)
-    if found.is_close:
+    calibration = calibrate(run_with("clean").tables)
+    if calibration.is_close:
         plans = usp_prof.plan(run_with("clean"))
-        assert plans.error_fraction == found.error_fraction
+        assert plans.error_fraction == calibration.error_fraction
         assert "error of" in repr(plans)
     else:
-        with pytest.raises(UspProfError, match=re.escape(found.sentence())):
+        with pytest.raises(UspProfError, match=re.escape(calibration.sentence())):
             usp_prof.plan(run_with("clean"))
 
 
 def test_models_go_by_name_and_knobs_are_held() -> None:
     plans = usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=16, batch=64, tp=8)
     assert set(plans.df["tp"]) == {8}
-    with pytest.raises(UspProfError, match="no knob is named 'colour'"):
-        usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=16, batch=64, colour=1)
+    with pytest.raises(UspProfError, match="no knob is named 'hue'"):
+        usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=16, batch=64, hue=1)
     with pytest.raises(UspProfError, match="no trainer is named"):
-        usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=16, batch=64, habits="nobody")
+        usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=16, batch=64, habits="unknown")
     with pytest.raises(UspProfError, match="devices is 1 to 1048576"):
         usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=-16, batch=64)

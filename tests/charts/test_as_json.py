@@ -12,15 +12,15 @@ ROWS = BreakdownRows(("rank 0", "rank 1"), (Part("compute", "compute", (3, 4)), 
 
 
 def test_the_same_chart_gives_the_same_json_whatever_was_drawn_before() -> None:
-    one, other = as_json(ROWS, LIGHT), as_json(ROWS, LIGHT)
-    assert json.dumps(one) == json.dumps(other)
-    assert height_of(one) > 0
+    first, second = as_json(ROWS, LIGHT), as_json(ROWS, LIGHT)
+    assert json.dumps(first) == json.dumps(second)
+    assert height_of(first) > 0
 
 
 def test_a_prefix_tells_drawings_apart() -> None:
-    one, other = as_json(ROWS, LIGHT, "a-"), as_json(ROWS, LIGHT, "b-")
-    assert json.dumps(one).replace('"a-', '"b-') == json.dumps(other)
-    assert {root["id"][:2] for root in one["doc"]["roots"]} == {"a-"}
+    first, second = as_json(ROWS, LIGHT, "a-"), as_json(ROWS, LIGHT, "b-")
+    assert json.dumps(first).replace('"a-', '"b-') == json.dumps(second)
+    assert {root["id"][:2] for root in first["doc"]["roots"]} == {"a-"}
 
 
 def test_models_are_numbered_from_nought_and_texts_left_alone() -> None:

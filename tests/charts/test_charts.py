@@ -169,16 +169,16 @@ def test_a_grid_of_ranks_leaves_places_without_one_out() -> None:
 def test_neighbours_share_a_row_and_no_outlier_is_lost() -> None:
     values = np.ones((512, 3))
     values[301, 1] = 1.5
-    kept, deviation, rank = maps.folded(inputs.HeatMap("compute", tuple(range(512)), (0, 1, 2), values))
-    assert kept.values_ns.shape == deviation.shape == rank.shape == (64, 3)
-    assert kept.ranks[:3] == (0, 8, 16)
+    folded, deviation, rank = maps.folded(inputs.HeatMap("compute", tuple(range(512)), (0, 1, 2), values))
+    assert folded.values_ns.shape == deviation.shape == rank.shape == (64, 3)
+    assert folded.ranks[:3] == (0, 8, 16)
     assert rank[deviation == 0.5].tolist() == [301]
 
 
 def test_few_ranks_have_a_row_each() -> None:
     data = inputs.HeatMap("compute", (0, 2), (0,), np.ones((2, 1)))
-    kept, _, rank = maps.folded(data)
-    assert kept is data
+    folded, _, rank = maps.folded(data)
+    assert folded is data
     assert rank.tolist() == [[0], [2]]
 
 
@@ -186,8 +186,8 @@ def test_a_capacity_far_above_the_lines_is_named_and_does_not_press_them_flat() 
     line = inputs.MemoryLine("rank 0", np.array([0, 1]), np.array([10**9, 10**9]), np.array([2 * 10**9, 2 * 10**9]))
     plot = charts.draw(inputs.MemoryLines((line,), (("capacity", 80e9), ("predicted peak", 4e9))), LIGHT)
     assert plot.y_range.end == pytest.approx(4.4e9)
-    assert {each.text for each in plot.select(Label)} == {"capacity, above", "predicted peak"}
-    assert [each.label.value for each in plot.legend.items] == ["rank 0", "reserved (dashed)"]
+    assert {label.text for label in plot.select(Label)} == {"capacity, above", "predicted peak"}
+    assert [entry.label.value for entry in plot.legend.items] == ["rank 0", "reserved (dashed)"]
 
 
 def test_the_largest_ops_of_a_roofline_are_named_once_and_do_not_cover_each_other() -> None:
@@ -195,8 +195,8 @@ def test_the_largest_ops_of_a_roofline_are_named_once_and_do_not_cover_each_othe
     intensity, rate = np.array([100.0, 120.0, 101.0, 1.0]), np.array([1e14, 1e14, 1e14, 1e12])
     shares = np.array([0.4, 0.3, 0.2, 0.1])
     plot = charts.draw(inputs.RooflinePoints(labels, intensity, rate, shares, 3e14, 2e12, "GPU"), LIGHT)
-    named = {each.text for each in plot.select(Label) if "%" in each.text}
-    assert named == {"mm: saves up to 38%", "…t_product_flash_attention: saves up to 5%"}
+    shown_texts = {label.text for label in plot.select(Label) if "%" in label.text}
+    assert shown_texts == {"mm: saves up to 38%", "…t_product_flash_attention: saves up to 5%"}
 
 
 def test_the_plan_that_is_named_has_its_label_beside_its_mark() -> None:
@@ -204,5 +204,5 @@ def test_the_plan_that_is_named_has_its_label_beside_its_mark() -> None:
         ("fast", "startable"), np.array([1e5, 8e4]), np.array([6e9, 2e9]), np.array([0.4, 0.3]),
         np.array([True, False]), 64e9, labeled=1,
     )  # fmt: skip
-    (text,) = [each for each in charts.draw(plans, LIGHT).renderers if isinstance(each.glyph, TextGlyph)]
+    (text,) = [renderer for renderer in charts.draw(plans, LIGHT).renderers if isinstance(renderer.glyph, TextGlyph)]
     assert list(text.data_source.data["text"]) == ["startable"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from usp_prof.report.sections.timeline import Slices, coarsen, levels
 
-one = st.tuples(st.integers(0, 3), st.integers(0, 1000), st.integers(1, 60), st.integers(0, 2), st.integers(0, 5))
+one_slice = st.tuples(st.integers(0, 3), st.integers(0, 1000), st.integers(1, 60), st.integers(0, 2), st.integers(0, 5))
 
 
 def slices(rows: list[tuple[int, int, int, int, int]]) -> Slices:
@@ -18,11 +18,11 @@ def slices(rows: list[tuple[int, int, int, int, int]]) -> Slices:
     return Slices(row, start, start + length, role, name)
 
 
-def busy(of: Slices) -> dict[int, int]:
-    return {int(row): int((of.end_ns - of.start_ns)[of.row == row].sum()) for row in np.unique(of.row)}
+def busy(level: Slices) -> dict[int, int]:
+    return {int(row): int((level.end_ns - level.start_ns)[level.row == row].sum()) for row in np.unique(level.row)}
 
 
-@given(st.lists(one, min_size=1, max_size=60), st.integers(1, 200))
+@given(st.lists(one_slice, min_size=1, max_size=60), st.integers(1, 200))
 def test_a_coarser_level_keeps_each_rows_busy_time(rows: list[tuple[int, int, int, int, int]], width: int) -> None:
     fine = slices(rows)
     coarse = coarsen(fine, width)
@@ -31,7 +31,7 @@ def test_a_coarser_level_keeps_each_rows_busy_time(rows: list[tuple[int, int, in
     assert set(coarse.role.tolist()) <= set(fine.role.tolist())
 
 
-@given(st.lists(one, min_size=1, max_size=60), st.integers(2, 200))
+@given(st.lists(one_slice, min_size=1, max_size=60), st.integers(2, 200))
 def test_long_slices_are_never_merged(rows: list[tuple[int, int, int, int, int]], width: int) -> None:
     fine = slices(rows)
     long = {(r, s, e) for r, s, e in zip(fine.row, fine.start_ns, fine.end_ns, strict=True) if e - s >= width}

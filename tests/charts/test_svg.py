@@ -57,8 +57,8 @@ def test_pictures_to_be_compared_begin_at_one_place(kind: type[inputs.ChartInput
     data = next(sample for sample in SAMPLES if isinstance(sample, kind))
     shorter = replace(data, rows=tuple("r" * (place + 1) for place in range(len(data.rows))))  # type: ignore[type-var]
     first, second = (
-        [mark.attrib["x"] for mark in marks(replace(each, label_characters=30))]  # type: ignore[arg-type]
-        for each in (data, shorter)
+        [mark.attrib["x"] for mark in marks(replace(drawing, label_characters=30))]  # type: ignore[arg-type]
+        for drawing in (data, shorter)
     )
     assert first == second
     assert first != [mark.attrib["x"] for mark in marks(shorter)]

@@ -39,11 +39,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_command_says_no_less_than_the_library(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     next(path for path in run.iterdir() if "1" in path.stem).unlink()
     assert main(["analyze", str(run), "--format", "json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     opened = open_run(run)
     own = json.loads(json_text.write(build(opened.tables, analyze(opened.tables), name=opened.name)))
-    assert said == own
-    assert any(row["code"] == "rules_skipped" for row in said["health"])
+    assert report == own
+    assert any(row["code"] == "rules_skipped" for row in report["health"])
     assert main(["analyze", str(run)]) == 0
     assert "rules skipped: " in capsys.readouterr().out
 
@@ -83,11 +83,11 @@ def test_json_keeps_to_the_published_schema_and_adds_up(run: Path, capsys: pytes
             assert sum(parts) == by["step_time", *place]
 
 
-@pytest.mark.parametrize(("form", "said"), [("markdown", "## usp-prof: run"), ("html", "<!DOCTYPE html>")])
-def test_reports_go_into_files(run: Path, tmp_path: Path, form: str, said: str) -> None:
+@pytest.mark.parametrize(("form", "content"), [("markdown", "## usp-prof: run"), ("html", "<!DOCTYPE html>")])
+def test_reports_go_into_files(run: Path, tmp_path: Path, form: str, content: str) -> None:
     out = tmp_path / "report"
     assert main(["analyze", str(run), "--format", form, "-o", str(out), "-q"]) == 0
-    assert out.read_text().startswith(said)
+    assert out.read_text().startswith(content)
 
 
 def test_a_file_that_cannot_be_written_is_said(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +108,7 @@ def test_step_ranges(run: Path, capsys: pytest.CaptureFixture[str], steps: str, 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--steps", "x"], "not a range of steps"),
         (["--steps", ":"], "not a range of steps"),
@@ -125,23 +125,25 @@ def test_step_ranges(run: Path, capsys: pytest.CaptureFixture[str], steps: str, 
     ],
 )
 def test_usage_errors_say_what_to_do(
-    run: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+    run: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     assert main(["analyze", str(run), *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_rank_shown_alone_has_the_figures_that_it_has_among_all(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = []
+    figures_by_report = []
     for words in ([], ["--ranks", "0"]):
         assert main(["analyze", str(run), "--format", "json", *words]) == 0
         metrics = json.loads(capsys.readouterr().out)["metrics"]
-        mine = [metric for metric in metrics if metric["dims"].get("rank") == 0]
-        found.append({(metric["id"], *sorted(metric["dims"].items())): metric["value"] for metric in mine})
-    assert "wait_time" in {key[0] for key in found[0]}
-    assert found[0] == found[1]
+        of_rank_0 = [metric for metric in metrics if metric["dims"].get("rank") == 0]
+        figures_by_report.append(
+            {(metric["id"], *sorted(metric["dims"].items())): metric["value"] for metric in of_rank_0}
+        )
+    assert "wait_time" in {key[0] for key in figures_by_report[0]}
+    assert figures_by_report[0] == figures_by_report[1]
 
 
 def test_one_analysis_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,8 +155,8 @@ def test_one_analysis_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_of_several_runs_the_newest_or_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = {rank: trace(rank) for rank in range(2)}
-    for each in other.values():
-        each.base += 3_600_000_000_000
+    for rank_trace in other.values():
+        rank_trace.base += 3_600_000_000_000
     write(other, run.parent / "later")
     (run.parent / "both").mkdir()
     run.rename(run.parent / "both" / "run")

@@ -46,12 +46,12 @@ def test_nothing_is_drawn_where_nothing_is_read(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"), [({"verbose": True}, "5/9 bytes: a.json\n"), ({}, ""), ({"quiet": True}, "")]
+    ("changes", "message"), [({"verbose": True}, "5/9 bytes: a.json\n"), ({}, ""), ({"quiet": True}, "")]
 )
-def test_no_bar_is_drawn_into_a_file(monkeypatch: pytest.MonkeyPatch, changes: dict[str, bool], said: str) -> None:
+def test_no_bar_is_drawn_into_a_file(monkeypatch: pytest.MonkeyPatch, changes: dict[str, bool], message: str) -> None:
     file = io.StringIO()
     monkeypatch.setattr(sys, "stderr", file)
     with reading_progress(args(**changes)) as progress:
         if progress is not None:
             progress(5, 9, "a.json")
-    assert file.getvalue() == said
+    assert file.getvalue() == message

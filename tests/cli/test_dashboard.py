@@ -85,9 +85,13 @@ def test_ranks_and_a_store_that_are_named_reach_the_server(
     words = ["dashboard", str(tmp_path), "--no-browser"]
     for more in ([], ["--ranks", "0-2,5"], ["--ranks", "outliers", "--store", str(tmp_path / "store")]):
         assert main([*words, *more]) == 0
-    assert [json.loads(each["USP_PROF_DASHBOARD_RANKS"]) for each in served] == [None, [0, 1, 2, 5], "outliers"]
+    assert [json.loads(environment["USP_PROF_DASHBOARD_RANKS"]) for environment in served] == [
+        None,
+        [0, 1, 2, 5],
+        "outliers",
+    ]
     assert served[2]["USP_PROF_CACHE"] == str(tmp_path / "store")
-    bounds = [each.get("USP_PROF_CACHE_SIZE") for each in served]
+    bounds = [environment.get("USP_PROF_CACHE_SIZE") for environment in served]
     assert bounds == [None, None, "0"], "of a store that was named nothing is removed"
     assert main([*words, "--ranks", "3-1"]) == 2
     assert "list of numbers" in capsys.readouterr().err
@@ -101,17 +105,17 @@ def test_a_run_on_an_object_store_is_not_looked_for_on_the_disk(monkeypatch: pyt
 
 
 def test_a_port_in_use_is_passed_over() -> None:
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        assert dashboard.free_port("127.0.0.1") != taken.getsockname()[1]
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        assert dashboard.free_port("127.0.0.1") != listener.getsockname()[1]
 
 
 def test_no_port_left_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        monkeypatch.setattr(dashboard, "FIRST_PORT", taken.getsockname()[1])
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        monkeypatch.setattr(dashboard, "FIRST_PORT", listener.getsockname()[1])
         monkeypatch.setattr(dashboard, "PORTS_TRIED", 1)
         with pytest.raises(UsageError, match="taken") as raised:
             dashboard.free_port("0.0.0.0")  # noqa: S104 - only compared
@@ -161,14 +165,14 @@ def test_the_server_is_started_with_the_runs_and_the_cache(tmp_path: Path, monke
 
 def test_who_ends_the_command_ends_the_server(tmp_path: Path) -> None:
     """The server reports its process number, and has exited after the command was asked to end."""
-    told = tmp_path / "told"
-    server = f"import os, signal; open({str(told)!r}, 'w').write(str(os.getpid())); signal.pause()"
+    pid_file = tmp_path / "told"
+    server = f"import os, signal; open({str(pid_file)!r}, 'w').write(str(os.getpid())); signal.pause()"
     code = f"from usp_prof.cli.commands import dashboard; dashboard.serve([{sys.executable!r}, '-c', {server!r}], {{}})"
     with subprocess.Popen([sys.executable, "-c", code]) as command:
-        while not (told.exists() and told.read_text()):
+        while not (pid_file.exists() and pid_file.read_text()):
             assert command.poll() is None
             time.sleep(0.05)
         command.terminate()
         command.wait(60)
     with pytest.raises(ProcessLookupError):
-        os.kill(int(told.read_text()), 0)
+        os.kill(int(pid_file.read_text()), 0)

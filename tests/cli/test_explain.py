@@ -37,7 +37,7 @@ def codes_of_health() -> set[str]:
     spec = find_spec("usp_prof")
     assert spec is not None
     assert spec.origin is not None
-    found = set()
+    codes = set()
     for file in sorted(Path(spec.origin).parent.rglob("*.py")):
         tree = ast.parse(file.read_text())
         constants = {
@@ -49,17 +49,17 @@ def codes_of_health() -> set[str]:
         }
         if file.parent.name == "completeness":  # rows with a severity that depends on how much is missing
             texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-            found |= texts & set(HEALTH_CODES)
+            codes |= texts & set(HEALTH_CODES)
         for code in _written(tree):
             if isinstance(code, ast.Constant):
-                found.add(code.value)
+                codes.add(code.value)
             elif isinstance(code, ast.JoinedStr):
-                found |= MADE_OF_PARTS[ast.unparse(code)]
+                codes |= MADE_OF_PARTS[ast.unparse(code)]
             elif ast.unparse(code) in constants:
-                found.add(constants[ast.unparse(code)])
+                codes.add(constants[ast.unparse(code)])
             else:  # a variable: the tuples that it comes from are found by themselves
                 assert ast.unparse(code) in {"code", *SEVERITIES}, f"{file.name}: {ast.unparse(code)}"
-    return found
+    return codes
 
 
 @pytest.mark.slow
@@ -87,5 +87,5 @@ def test_an_unknown_code_is_refused_with_the_nearest() -> None:
 
 def test_the_list_has_them_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain"]) == 0
-    listed = capsys.readouterr().out
-    assert all(f"  {code} " in listed for code in ("slow-rank", "late-rank", "truncated", "rank_as_peers"))
+    output = capsys.readouterr().out
+    assert all(f"  {code} " in output for code in ("slow-rank", "late-rank", "truncated", "rank_as_peers"))

@@ -54,12 +54,12 @@ def following(folder: Path, patience: float) -> Iterator[subprocess.Popen[str]]:
 def wait_for(text: str, process: subprocess.Popen[str]) -> None:
     """Read what is said until this is said."""
     assert process.stderr is not None
-    said = []
+    lines = []
     for line in process.stderr:
-        said.append(line)
+        lines.append(line)
         if text in line:
             return
-    pytest.fail(f"never said {text!r}: {said}")
+    pytest.fail(f"never said {text!r}: {lines}")
 
 
 def test_ranks_are_drawn_as_they_arrive_and_a_half_written_one_waits(tmp_path: Path, traces: list[bytes]) -> None:
@@ -88,8 +88,8 @@ def test_a_trace_that_ends_after_the_manifest_that_the_recorder_wrote_into_it_wa
     folder.mkdir()
     for name in ("run.json", "rank0.pt.trace.json"):
         shutil.copy(tmp_path / "made" / name, folder)
-    whole = (tmp_path / "made" / "rank1.pt.trace.json").read_bytes()
-    (folder / "rank1.pt.trace.json").write_bytes(whole[: whole.index(b'"traceEvents"')])
+    complete = (tmp_path / "made" / "rank1.pt.trace.json").read_bytes()
+    (folder / "rank1.pt.trace.json").write_bytes(complete[: complete.index(b'"traceEvents"')])
     with following(folder, patience=3600) as process:
         wait_for("ranks 0 of run, 1 file is still written", process)
 

@@ -73,8 +73,8 @@ def files(run: Path, baseline: Path, tmp_path_factory: pytest.TempPathFactory) -
     place = folder / "sweep" / "cells" / cell.name
     place.mkdir(parents=True)
     (place / "cell.json").write_text(json.dumps(asdict(outcome)))
-    asked = {"fixed": {"dp": FORMULA}, "cells": [{"processes": 1, "options": {"tp": EVIL}}]}
-    (folder / "sweep" / "sweep.json").write_text(json.dumps(asked))
+    declaration = {"fixed": {"dp": FORMULA}, "cells": [{"processes": 1, "options": {"tp": EVIL}}]}
+    (folder / "sweep" / "sweep.json").write_text(json.dumps(declaration))
     return {
         "RUN": str(run), "BASELINE": str(baseline), "HISTORY": str(history), "MODEL": str(folder / "model.json"),
         "ROWS": str(folder / "rows.csv"), "SWEEP": str(folder / "sweep"), "FOLDER": str(folder),
@@ -180,11 +180,11 @@ def test_no_other_command_does_either(
     cache = Path(files["BASELINE"]).parent / f"cache{EVIL[:4] if words[0] == 'cache' else ''}"
     status = main([*typed, "--cache-dir", str(cache)])
     out, err = capsys.readouterr()
-    kept = written.read_text(encoding="utf-8") if written.exists() else ""
+    content = written.read_text(encoding="utf-8") if written.exists() else ""
     assert status in {0, 1, 2}
-    for text in filter(None, (kept, out if "json" in words else "")):
+    for text in filter(None, (content, out if "json" in words else "")):
         json.loads(text)
-    for text in (out, err, kept):
+    for text in (out, err, content):
         assert UNSHOWN.search(text) is None, UNSHOWN.search(text)
     for text in (out, err):
         assert ORDER.search(text) is None, ORDER.search(text)

@@ -14,22 +14,22 @@ WORDS = ["memory", "--model", "Llama-3-70B", "--sequence", "8192", "--tp", "8", 
 def ranks(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[dict[str, float]]:
     """Run it and give its ranks."""
     main([*words, "--format", "json"])
-    found: list[dict[str, float]] = json.loads(capsys.readouterr().out)["ranks"]
-    return found
+    rows: list[dict[str, float]] = json.loads(capsys.readouterr().out)["ranks"]
+    return rows
 
 
 def test_every_rank_is_set_out_and_the_first_keeps_most(capsys: pytest.CaptureFixture[str]) -> None:
-    found = ranks(WORDS, capsys)
-    kept = [rank["activation_bytes"] for rank in found]
-    assert kept == sorted(kept, reverse=True)
-    assert [bool(rank["logit_bytes"]) for rank in found] == [False, False, False, True]
+    rows = ranks(WORDS, capsys)
+    activation_bytes = [rank["activation_bytes"] for rank in rows]
+    assert activation_bytes == sorted(activation_bytes, reverse=True)
+    assert [bool(rank["logit_bytes"]) for rank in rows] == [False, False, False, True]
 
 
 def test_without_sequence_parallelism_norms_are_not_divided(capsys: pytest.CaptureFixture[str]) -> None:
     divided = ranks(WORDS, capsys)[0]["activation_bytes"]
-    whole = ranks([*WORDS, "--sequence-parallel", "off"], capsys)[0]["activation_bytes"]
+    unsharded = ranks([*WORDS, "--sequence-parallel", "off"], capsys)[0]["activation_bytes"]
     scores = ranks([*WORDS, "--attention", "unfused"], capsys)[0]["activation_bytes"]
-    assert whole > 1.4 * divided
+    assert unsharded > 1.4 * divided
     assert scores > 5 * divided
 
 
@@ -48,8 +48,8 @@ def test_korthikantis_22b_has_its_published_activations(capsys: pytest.CaptureFi
         "--sequence-parallel",
         "off",
     ]
-    found = ranks([*words, "--attention", "unfused"], capsys)[0]["activation_bytes"]
-    assert found / 2**30 == pytest.approx(59, rel=0.15)
+    activation_bytes = ranks([*words, "--attention", "unfused"], capsys)[0]["activation_bytes"]
+    assert activation_bytes / 2**30 == pytest.approx(59, rel=0.15)
 
 
 def test_gradients_may_be_wider(capsys: pytest.CaptureFixture[str]) -> None:

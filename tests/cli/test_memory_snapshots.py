@@ -63,13 +63,13 @@ def test_a_snapshot_gives_the_peak_of_a_rank_whose_trace_has_none(
     second = save(tmp_path / "other.pickle", snapshot(GIB, 4 * GIB))
     words = ["--memory-snapshot", str(first), "--memory-snapshot", f"1={second}"]
     assert main(["analyze", str(run), "--format", "json", *words]) == 0
-    found = metrics(capsys.readouterr().out)
-    assert found["peak_memory", 0] == 3 * GIB
-    assert found["peak_memory", 1] == 2 * GIB  # the trace's own events take precedence over the snapshot
-    assert found["peak_memory",] == 3 * GIB
-    assert found["memory_headroom", 0] == pytest.approx(76 / 80)
-    assert found["fragmentation_fraction", 0] == 0.25
-    assert found["peak_reserved_memory", 0] == 4 * GIB
+    values = metrics(capsys.readouterr().out)
+    assert values["peak_memory", 0] == 3 * GIB
+    assert values["peak_memory", 1] == 2 * GIB  # the trace's own events take precedence over the snapshot
+    assert values["peak_memory",] == 3 * GIB
+    assert values["memory_headroom", 0] == pytest.approx(76 / 80)
+    assert values["fragmentation_fraction", 0] == 0.25
+    assert values["peak_reserved_memory", 0] == 4 * GIB
 
 
 def test_the_section_shows_totals_and_the_lines_that_hold_the_memory(

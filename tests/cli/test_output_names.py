@@ -53,8 +53,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def typed(place: Path, words: tuple[str, ...], name: str) -> int:
-    named = {"RUN": str(place / "run"), "SWEEP": str(place / "sweep")}
-    return main([named.get(word, word.replace("NAME", name)) for word in words])
+    path_by_word = {"RUN": str(place / "run"), "SWEEP": str(place / "sweep")}
+    return main([path_by_word.get(word, word.replace("NAME", name)) for word in words])
 
 
 def hold_one_line(shown: str) -> None:

@@ -89,58 +89,58 @@ def select(*expressions: str) -> str:
     return "SELECT " + ", ".join(f"{sql} AS c{number}" for number, sql in enumerate(expressions))
 
 
-def asked(capsys: pytest.CaptureFixture[str], run: str, sql: str, *options: str) -> str:
+def query(capsys: pytest.CaptureFixture[str], run: str, sql: str, *options: str) -> str:
     assert main(["query", run, sql, "-q", *options]) == 0
     return capsys.readouterr().out
 
 
 def test_a_terminal_shows_the_texts_that_duckdb_writes(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     expressions = [*AS_TEXT.values(), *NUMBERS.values(), *(sql for sql, _ in NESTED.values())]
-    _, row = asked(capsys, run, select(*expressions)).splitlines()
-    assert re.split(r"\s{2,}", row.strip()) == [text_of(each) for each in expressions]
+    _, row = query(capsys, run, select(*expressions)).splitlines()
+    assert re.split(r"\s{2,}", row.strip()) == [text_of(expression) for expression in expressions]
 
 
 def test_csv_holds_the_texts_that_duckdb_writes(run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, row = csv.reader(asked(capsys, run, select(*AS_TEXT.values()), "--format", "csv").splitlines())
-    assert dict(zip(AS_TEXT, row, strict=True)) == {name: text_of(each) for name, each in AS_TEXT.items()}
+    _, row = csv.reader(query(capsys, run, select(*AS_TEXT.values()), "--format", "csv").splitlines())
+    assert dict(zip(AS_TEXT, row, strict=True)) == {name: text_of(expression) for name, expression in AS_TEXT.items()}
 
 
 def test_json_holds_the_texts_that_duckdb_writes(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     expected = {name: text_of(sql) for name, sql in AS_TEXT.items()} | dict.fromkeys(NOT_FINITE)
-    [row] = json.loads(asked(capsys, run, select(*AS_TEXT.values()), "--format", "json"))
+    [row] = json.loads(query(capsys, run, select(*AS_TEXT.values()), "--format", "json"))
     assert dict(zip(AS_TEXT, row.values(), strict=True)) == expected
 
 
 def test_json_and_csv_keep_lists_and_structs_with_texts_inside(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     sql, expected = select(*(sql for sql, _ in NESTED.values())), [value for _, value in NESTED.values()]
-    [row] = json.loads(asked(capsys, run, sql, "--format", "json"))
+    [row] = json.loads(query(capsys, run, sql, "--format", "json"))
     assert list(row.values()) == expected
-    _, cells = csv.reader(asked(capsys, run, sql, "--format", "csv").splitlines())
+    _, cells = csv.reader(query(capsys, run, sql, "--format", "csv").splitlines())
     assert [json.loads(cell) for cell in cells] == expected
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
 def test_numbers_stay_numbers(run: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    out = asked(capsys, run, select(*NUMBERS.values()), "--format", form)
+    out = query(capsys, run, select(*NUMBERS.values()), "--format", form)
     row = (
         list(json.loads(out)[0].values())
         if form == "json"
         else [json.loads(cell) for cell in out.split()[1].split(",")]
     )
-    expected = [json.loads(text_of(each)) for each in NUMBERS.values()]
+    expected = [json.loads(text_of(expression)) for expression in NUMBERS.values()]
     assert [type(value) for value in row if not isinstance(value, float)] == [int, int, bool]
     assert row == pytest.approx(expected)
 
 
 def test_an_agent_reads_the_texts_that_duckdb_writes(run: str) -> None:
     reply = Answers(Folders([run])).sql(".", select(*AS_TEXT.values())).plain()
-    assert reply["tables"][0]["rows"] == [[text_of(each) for each in AS_TEXT.values()]]
+    assert reply["tables"][0]["rows"] == [[text_of(expression) for expression in AS_TEXT.values()]]
 
 
 def test_the_query_page_shows_the_texts_that_duckdb_writes(run: str) -> None:
     expressions = [*RARE.values(), *TEXTS.values()]
     frame = page.as_frame(open_run(run).answer(select(*expressions), cells=Cells.PLAIN))
-    assert frame.iloc[0].to_list() == [text_of(each) for each in expressions]
+    assert frame.iloc[0].to_list() == [text_of(expression) for expression in expressions]
 
 
 @pytest.mark.parametrize("name", ["timetz", "bit", "uhugeint", "union"])
@@ -161,5 +161,5 @@ def test_columns_keep_their_names_and_rows_their_order(run: str, capsys: pytest.
 
 def test_no_text_of_any_type_is_a_formula_in_csv(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     sql = select("'=1+1'::ENUM ('=1+1')", "'@x'::BLOB", "union_value(k := '+1+1')", "'-1+cmd|x'")
-    _, row = csv.reader(asked(capsys, run, sql, "--format", "csv").splitlines())
+    _, row = csv.reader(query(capsys, run, sql, "--format", "csv").splitlines())
     assert row == ["'=1+1", "'@x", "'+1+1", "'-1+cmd|x"]

@@ -32,8 +32,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def entries(store: Path) -> dict[str, str]:
     """Return the seal of each complete entry, which has every file's hash. A killed reader leaves `aside-*`."""
-    whole = (folder for folder in store.iterdir() if not folder.name.startswith("aside-"))
-    return {folder.name: (folder / "entry.json").read_text() for folder in whole}
+    folders = (folder for folder in store.iterdir() if not folder.name.startswith("aside-"))
+    return {folder.name: (folder / "entry.json").read_text() for folder in folders}
 
 
 def reading(run: Path, store: Path, shard: str) -> subprocess.Popen[bytes]:

@@ -97,8 +97,8 @@ def test_query_formats(run: str, capsys: pytest.CaptureFixture[str], tmp_path: P
 @pytest.mark.parametrize("sql", ["SHOW TABLES", "SELECT table_name AS name FROM information_schema.tables"])
 def test_a_list_of_the_tables_holds_all_of_them(run: str, sql: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", run, sql, "-q", "--format", "json"]) == 0
-    listed = {row["name"] for row in json.loads(capsys.readouterr().out)}
-    assert listed == {schema.name for schema in catalogue.SCHEMAS}
+    names = {row["name"] for row in json.loads(capsys.readouterr().out)}
+    assert names == {schema.name for schema in catalogue.SCHEMAS}
 
 
 def test_a_table_that_a_list_names_comes_with_its_rows(run: str) -> None:
@@ -109,16 +109,16 @@ def test_a_table_that_a_list_names_comes_with_its_rows(run: str) -> None:
 
 def test_query_says_when_rows_are_left_out(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", run, "SELECT * FROM range(500) t(x)"]) == 0
-    said = capsys.readouterr()
-    assert len(said.out.splitlines()) == 201
-    assert "first 200 of 500 rows" in said.err
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 201
+    assert "first 200 of 500 rows" in captured.err
 
 
 def test_query_says_when_a_cell_is_cut(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", run, "SELECT repeat('x', 100_000_000) AS x"]) == 0  # folding all of it took over a minute
-    said = capsys.readouterr()
-    assert (said.out.count("x"), said.out.count("…")) == (1 + 10_000, 1)
-    assert "cut after 10,000 characters" in said.err
+    captured = capsys.readouterr()
+    assert (captured.out.count("x"), captured.out.count("…")) == (1 + 10_000, 1)
+    assert "cut after 10,000 characters" in captured.err
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_usage_and_input_errors_exit_with_2_and_a_hint(
     run: str, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     assert main([run if word == "RUN" else word for word in words]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert "\nhint: " in said
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert "\nhint: " in message
 
 
 def test_tables_document_every_column(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,28 +176,28 @@ class TestExport:
     def test_every_event_of_every_rank_is_there_once(self, run: str, tmp_path: Path, name: str) -> None:
         target = tmp_path / name
         assert main(["export", run, "-o", str(target), "-q"]) == 0
-        listed = self.load(target)["traceEvents"]
-        spans = collections.Counter(event["name"] for event in listed if event["ph"] == "X")
+        events = self.load(target)["traceEvents"]
+        spans = collections.Counter(event["name"] for event in events if event["ph"] == "X")
         assert spans["gemm"] == spans["late"] == spans["ProfilerStep#3"] == 2
         assert not list(tmp_path.glob(".*part"))
 
     def test_ranks_are_named_sorted_processes(self, run: str, tmp_path: Path) -> None:
         main(["export", run, "-o", str(tmp_path / "m.json"), "-q"])
-        listed = self.load(tmp_path / "m.json")["traceEvents"]
-        names = {e["pid"]: e["args"]["name"] for e in listed if e["name"] == "process_name"}
-        order = {e["pid"]: e["args"]["sort_index"] for e in listed if e["name"] == "process_sort_index"}
+        events = self.load(tmp_path / "m.json")["traceEvents"]
+        names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+        order = {e["pid"]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
         ranks = [names[pid].split()[1] for pid in sorted(order, key=lambda pid: order[pid])]
         assert ranks == sorted(ranks)
         assert set(ranks) == {"0", "1"}
-        assert {e["pid"] for e in listed} == set(names)
+        assert {e["pid"] for e in events} == set(names)
 
     def test_ranges_of_one_lane_nest_and_overlaps_have_lanes_of_their_own(self, run: str, tmp_path: Path) -> None:
         main(["export", run, "-o", str(tmp_path / "m.json"), "-q"])
-        listed = [e for e in self.load(tmp_path / "m.json")["traceEvents"] if e["ph"] == "X"]
-        lanes = {e["name"]: (e["pid"], e["tid"]) for e in listed}
+        ranges = [e for e in self.load(tmp_path / "m.json")["traceEvents"] if e["ph"] == "X"]
+        lanes = {e["name"]: (e["pid"], e["tid"]) for e in ranges}
         assert lanes["gemm"] != lanes["overlapping"]
         tracks = collections.defaultdict(list)
-        for e in listed:
+        for e in ranges:
             tracks[e["pid"], e["tid"]].append((round(e["ts"] * 1000), -round(e["dur"] * 1000)))
         for spans in tracks.values():
             open_ends: list[int] = []
@@ -209,9 +209,9 @@ class TestExport:
 
     def test_arrows_lead_from_launch_to_kernel(self, run: str, tmp_path: Path) -> None:
         main(["export", run, "-o", str(tmp_path / "m.json"), "-q"])
-        listed = self.load(tmp_path / "m.json")["traceEvents"]
-        begins = {e["id"]: e for e in listed if e["ph"] == "s"}
-        ends = {e["id"]: e for e in listed if e["ph"] == "f"}
+        events = self.load(tmp_path / "m.json")["traceEvents"]
+        begins = {e["id"]: e for e in events if e["ph"] == "s"}
+        ends = {e["id"]: e for e in events if e["ph"] == "f"}
         assert len(begins) == 8
         assert begins.keys() == ends.keys()
         assert all(begins[key]["ts"] <= ends[key]["ts"] for key in begins)

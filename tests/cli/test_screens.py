@@ -117,7 +117,7 @@ def test_a_report_fits_the_terminal(line: str, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("name", ["", *command_files()])
 def test_help_fits_the_terminal(name: str) -> None:
     parser = build_parser(name)
-    commands = next(each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     text = (commands.choices[name] if name else parser).format_help()
     assert [line for line in text.splitlines() if len(line) > WIDTH] == []
 
@@ -181,6 +181,6 @@ def test_a_check_says_a_reason_once_for_all_metrics(
     write(Declaration.from_dict({**DECLARED, "seed": 99}), folder / "other")
     main(["check", "other", "--baseline", "baseline.json"])
     reasons = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ") and ": " in line]
-    said = [line.partition(": ")[2] for line in reasons]
+    reason_texts = [line.partition(": ")[2] for line in reasons]
     assert any(" more" in line for line in reasons)
-    assert len(said) == len(set(said))
+    assert len(reason_texts) == len(set(reason_texts))

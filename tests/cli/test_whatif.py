@@ -57,7 +57,7 @@ def test_the_parts_before_and_after_add_up_to_the_step(capsys: pytest.CaptureFix
     write(Declaration.from_dict(DECLARED | {"faults": [pause]}), tmp_path / "run")
     assert main(["whatif", str(tmp_path / "run"), "--edit", "comm_removed,axis=dp"]) == 0
     rows = capsys.readouterr().out.partition("after\n")[2].partition("MFU")[0].splitlines()
-    times = [[float(each) * SCALE[unit] for each, unit in re.findall(r"([\d.]+) (ns|μs|ms)", row)] for row in rows]
+    times = [[float(number) * SCALE[unit] for number, unit in re.findall(r"([\d.]+) (ns|μs|ms)", row)] for row in rows]
     step, *parts = (time for time in times if time)
     for side in (0, 1):
         assert sum(part[side] for part in parts) == pytest.approx(step[side], rel=0.01)
@@ -82,7 +82,7 @@ def test_json_is_the_predicted_runs_report_with_the_recorded_one(
     assert change["edits"] == ["rank_as_peers=1"]
     assert 0 < change["gain_fraction"] < 0.3
     steps = [
-        [each["value"] for each in side["metrics"] if each["id"] == "step_time" and not each["dims"]]
+        [metric["value"] for metric in side["metrics"] if metric["id"] == "step_time" and not metric["dims"]]
         for side in (data["before"], data)
     ]
     assert steps[1][0] < steps[0][0]
@@ -106,11 +106,11 @@ def test_a_file_holds_all_ranks_as_named_processes(folder: Path, tmp_path: Path)
     for path in (out, apart):
         assert main(["whatif", str(folder / "run"), "--edit", "rank_as_peers=1", "-o", str(path)]) == 0
     events = json.loads(out.read_text())["traceEvents"]
-    names = {each["args"]["name"] for each in events if each["name"] == "process_name"}
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert all(any(name.startswith(f"rank {rank} ") for name in names) for rank in range(4))
-    marks = [each for each in events if each["name"].startswith("ProfilerStep#")]
+    marks = [event for event in events if event["name"].startswith("ProfilerStep#")]
     assert len(marks) == 4 * 3
-    kernels = [(each["ts"], each["ts"] + each["dur"]) for each in events if each.get("cat") == "kernel"]
+    kernels = [(event["ts"], event["ts"] + event["dur"]) for event in events if event.get("cat") == "kernel"]
     again = open_run(apart, cache_dir=folder / "cache").tables.arrow("kernels").filter(pc.field("kind") != "memcpy")
     begin = again["start_ns"].to_numpy()
     span = (begin + again["dur_ns"].to_numpy()).max() - begin.min()
@@ -133,7 +133,7 @@ PUBLISHED = Path(__file__).parents[2].parent / "shared" / "traces" / "straggler-
 
 @pytest.mark.slow
 @pytest.mark.real
-@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published timelines are not beside the project")
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published timelines are not available next to the project")
 @pytest.mark.parametrize("job", ["ST", "AR"])
 def test_a_published_job_by_the_command(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     truth = json.loads((PUBLISHED / f"ms-{job}.json").read_text())

@@ -45,10 +45,10 @@ def test_numbers_reach_arrow_unchanged(numbers: list[int]) -> None:
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.integers(0, 3), st.sampled_from([pa.int64(), pa.float64()]))
 def test_numbers_reach_numpy_unchanged(numbers: list[int], skipped: int, kind: pa.DataType) -> None:
-    whole = pa.chunked_array([pa.array(numbers, pa.int64()).cast(kind, safe=False)])
-    for column in (whole.slice(skipped), pa.chunked_array([*whole.chunks, *whole.chunks])):
-        found = numbers_of(column)
-        np.testing.assert_array_equal(found, column.to_numpy())
+    unsliced = pa.chunked_array([pa.array(numbers, pa.int64()).cast(kind, safe=False)])
+    for column in (unsliced.slice(skipped), pa.chunked_array([*unsliced.chunks, *unsliced.chunks])):
+        array = numbers_of(column)
+        np.testing.assert_array_equal(array, column.to_numpy())
 
 
 def test_what_lies_in_arrow_cannot_be_written_to() -> None:
@@ -57,10 +57,10 @@ def test_what_lies_in_arrow_cannot_be_written_to() -> None:
 
 @given(st.lists(st.booleans(), max_size=40), st.integers(0, 11), st.integers(0, 11))
 def test_flags_reach_numpy_unchanged(flags: list[bool], skipped: int, parted: int) -> None:
-    whole = pa.array(flags, pa.bool_())
-    column = pa.chunked_array([whole.slice(0, parted), whole.slice(parted)], pa.bool_()).slice(skipped)
+    unsliced = pa.array(flags, pa.bool_())
+    column = pa.chunked_array([unsliced.slice(0, parted), unsliced.slice(parted)], pa.bool_()).slice(skipped)
     assert numbers_of(column).tolist() == flags[skipped:]
-    assert numbers_of(whole.slice(skipped)).tolist() == flags[skipped:]
+    assert numbers_of(unsliced.slice(skipped)).tolist() == flags[skipped:]
 
 
 def test_flags_and_missing_numbers_reach_numpy() -> None:

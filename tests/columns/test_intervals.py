@@ -12,12 +12,12 @@ pairs = st.lists(st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)), max_size
 BASE = 1_700_000_000_123_456_789  # beyond what a float64 holds exactly
 
 
-def made(listed: list[tuple[int, int]]) -> Intervals:
-    return union([BASE + a for a, _ in listed], [BASE + b for _, b in listed])
+def made(ranges: list[tuple[int, int]]) -> Intervals:
+    return union([BASE + a for a, _ in ranges], [BASE + b for _, b in ranges])
 
 
-def points(listed: list[tuple[int, int]]) -> set[int]:
-    return {p for a, b in listed for p in range(a, b)}
+def points(ranges: list[tuple[int, int]]) -> set[int]:
+    return {p for a, b in ranges for p in range(a, b)}
 
 
 def held(intervals: Intervals) -> set[int]:
@@ -33,26 +33,27 @@ def assert_normal(intervals: Intervals) -> None:
 
 
 @given(pairs)
-def test_union_holds_exactly_the_points_of_its_parts(listed: list[tuple[int, int]]) -> None:
-    whole = made(listed)
-    assert_normal(whole)
-    assert held(whole) == points(listed)
-    assert whole.length == len(points(listed))
+def test_union_holds_exactly_the_points_of_its_parts(ranges: list[tuple[int, int]]) -> None:
+    merged = made(ranges)
+    assert_normal(merged)
+    assert held(merged) == points(ranges)
+    assert merged.length == len(points(ranges))
 
 
 @given(st.lists(pairs, max_size=4))
 def test_unions_of_groups_are_each_groups_union(groups: list[list[tuple[int, int]]]) -> None:
     group, start, end = (
         np.array(
-            [each[i] for each in [(g, BASE + a, BASE + b) for g, one in enumerate(groups) for a, b in one]], np.int64
+            [column[i] for column in [(g, BASE + a, BASE + b) for g, ranges in enumerate(groups) for a, b in ranges]],
+            np.int64,
         )
         for i in range(3)
     )
     mixed = np.random.default_rng(0).permutation(len(group))
     home, low, high = union_by(group[mixed], start[mixed], end[mixed])
     assert (np.diff(home) >= 0).all()
-    for g, listed in enumerate(groups):
-        assert Intervals(low[home == g], high[home == g]) == made(listed)
+    for g, ranges in enumerate(groups):
+        assert Intervals(low[home == g], high[home == g]) == made(ranges)
 
 
 @given(pairs, pairs)
@@ -67,18 +68,18 @@ def test_set_operations_are_those_of_sets(a: list[tuple[int, int]], b: list[tupl
 
 
 @given(pairs, st.integers(0, SPAN), st.integers(0, SPAN))
-def test_windows_clip_gaps_and_measures_agree_with_points(listed: list[tuple[int, int]], low: int, high: int) -> None:
-    whole, window = made(listed), set(range(low, high))
-    assert held(whole.clip(BASE + low, BASE + high)) == points(listed) & window
-    assert held(whole.gaps(BASE + low, BASE + high)) == window - points(listed)
+def test_windows_clip_gaps_and_measures_agree_with_points(ranges: list[tuple[int, int]], low: int, high: int) -> None:
+    merged, window = made(ranges), set(range(low, high))
+    assert held(merged.clip(BASE + low, BASE + high)) == points(ranges) & window
+    assert held(merged.gaps(BASE + low, BASE + high)) == window - points(ranges)
     if low <= high:
-        assert whole.within([BASE + low], [BASE + high]).tolist() == [len(points(listed) & window)]
-    assert whole.holds([BASE + low]).tolist() == [low in points(listed)]
+        assert merged.within([BASE + low], [BASE + high]).tolist() == [len(points(ranges) & window)]
+    assert merged.holds([BASE + low]).tolist() == [low in points(ranges)]
 
 
 @given(st.lists(pairs, max_size=4))
 def test_the_union_of_sets_holds_the_points_of_any(many: list[list[tuple[int, int]]]) -> None:
-    assert held(union_of([made(one) for one in many])) == {p for one in many for p in points(one)}
+    assert held(union_of([made(ranges) for ranges in many])) == {p for ranges in many for p in points(ranges)}
 
 
 def test_nothing_is_nothing() -> None:

@@ -25,8 +25,8 @@ def test_values_by_code() -> None:
 
 @pytest.mark.parametrize(("missing", "dtype"), [(False, np.bool_), (-1, np.int64), (0.0, np.float64), ("", np.object_)])
 def test_without_values_all_rows_are_missing(missing: str | float, dtype: type) -> None:
-    found = lookup([], np.array([0, -1]), missing=missing)
-    assert (found.dtype, found.tolist()) == (dtype, [missing, missing])
+    values = lookup([], np.array([0, -1]), missing=missing)
+    assert (values.dtype, values.tolist()) == (dtype, [missing, missing])
 
 
 def test_a_key_of_none_has_no_row() -> None:
@@ -35,16 +35,16 @@ def test_a_key_of_none_has_no_row() -> None:
 
 @given(KEYS, KEYS)
 def test_rows_are_the_first_that_have_the_key(keys: list[int], wanted: list[int]) -> None:
-    found = rows_of(np.array(keys, np.int64), np.array(wanted, np.int64)).tolist()
-    assert found == [keys.index(key) if key >= 0 and key in keys else -1 for key in wanted]
+    rows = rows_of(np.array(keys, np.int64), np.array(wanted, np.int64)).tolist()
+    assert rows == [keys.index(key) if key >= 0 and key in keys else -1 for key in wanted]
 
 
 def test_a_text_is_asked_once_for_its_meaning() -> None:
-    asked: list[str] = []
+    texts: list[str] = []
     launches = Columns(pa.table({"name": ["cudaMalloc", "cudaFree", "cudaMalloc"]}))
     assert launches.satisfies("name", re.compile("Malloc").search).tolist() == [True, False, True]
-    assert launches.by_text("name", lambda name: asked.append(name) or len(name), missing=-1).tolist() == [10, 8, 10]
-    assert asked == ["cudaMalloc", "cudaFree"]
+    assert launches.by_text("name", lambda name: texts.append(name) or len(name), missing=-1).tolist() == [10, 8, 10]
+    assert texts == ["cudaMalloc", "cudaFree"]
 
 
 def test_without_rows_a_text_has_no_meaning() -> None:

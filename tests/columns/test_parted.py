@@ -34,14 +34,14 @@ def test_parts_make_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, r
     for module in (cache, arrow):
         monkeypatch.setattr(module, "AT_ONCE", 4)
     table = made(rows)
-    whole = table.to_table()
-    assert whole.to_pylist() == [{"rank": 3, "number": row, "args": str(row)} for row in range(rows)]
+    in_memory = table.to_table()
+    assert in_memory.to_pylist() == [{"rank": 3, "number": row, "args": str(row)} for row in range(rows)]
     kinds = {"rank": pa.int64(), "number": pa.int64(), "args": pa.string()}
-    assert whole.schema == table.schema
+    assert in_memory.schema == table.schema
     assert table.schema == pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
     assert [part.num_rows for part in table.parts(4)] == [4] * (rows // 4) + [rows % 4] * (rows % 4 > 0 or not rows)
-    assert pa.concat_tables(table.parts(4)) == whole
-    assert table.column("number") == whole.column("number")
-    assert table.if_long() == (whole if rows <= 4 else table)
+    assert pa.concat_tables(table.parts(4)) == in_memory
+    assert table.column("number") == in_memory.column("number")
+    assert table.if_long() == (in_memory if rows <= 4 else table)
     cache.write_parquet(table, tmp_path / "t.parquet")
-    assert pq.read_table(tmp_path / "t.parquet") == whole
+    assert pq.read_table(tmp_path / "t.parquet") == in_memory

@@ -20,8 +20,8 @@ def seek(symbols: list[int], **options: int) -> list[tuple[int, int]] | None:
     codes = np.array(symbols, np.int64)
     begin = np.where(codes == FORWARD[0], 1.0, 0.0)
     trained = [codes == OPTIMIZER[-1], (codes >= 22) & (codes < 40)]
-    found = find_repetition(codes, begin, trained, **options)
-    return None if found is None else list(zip(found.start.tolist(), found.end.tolist(), strict=True))
+    repetition = find_repetition(codes, begin, trained, **options)
+    return None if repetition is None else list(zip(repetition.start.tolist(), repetition.end.tolist(), strict=True))
 
 
 def test_steps_are_found_from_their_beginning_to_their_end() -> None:
@@ -36,12 +36,12 @@ def test_ragged_ends_are_no_repeats(count: int, head: int, tail: int) -> None:
     # A head and a tail that are nearly a step together may as well be one, begun elsewhere.
     assume(not head or not tail or head + tail < 0.9 * size)
     symbols = STEP[size - head :] + STEP * count + STEP[:tail]
-    found = seek(symbols)
-    assert found is not None
+    repeats = seek(symbols)
+    assert repeats is not None
     # A head or tail that lacks less than a twentieth of a step counts as one, because the difference is not detectable.
-    whole = [(head + size * n, head + size * (n + 1)) for n in range(count)]
-    assert [pair for pair in found if pair in whole] == whole
-    assert len(found) <= count + (head > 0.9 * size) + (tail > 0.9 * size)
+    expected = [(head + size * n, head + size * (n + 1)) for n in range(count)]
+    assert [pair for pair in repeats if pair in expected] == expected
+    assert len(repeats) <= count + (head > 0.9 * size) + (tail > 0.9 * size)
 
 
 @pytest.mark.slow
@@ -55,11 +55,11 @@ def test_a_step_may_hold_a_few_symbols_more(seed: int, extra: int) -> None:
         for _ in range(noise.integers(0, extra + 1)):
             step.insert(int(noise.integers(1, len(step))), int(noise.integers(1, 10)))
         symbols += step
-    found = seek(symbols)
-    assert found is not None
-    assert len(found) >= 2  # where every window is broken somewhere, the rest stays outside
+    repeats = seek(symbols)
+    assert repeats is not None
+    assert len(repeats) >= 2  # where every window is broken somewhere, the rest stays outside
     # A repeat that begins inside a step holds the end of one and the head of the next, with what is more in either.
-    assert all(abs(end - start - len(STEP)) <= 2 * extra for start, end in found)
+    assert all(abs(end - start - len(STEP)) <= 2 * extra for start, end in repeats)
 
 
 @given(st.lists(st.integers(0, 40), max_size=400))
@@ -85,9 +85,9 @@ def test_what_repeats_inside_one_step_is_no_step(symbols: list[int]) -> None:
 
 def test_micro_batches_are_no_steps() -> None:
     step = [*FORWARD, *BACKWARD] * 4 + OPTIMIZER
-    found = seek(step * 3)
-    assert found is not None
-    assert [end - start for start, end in found] == [len(step)] * 3
+    repeats = seek(step * 3)
+    assert repeats is not None
+    assert [end - start for start, end in repeats] == [len(step)] * 3
 
 
 def test_an_introduction_and_an_afterword() -> None:
@@ -102,10 +102,10 @@ def test_few_repeats_can_be_refused() -> None:
 
 def test_given_places_are_judged_alike() -> None:
     codes, size = np.array(STEP * 3, np.int64), len(STEP)
-    found = repetition_at(codes, np.array([0, size, 2 * size]))
-    assert found is not None
-    assert len(found) == 3
-    assert found.end.tolist() == [size, 2 * size, 3 * size]
+    repetition = repetition_at(codes, np.array([0, size, 2 * size]))
+    assert repetition is not None
+    assert len(repetition) == 3
+    assert repetition.end.tolist() == [size, 2 * size, 3 * size]
     assert repetition_at(codes, np.array([0, 40, 2 * size])) is None
     assert repetition_at(codes, np.array([0, 0, size])) is None
     assert repetition_at(codes, np.array([size])) is None

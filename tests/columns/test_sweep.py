@@ -13,27 +13,29 @@ tagged = st.lists(st.tuples(st.integers(0, SPAN), st.integers(0, SPAN), st.integ
 
 @given(st.lists(pairs, max_size=4))
 def test_priority_gives_each_moment_to_the_first_set(many: list[list[tuple[int, int]]]) -> None:
-    sets = [union([a for a, _ in one], [b for _, b in one]) for one in many]
+    sets = [union([a for a, _ in ranges], [b for _, b in ranges]) for ranges in many]
     owners = by_priority(sets).at(np.arange(SPAN + 1)).tolist()
     for moment, owner in enumerate(owners):
-        holders = [i for i, one in enumerate(many) if any(a <= moment < b for a, b in one)]
+        holders = [i for i, ranges in enumerate(many) if any(a <= moment < b for a, b in ranges)]
         assert owner == (holders[0] if holders else -1)
 
 
 @given(tagged)
-def test_latest_end_gives_each_moment_to_what_is_waited_for(listed: list[tuple[int, int, int]]) -> None:
-    low, high, tag = (np.array([row[i] for row in listed], np.int64) for i in range(3))
+def test_latest_end_gives_each_moment_to_what_is_waited_for(ranges: list[tuple[int, int, int]]) -> None:
+    low, high, tag = (np.array([row[i] for row in ranges], np.int64) for i in range(3))
     labels = by_latest_end(low, high, tag)
     assert (labels.end > labels.start).all()
     assert (labels.start[1:] >= labels.end[:-1]).all()
     for moment, owner in enumerate(labels.at(np.arange(SPAN + 1)).tolist()):
-        running = [(-b, t) for a, b, t in listed if a <= moment < b]
+        running = [(-b, t) for a, b, t in ranges if a <= moment < b]
         assert owner == (min(running)[1] if running else -1)
 
 
 @given(st.lists(pairs, min_size=1, max_size=3), st.integers(0, SPAN), st.integers(0, SPAN))
-def test_cuts_measure_each_label_in_each_window(many: list[list[tuple[int, int]]], one: int, two: int) -> None:
-    low, high = min(one, two), max(one, two)
+def test_cuts_measure_each_label_in_each_window(
+    many: list[list[tuple[int, int]]], first_cut: int, second_cut: int
+) -> None:
+    low, high = min(first_cut, second_cut), max(first_cut, second_cut)
     labels = by_priority([union([a for a, _ in s], [b for _, b in s]) for s in many])
     owners = labels.at(np.arange(SPAN + 1))[low:high]
     cut = labels.cut([low], [high], len(many))

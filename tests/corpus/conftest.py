@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the folder of the cache."""
+    """Return the folder of the cache."""
     return tmp_path_factory.mktemp("cache")

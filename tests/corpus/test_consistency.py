@@ -34,29 +34,35 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
 
 
 def test_equal_ranks_save_at_least_what_repairing_one_rank_saves(run: Run) -> None:
-    found = found_in(run.tables)
-    assert repr(found.repairs) == repr(repairs_in(run.tables))  # NaN is not equal to itself
-    assert found.ideal is not None
-    for repair in found.repairs:
-        if not repair.disagrees and found.ideal.slowdown is not None:
-            assert found.ideal.slowdown >= 1 / (1 - repair.gain_fraction) - 1e-9
+    search_result = found_in(run.tables)
+    assert repr(search_result.repairs) == repr(repairs_in(run.tables))  # NaN is not equal to itself
+    assert search_result.ideal is not None
+    for repair in search_result.repairs:
+        if not repair.disagrees and search_result.ideal.slowdown is not None:
+            assert search_result.ideal.slowdown >= 1 / (1 - repair.gain_fraction) - 1e-9
 
 
 def test_no_finding_names_a_rank_whose_repair_is_unknown(run: Run) -> None:
-    found = found_in(run.tables)
-    unknown = {repair.rank for repair in found.repairs if repair.disagrees}
-    assert not [finding for finding in found.findings if finding.edit in {f"rank_as_peers={rank}" for rank in unknown}]
-    assert len(unknown) == sum(row.code == "replay_disagrees" for row in found.skipped)
+    search_result = found_in(run.tables)
+    unknown = {repair.rank for repair in search_result.repairs if repair.disagrees}
+    assert not [
+        finding for finding in search_result.findings if finding.edit in {f"rank_as_peers={rank}" for rank in unknown}
+    ]
+    assert len(unknown) == sum(row.code == "replay_disagrees" for row in search_result.skipped)
 
 
 def test_the_sentence_and_the_findings_state_one_gain(run: Run) -> None:
-    found = found_in(run.tables)
+    search_result = found_in(run.tables)
     sentence = run.stragglers().sentence
-    for repair in found.repairs[:1]:
+    for repair in search_result.repairs[:1]:
         assert sentence.startswith(f"Rank {repair.rank} ")
         if repair.disagrees:
             assert sentence.endswith("what its repair saves is unknown.")
-        same = [each for each in found.findings if each.code == "late-rank" and each.where.get("rank") == repair.rank]
+        same = [
+            finding
+            for finding in search_result.findings
+            if finding.code == "late-rank" and finding.where.get("rank") == repair.rank
+        ]
         assert all(finding.gain_fraction == pytest.approx(repair.gain_fraction) for finding in same)
 
 
@@ -80,7 +86,7 @@ def test_a_prediction_has_one_step_in_all_its_parts(
         return
     written = json.loads(capsys.readouterr().out)
     predicted = written["prediction"]["together"]
-    (step,) = [each["value"] for each in written["metrics"] if each["id"] == "step_time" and not each["dims"]]
+    (step,) = [metric["value"] for metric in written["metrics"] if metric["id"] == "step_time" and not metric["dims"]]
     if "window" not in {row["code"] for row in written["health"]}:
         assert step == pytest.approx(predicted["after_ns"], rel=0.01)
     saved = 1 - predicted["after_ns"] / predicted["before_ns"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not beside the project"),
+    pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not available next to the project"),
 ]
 DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events")
 COMMUNICATION = re.compile(r"^nccl|multimem_all_reduce")
@@ -79,10 +79,12 @@ KNOWN = [
 HOST_ONLY = ["odd/distributed_info_unavailable", "odd/rank_non_gpu", "odd/rank_unavailable"]
 
 
-def opened(known: Known, cache: Path) -> tuple[Run, dict[int, Path]]:
-    path = TRACES / known.path
-    found = discover(path).runs[known.run]
-    return usp_prof.open_run(path, run=found.name, cache_dir=cache), {file.rank: file.path for file in found.files}
+def opened(expected: Known, cache: Path) -> tuple[Run, dict[int, Path]]:
+    path = TRACES / expected.path
+    run_files = discover(path).runs[expected.run]
+    return usp_prof.open_run(path, run=run_files.name, cache_dir=cache), {
+        file.rank: file.path for file in run_files.files
+    }
 
 
 def complete_events(path: Path) -> list[dict[str, Any]]:
@@ -107,36 +109,36 @@ def counted(path: Path) -> tuple[int, int, set[int]]:
 
 
 def health(run: Run) -> dict[str, int]:
-    found: dict[str, int] = {}
+    count_by_code: dict[str, int] = {}
     for rank in run.ranks:
         rows = run.tables.columns("health", rank)
         for code, count in zip(rows["code"].tolist(), rows["count"].tolist(), strict=True):
-            found[code] = found.get(code, 0) + count
-    return found
+            count_by_code[code] = count_by_code.get(code, 0) + count
+    return count_by_code
 
 
-@pytest.mark.parametrize("known", KNOWN, ids=lambda k: f"{k.path}#{k.run}" if k.run else k.path)
-def test_set_reads_as_recorded(known: Known, cache: Path) -> None:
-    run, files = opened(known, cache)
+@pytest.mark.parametrize("expected", KNOWN, ids=lambda k: f"{k.path}#{k.run}" if k.run else k.path)
+def test_set_reads_as_recorded(expected: Known, cache: Path) -> None:
+    run, files = opened(expected, cache)
     tables = run.tables
-    wanted = list(range(known.ranks)) if isinstance(known.ranks, int) else known.ranks
+    wanted = list(range(expected.ranks)) if isinstance(expected.ranks, int) else expected.ranks
     assert list(run.ranks) == wanted
     kernels = {rank: len(tables.columns("kernels", rank)) for rank in run.ranks}
     parts = {rank: len(tables.columns("collectives", rank)) for rank in run.ranks}
-    assert (sum(kernels.values()), sum(parts.values())) == (known.kernels, known.collectives)
+    assert (sum(kernels.values()), sum(parts.values())) == (expected.kernels, expected.collectives)
     raw_steps: set[int] = set()
     for rank in {run.ranks[0], run.ranks[-1]}:  # the plain way is slow
         raw_kernels, raw_parts, raw_steps = counted(files[rank])
         assert (kernels[rank], parts[rank]) == (raw_kernels, raw_parts)
     for rank in run.ranks:
         steps = tables.columns("steps", rank)
-        assert steps["step"].tolist() == known.steps
-        assert set(steps["source"].tolist()) == {known.source}
-        assert (steps["start_ns"][1:] == steps["end_ns"][:-1]).all() or not known.kernels
-    if known.source == "profiler_step":
-        skipped = raw_steps - set(known.steps)
+        assert steps["step"].tolist() == expected.steps
+        assert set(steps["source"].tolist()) == {expected.source}
+        assert (steps["start_ns"][1:] == steps["end_ns"][:-1]).all() or not expected.kernels
+    if expected.source == "profiler_step":
+        skipped = raw_steps - set(expected.steps)
         assert (health(run).get("steps_without_work", 0) > 0) == bool(skipped)
-    assert dict(tables.topology.axes) == known.axes
+    assert dict(tables.topology.axes) == expected.axes
 
 
 @pytest.mark.parametrize("path", HOST_ONLY)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not beside the project"),
+    pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not available next to the project"),
 ]
 WITH_STEPS = ("torchrec-4r-sleeping-rank", "torchrec-4r-v100", "single/mi300-resnet", "single/v100-rank1-of-2")
 ONE_STEP = (
@@ -49,11 +49,11 @@ def test_as_many_whole_steps_as_were_marked(name: str, tmp_path: Path, cache: Pa
 def test_the_parts_of_whole_periods_are_those_of_the_full_traces(name: str, tmp_path: Path, cache: Path) -> None:
     full, stripped = both(name, tmp_path, cache)
     cut = within(full, stripped)
-    found, truth = totals(stripped.tables), totals(cut)
+    measured, truth = totals(stripped.tables), totals(cut)
     assert median_step(stripped.tables) == median_step(cut)
     for part in ("compute", "memcpy", "idle"):
-        assert found[part] == pytest.approx(truth[part], rel=0.01, abs=1)
-    exposed = [sum(ns for role, ns in parts.items() if role.startswith("comm:")) for parts in (found, truth)]
+        assert measured[part] == pytest.approx(truth[part], rel=0.01, abs=1)
+    exposed = [sum(ns for role, ns in parts.items() if role.startswith("comm:")) for parts in (measured, truth)]
     assert exposed[0] == pytest.approx(exposed[1], rel=0.01, abs=1)
 
 
@@ -72,9 +72,9 @@ def test_the_culprit_is_the_rank_that_sleeps(tmp_path: Path, cache: Path) -> Non
     assert culprits(stripped.tables) == culprits(full.tables) == [2]
     (row,) = (row for row in stripped.health if row.code == "exchanges_grouped")
     assert "all 4 ranks" in row.detail
-    found, truth = (stragglers.compute(run.tables) for run in (stripped, full))
-    assert found.culprits[0].cost_ns == pytest.approx(truth.culprits[0].cost_ns, rel=0.01)
-    assert found.own_time_slowdown[0] == pytest.approx(next(iter(truth.own_time_slowdown.values())), rel=0.01)
+    measured, truth = (stragglers.compute(run.tables) for run in (stripped, full))
+    assert measured.culprits[0].cost_ns == pytest.approx(truth.culprits[0].cost_ns, rel=0.01)
+    assert measured.own_time_slowdown[0] == pytest.approx(next(iter(truth.own_time_slowdown.values())), rel=0.01)
 
 
 def test_what_the_sleeping_ranks_host_did_is_not_replayed(tmp_path: Path, cache: Path) -> None:
@@ -119,10 +119,15 @@ def test_ranks_stripped_of_all_but_launches_are_cut_alike(name: str, tmp_path: P
     assert len({round(max(own) / 1e7) for own in lengths(stripped).values()}) <= 2
 
 
-@pytest.mark.parametrize("whole", [{0}, {1, 2}])
-def test_stripped_ranks_beside_marked_ones_have_their_steps(whole: set[int], tmp_path: Path, cache: Path) -> None:
+@pytest.mark.parametrize("complete_ranks", [{0}, {1, 2}])
+def test_stripped_ranks_beside_marked_ones_have_their_steps(
+    complete_ranks: set[int], tmp_path: Path, cache: Path
+) -> None:
     name = "torchrec-4r-sleeping-rank"
-    full, mixed = open_run(TRACES / name, cache_dir=cache), device_only(TRACES / name, tmp_path / "run", whole=whole)
+    full, mixed = (
+        open_run(TRACES / name, cache_dir=cache),
+        device_only(TRACES / name, tmp_path / "run", complete_ranks=complete_ranks),
+    )
     for rank, steps in lengths(full).items():
         assert windows(mixed)[rank][0] == windows(full)[rank][0]
         assert np.allclose(lengths(mixed)[rank], steps, rtol=0.01)

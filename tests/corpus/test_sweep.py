@@ -1,8 +1,8 @@
-"""Do compute, communication and overlap agree with a plain sweep over the raw JSON, on every shared set?
+"""Compute, communication and overlap compared with a plain sweep over the raw JSON of every shared set.
 
-The sweep below knows nothing of ours but the step windows (another test holds those against the marks): it parses
-the file again, counts what runs between any two edges, and adds up. On a GPU the categories say what runs. On a CPU
-an op stands for itself when it spends at least half of its time outside other ops, and gloo's ranges communicate.
+The sweep uses our step windows, which another test compares with the marks, and nothing else of ours. It parses the
+file again, determines what runs between any two edges, and adds up. On a GPU, categories distinguish the work. On a
+CPU, an op computes if it spends at least half of its time outside other ops, and gloo's ranges communicate.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import cache as kept
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not beside the project"),
+    pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not available next to the project"),
 ]
 COMMUNICATION = re.compile(r"^nccl|multimem_all_reduce")
 DEVICE = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "copy", "mtia_ccp_events": "compute"}
@@ -39,37 +39,37 @@ PARTS = ("compute", "comm", "copy")
 
 @dataclass(frozen=True)
 class Raw:
-    """What the file says runs when, by what it is, as (begin, end) in nanoseconds."""
+    """Ranges of work in a file by kind, as (begin, end) in nanoseconds."""
 
     work: dict[str, list[tuple[int, int]]]
     on_gpu: bool
 
 
 def nanoseconds(text: str) -> int:
-    whole, _, part = text.partition(".")
-    return int(whole) * 1000 + int((part + "000")[:3])
+    microseconds, _, part = text.partition(".")
+    return int(microseconds) * 1000 + int((part + "000")[:3])
 
 
-@kept
+@cache
 def raw(path: Path) -> Raw:
     with gzip.open(path) as file:
         data = json.loads(file.read().decode("utf-8", "replace"), strict=False, parse_float=str, parse_int=str)
-    whole = data if isinstance(data, dict) else {"traceEvents": data}
-    base = int(whole.get("baseTimeNanoseconds", 0))
-    events = [event for event in whole["traceEvents"] if event.get("ph") == "X"]
-    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    document = data if isinstance(data, dict) else {"traceEvents": data}
+    base = int(document.get("baseTimeNanoseconds", 0))
+    events = [event for event in document["traceEvents"] if event.get("ph") == "X"]
+    ranges: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for event in events:
         kind = DEVICE.get(str(event.get("cat", "")))
         if kind:
             name = str(event["name"]).removeprefix("void (anonymous namespace)::")
             talks = event["cat"] == "kernel" and COMMUNICATION.search(name) is not None
-            found["comm" if talks else kind].append(span(event, base))
-    if found:
-        return Raw(found, on_gpu=True)
-    found["compute"] = [span(event, base) for event in computing(events)]
-    found["comm"] = [span(event, base) for event in events if event.get("cat") == "user_annotation"
+            ranges["comm" if talks else kind].append(span(event, base))
+    if ranges:
+        return Raw(ranges, on_gpu=True)
+    ranges["compute"] = [span(event, base) for event in computing(events)]
+    ranges["comm"] = [span(event, base) for event in events if event.get("cat") == "user_annotation"
                      and str(event["name"]).startswith("gloo:")]  # fmt: skip
-    return Raw(found, on_gpu=False)
+    return Raw(ranges, on_gpu=False)
 
 
 def span(event: dict[str, Any], base: int) -> tuple[int, int]:
@@ -86,26 +86,32 @@ def computing(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if paced or (category == "cpu_op" and "::" in name and not ENCLOSING.match(name)):
             start, end = span(event, 0)
             threads[event["pid"], event["tid"]].append((start, -end, paced, event))
-    return [event for listed in threads.values() for event in on_one_thread(sorted(listed, key=lambda e: e[:2]))]
+    return [
+        event
+        for thread_events in threads.values()
+        for event in on_one_thread(sorted(thread_events, key=lambda e: e[:2]))
+    ]
 
 
-def on_one_thread(listed: list[tuple[int, int, bool, dict[str, Any]]]) -> list[dict[str, Any]]:
-    inside: list[int] = [0] * len(listed)
-    parent: list[int] = [-1] * len(listed)
+def on_one_thread(thread_events: list[tuple[int, int, bool, dict[str, Any]]]) -> list[dict[str, Any]]:
+    inside: list[int] = [0] * len(thread_events)
+    parent: list[int] = [-1] * len(thread_events)
     open_: list[int] = []
-    for place, (start, minus_end, _, _) in enumerate(listed):
-        while open_ and -listed[open_[-1]][1] <= start and not (-minus_end == start == listed[open_[-1]][0]):
+    for place, (start, minus_end, _, _) in enumerate(thread_events):
+        while (
+            open_ and -thread_events[open_[-1]][1] <= start and not (-minus_end == start == thread_events[open_[-1]][0])
+        ):
             open_.pop()
         if open_:
             parent[place] = open_[-1]
             inside[open_[-1]] += -minus_end - start
         open_.append(place)
-    taken: list[bool] = []
-    for place, (start, minus_end, paced, _) in enumerate(listed):
-        above = parent[place] >= 0 and taken[parent[place]]
-        taken.append(above or paced or 2 * inside[place] <= -minus_end - start)
-    return [listed[place][3] for place in range(len(listed))
-            if taken[place] and not (parent[place] >= 0 and taken[parent[place]])]  # fmt: skip
+    is_taken: list[bool] = []
+    for place, (start, minus_end, paced, _) in enumerate(thread_events):
+        above = parent[place] >= 0 and is_taken[parent[place]]
+        is_taken.append(above or paced or 2 * inside[place] <= -minus_end - start)
+    return [thread_events[place][3] for place in range(len(thread_events))
+            if is_taken[place] and not (parent[place] >= 0 and is_taken[parent[place]])]  # fmt: skip
 
 
 def swept(work: dict[str, list[tuple[int, int]]], low: int, high: int) -> dict[str, int]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not beside the project"),
+    pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not available next to the project"),
 ]
 ANALYSES = (breakdown, clock, collectives, critical_path, overlap, pipeline, step_time, stragglers)
 

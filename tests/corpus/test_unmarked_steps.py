@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not beside the project"),
+    pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not available next to the project"),
 ]
 MARKS = r"^ProfilerStep#|^Optimizer\.|^train::optimizer"
 
@@ -49,11 +49,11 @@ def steps(path: Path, *, marked: bool) -> Steps:
 )
 def test_steps_without_marks_are_those_that_were_marked(path: str) -> None:
     file = next(iter(sorted(TRACES.glob(path))))
-    truth, found = steps(file, marked=True), steps(file, marked=False)
-    assert found.source in {"annotation", "pattern"}
-    assert len(found.number) == len(truth.number)
+    truth, unmarked = steps(file, marked=True), steps(file, marked=False)
+    assert unmarked.source in {"annotation", "pattern"}
+    assert len(unmarked.number) == len(truth.number)
     length = np.median(truth.host_end - truth.host_start)
-    assert np.abs(found.host_start - truth.host_start).max() < 0.06 * length
+    assert np.abs(unmarked.host_start - truth.host_start).max() < 0.06 * length
 
 
 @pytest.mark.parametrize(

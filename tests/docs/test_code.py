@@ -22,7 +22,7 @@ BLOCK = re.compile(
 
 def blocks(page: str) -> list[tuple[str, str]]:
     text = (ROOT / page).read_text(encoding="utf-8")
-    return [(found["kind"], found["code"]) for found in BLOCK.finditer(text) if not found["skip"]]
+    return [(match["kind"], match["code"]) for match in BLOCK.finditer(text) if not match["skip"]]
 
 
 def test_the_tutorial_has_code_to_run() -> None:

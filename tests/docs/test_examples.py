@@ -98,8 +98,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lines_of_help() -> list[str]:
     """List the examples of every command."""
-    listed = [line for name in command_files() for line in CONTINUED.sub("", load(name).EXAMPLES).splitlines()]
-    return [re.sub(r"\s{2,}(\(.*\)|#.*)$", "", line.strip()) for line in listed]
+    lines = [line for name in command_files() for line in CONTINUED.sub("", load(name).EXAMPLES).splitlines()]
+    return [re.sub(r"\s{2,}(\(.*\)|#.*)$", "", line.strip()) for line in lines]
 
 
 def lines_of_pages() -> Iterator[str]:
@@ -141,8 +141,8 @@ def test_an_example_runs_as_it_is_typed(
 ) -> None:
     monkeypatch.chdir(place)
     monkeypatch.setenv("USP_PROF_CACHE", str(place / "cache"))
-    for there, here in PLACES.items():
-        line = line.replace(there, here or there)
+    for typed_path, real_path in PLACES.items():
+        line = line.replace(typed_path, real_path or typed_path)
     predicted = place / "predicted"
     if "-o predicted" in line:
         shutil.rmtree(predicted, ignore_errors=True)
@@ -165,7 +165,7 @@ def test_every_reason_is_needed() -> None:
 
 def test_every_kind_of_block_is_one_that_a_test_reads() -> None:
     kinds = {kind for page in PAGES for kind, _ in FENCE.findall(page.read_text(encoding="utf-8"))}
-    told = {
+    kinds_with_test = {
         "",
         "sh",
         "bash",
@@ -179,7 +179,7 @@ def test_every_kind_of_block_is_one_that_a_test_reads() -> None:
         "python",
         "python no-run",
     }
-    assert kinds <= told
+    assert kinds <= kinds_with_test
 
 
 INLINE = [
@@ -195,8 +195,8 @@ def test_a_command_within_a_sentence_has_the_options_that_it_shows() -> None:
     for page, command in INLINE:
         _, name, *words = command.split()
         assert name in command_files(), f"{page}: {command}"
-        asked = set(re.findall(r"--[a-z-]+", " ".join(words)))
-        assert asked <= options_of(name), f"{page}: {command}"
+        options = set(re.findall(r"--[a-z-]+", " ".join(words)))
+        assert options <= options_of(name), f"{page}: {command}"
 
 
 def options_of(name: str) -> set[str]:

@@ -10,9 +10,9 @@ PAGE = (ROOT / "docs" / "reference" / "limits.md").read_text()
 
 
 def test_every_named_test_is_there() -> None:
-    named = set(re.findall(r"`((?:tests|scripts)/[^`]+)`", PAGE))
-    assert named
-    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+    paths = set(re.findall(r"`((?:tests|scripts)/[^`]+)`", PAGE))
+    assert paths
+    assert [name for name in sorted(paths) if not (ROOT / name).exists()] == []
 
 
 def test_every_promise_names_a_test() -> None:

@@ -1,4 +1,4 @@
-"""Rules of `tools/prose`: each finds its bad example and accepts the good one; finished paths have no findings."""
+"""Rules of `tools/prose`: each finds its bad example and accepts the good one; the repository has no findings."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ def test_output_blocks_are_checked_for_words(tmp_path: Path) -> None:
     assert f"{page}:2: percent: " in check(page)
 
 
-def test_finished_paths_have_no_findings() -> None:
+def test_the_repository_has_no_findings() -> None:
     assert check() == ""

@@ -37,7 +37,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 def test_every_id_that_the_definitions_name_is_a_metric() -> None:
     text = (DOCS / "definitions.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`([a-z]+(?:_[a-z]+)*_(?:time|fraction|residual|rate))`", text))
+    ids = set(re.findall(r"`([a-z]+(?:_[a-z]+)*_(?:time|fraction|residual|rate))`", text))
     declared = set(declared_metrics())
-    assert {"compute_time", "exposed_comm_time", "idle_time", "overlap_fraction"} <= named
-    assert named <= declared, named - declared
+    assert {"compute_time", "exposed_comm_time", "idle_time", "overlap_fraction"} <= ids
+    assert ids <= declared, ids - declared

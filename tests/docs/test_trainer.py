@@ -39,13 +39,13 @@ def option_row(item) -> str:  # noqa: ANN001 - a dataclass's field
 
 
 def test_no_option_is_made_up() -> None:
-    known = {string for action in parser()._actions for string in action.option_strings}
+    options = {string for action in parser()._actions for string in action.option_strings}
     pages = re.sub(r"^torchrun .*trainer/minimal.py.*$", "", PAGE + REFERENCE, flags=re.MULTILINE)
     typed = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", pages)) - {
         "--nproc-per-node",
         "--shutdown-timeout",
     }
-    assert typed <= known
+    assert typed <= options
 
 
 def test_every_fault_is_listed_with_its_settings() -> None:
@@ -61,9 +61,9 @@ def test_every_fault_is_named_by_a_rule_that_there_is() -> None:
     rows = [
         line for line in REFERENCE.split("## Faults")[1].split("### Limits")[0].splitlines() if line.startswith("| `")
     ]
-    named = [re.search(r"rules\.md#([a-z-]+)\) \|$", line) for line in rows]
-    assert all(named)
-    assert {match[1] for match in named if match} <= {rule.CODE for rule in all_rules()}
+    codes = [re.search(r"rules\.md#([a-z-]+)\) \|$", line) for line in rows]
+    assert all(codes)
+    assert {match[1] for match in codes if match} <= {rule.CODE for rule in all_rules()}
 
 
 def test_the_default_meshes_are_those_of_the_table() -> None:
@@ -84,10 +84,10 @@ def test_commands_on_the_page_can_be_trained() -> None:
 
 
 def test_every_file_of_the_axes_is_in_the_map_and_there() -> None:
-    told = {name for _, _, files, _ in MAP for name in re.findall(r"`([\w/]+\.py)`", files)}
-    assert [name for name in told if not (ROOT / "trainer" / name).is_file()] == []
-    there = {f"parallel/{path.name}" for path in (ROOT / "trainer" / "parallel").glob("[!_]*.py")}
-    assert there - told == {"parallel/mesh.py"}  # which the text before the map names
+    listed_files = {name for _, _, files, _ in MAP for name in re.findall(r"`([\w/]+\.py)`", files)}
+    assert [name for name in listed_files if not (ROOT / "trainer" / name).is_file()] == []
+    existing_files = {f"parallel/{path.name}" for path in (ROOT / "trainer" / "parallel").glob("[!_]*.py")}
+    assert existing_files - listed_files == {"parallel/mesh.py"}  # which the text before the map names
 
 
 def test_every_technique_can_be_asked_for() -> None:

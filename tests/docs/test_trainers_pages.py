@@ -18,14 +18,18 @@ BLOCK = re.compile(r"^```python no-run\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 def declared(adapter: str) -> dict[str, set[str]]:
     """Return the functions and classes of an adapter with the keywords of each, including options."""
-    found = {}
+    parameters_by_class = {}
     for node in ast.parse((ADAPTERS / f"{adapter}.py").read_text()).body:
         makers = [node] if isinstance(node, ast.FunctionDef) else getattr(node, "body", [])
-        takes = [each for each in makers if isinstance(each, ast.FunctionDef) and each.name in (node.name, "__init__")]
+        takes = [
+            function
+            for function in makers
+            if isinstance(function, ast.FunctionDef) and function.name in (node.name, "__init__")
+        ]
         for maker in takes:
-            named = {argument.arg for argument in [*maker.args.args, *maker.args.kwonlyargs]}
-            found[node.name] = named | (set(Options.__annotations__) if maker.args.kwarg else set())
-    return found
+            parameters = {argument.arg for argument in [*maker.args.args, *maker.args.kwonlyargs]}
+            parameters_by_class[node.name] = parameters | (set(Options.__annotations__) if maker.args.kwarg else set())
+    return parameters_by_class
 
 
 def calls(code: str) -> list[tuple[str, str, set[str]]]:
@@ -37,16 +41,16 @@ def calls(code: str) -> list[tuple[str, str, set[str]]]:
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("usp_prof.record.adapters."):
             names |= {alias.name: node.module.rpartition(".")[2] for alias in node.names}
-    found = []
+    adapter_calls = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
         keywords = {keyword.arg for keyword in node.keywords}
         if isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") in modules:
-            found.append((node.func.value.id, node.func.attr, keywords))
+            adapter_calls.append((node.func.value.id, node.func.attr, keywords))
         elif isinstance(node.func, ast.Name) and node.func.id in names:
-            found.append((names[node.func.id], node.func.id, keywords))
-    return found
+            adapter_calls.append((names[node.func.id], node.func.id, keywords))
+    return adapter_calls
 
 
 BLOCKS = [(page, block) for page in PAGES for block in BLOCK.findall((ROOT / "docs" / page).read_text())]
@@ -54,8 +58,8 @@ SHOWN = [(page, *call) for page, block in BLOCKS for call in calls(block)]
 
 
 def test_no_other_page_has_lines_that_do_not_run() -> None:
-    found = {page.name for page in (ROOT / "docs").rglob("*.md") if BLOCK.search(page.read_text(encoding="utf-8"))}
-    assert found == set(PAGES)
+    pages = {page.name for page in (ROOT / "docs").rglob("*.md") if BLOCK.search(page.read_text(encoding="utf-8"))}
+    assert pages == set(PAGES)
 
 
 def test_every_adapter_is_shown() -> None:
@@ -65,6 +69,6 @@ def test_every_adapter_is_shown() -> None:
 
 @pytest.mark.parametrize(("page", "adapter", "name", "keywords"), SHOWN)
 def test_a_line_is_what_the_adapter_takes(page: str, adapter: str, name: str, keywords: set[str]) -> None:
-    taken = declared(adapter)
-    assert name in taken, page
-    assert keywords <= taken[name], page
+    accepted = declared(adapter)
+    assert name in accepted, page
+    assert keywords <= accepted[name], page

@@ -55,10 +55,10 @@ def three_ranks(folder: Path, name: str) -> TableSet:
 
 def test_a_range_without_anything_of_a_rank_is_written(tmp_path: Path) -> None:
     tables = three_ranks(tmp_path, "op")
-    for low, high, found in ((0, 1_000, {0, 1}), (4_000_000, 6_000_000, {0}), (2_000_000, 3_000_000, set())):
+    for low, high, ranks in ((0, 1_000, {0, 1}), (4_000_000, 6_000_000, {0}), (2_000_000, 3_000_000, set())):
         export(tables, tmp_path / "out.json", EVERYTHING, window_ns=(low, high))
         events = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["traceEvents"]
-        assert {event["pid"] // 1000 - 1 for event in events if event["ph"] == "X"} == found
+        assert {event["pid"] // 1000 - 1 for event in events if event["ph"] == "X"} == ranks
 
 
 def test_names_are_written_as_they_are(tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ def opened(folder: Path, cache: str = "cache") -> Run:
 
 
 @given(st.lists(findings, max_size=3), st.lists(rows, max_size=3))
-def test_what_is_kept_is_read_back(found: list[Finding], skipped: list[HealthRow]) -> None:
-    search_result = Found(tuple(found), tuple(skipped))
+def test_what_is_kept_is_read_back(written: list[Finding], skipped: list[HealthRow]) -> None:
+    search_result = Found(tuple(written), tuple(skipped))
     with TemporaryDirectory() as folder:
         engine.write_kept(search_result, Path(folder))
         assert engine.read_kept(Path(folder)) == search_result

@@ -39,8 +39,8 @@ def launched_one_by_one() -> TableSet:
     return table_set({0: trace})
 
 
-def declared(what: Mapping[str, Any]) -> Callable[[], TableSet]:
-    return lambda: run_of(json.dumps(what)).tables
+def declared(declaration: Mapping[str, Any]) -> Callable[[], TableSet]:
+    return lambda: run_of(json.dumps(declaration)).tables
 
 
 def with_fault(name: str) -> Callable[[], TableSet]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
-def _found(name: str, run: Run) -> list[tuple[Draft, float]]:
+def _expected_findings(name: str, run: Run) -> list[tuple[Draft, float]]:
     """Return the notable findings of a rule, with their gains."""
     drafts = rule(name.replace("_", "-")).look(run.tables)
     gains = [(draft, predict(run.tables, [draft.edit]).gain_fraction) for draft in drafts]
@@ -30,7 +30,7 @@ def _found(name: str, run: Run) -> list[tuple[Draft, float]]:
 def test_a_rule_fires_on_its_fault_and_is_worth_what_the_repair_brings(name: str) -> None:
     faulty, repaired, within = PAIRS[name]
     runs = [run_of(json.dumps(declared)) for declared in (faulty, repaired)]
-    ((draft, gain),) = _found(name, runs[0])
+    ((draft, gain),) = _expected_findings(name, runs[0])
     steps = [unedited(run.tables).mean_measured_ns for run in runs]
     assert gain == pytest.approx(1 - steps[1] / steps[0], abs=within)
     assert draft.title
@@ -39,7 +39,7 @@ def test_a_rule_fires_on_its_fault_and_is_worth_what_the_repair_brings(name: str
         "few_micro_batches",
         "needless_recompute",
     )
-    assert _found(name, runs[1]) == []
+    assert _expected_findings(name, runs[1]) == []
 
 
 @pytest.mark.parametrize("mesh", [{"pp": 4}, {"pp": 2, "dp": 2}])
@@ -48,32 +48,32 @@ def test_a_pipeline_waits_for_its_longest_micro_batches(mesh: dict[str, int], sp
     repaired = {"mesh": mesh, "work": {"steps": 3, "micro_batches": 8}}
     faulty = repaired | {"faults": [{"kind": "unequal_lengths", "rank": 1, "factor": spread}]}
     runs = [run_of(json.dumps(declared)) for declared in (faulty, repaired)]
-    ((draft, gain),) = _found("unequal_lengths", runs[0])
+    ((draft, gain),) = _expected_findings("unequal_lengths", runs[0])
     steps = [unedited(run.tables).mean_measured_ns for run in runs]
     assert str(draft.edit) == "even_work=pp"
     assert gain == pytest.approx(1 - steps[1] / steps[0], abs=0.01)
-    assert _found("unequal_lengths", runs[1]) == []
+    assert _expected_findings("unequal_lengths", runs[1]) == []
 
 
 def test_a_rank_with_more_work_by_design_is_no_slow_rank() -> None:
     for name in ("uneven_experts", "uneven_sequence"):
-        assert _found("slow_rank", run_of(json.dumps(PAIRS[name][0]))) == []
+        assert _expected_findings("slow_rank", run_of(json.dumps(PAIRS[name][0]))) == []
 
 
 def test_several_slow_ranks_are_one_finding() -> None:
     faults = [{"kind": "slow_rank", "rank": rank, "factor": 1.4} for rank in (2, 3)]
-    ((draft, gain),) = _found("slow_rank", run_of(json.dumps(PLAIN | {"faults": faults})))
+    ((draft, gain),) = _expected_findings("slow_rank", run_of(json.dumps(PLAIN | {"faults": faults})))
     assert (draft.where["ranks"], str(draft.edit)) == ("2-3", "rank_as_peers=2+3")
     assert gain > 0.2
 
 
 def test_exposed_tensor_parallel_communication_is_an_opportunity() -> None:
-    ((draft, _),) = _found("exposed_tensor_parallel", run_of(json.dumps(PAIRS["wide_tensor_parallel"][0])))
+    ((draft, _),) = _expected_findings("exposed_tensor_parallel", run_of(json.dumps(PAIRS["wide_tensor_parallel"][0])))
     assert draft.opportunity
 
 
 def test_the_op_that_is_furthest_below_the_roofline_is_an_opportunity() -> None:
-    ((draft, gain),) = _found("slow_op", run_of(json.dumps(PLAIN)))
+    ((draft, gain),) = _expected_findings("slow_op", run_of(json.dumps(PLAIN)))
     assert draft.opportunity
     assert draft.evidence["efficiency"] < 0.3
     assert gain > 0.03

@@ -48,13 +48,17 @@ def same(theirs: pd.DataFrame, ours: pd.DataFrame, keys: list[str]) -> None:
 
 def test_every_method_is_here_under_its_parameters_or_named_as_missing(pair: tuple[Any, TraceAnalysis]) -> None:
     """Two parameters are not ours: another way to find stragglers, and shortened names in a difference of traces."""
-    theirs, ours = (type(each) for each in pair)
+    theirs, ours = (type(implementation) for implementation in pair)
     methods = {name for name, value in vars(theirs).items() if callable(value) and not name.startswith("_")}
     assert methods - set(vars(ours)) == set(NOT_HERE)
     for name in methods & set(vars(ours)):
-        parameters = [list(inspect.signature(getattr(each, name)).parameters) for each in (theirs, ours)]
+        parameters = [
+            list(inspect.signature(getattr(implementation, name)).parameters) for implementation in (theirs, ours)
+        ]
         theirs_alone, ours_alone = {"straggler_identification_impl"}, {"with_hta"}
-        common = [[each for each in names if each not in theirs_alone | ours_alone] for names in parameters]
+        common = [
+            [parameter for parameter in names if parameter not in theirs_alone | ours_alone] for names in parameters
+        ]
         assert common[0] == common[1], name
 
 
@@ -65,7 +69,7 @@ def test_profiler_steps(pair: tuple[Any, TraceAnalysis]) -> None:
 
 @pytest.mark.parametrize("method", ["get_temporal_breakdown", "get_comm_comp_overlap"])
 def test_breakdown_and_overlap(pair: tuple[Any, TraceAnalysis], method: str) -> None:
-    theirs, ours = (getattr(each, method)(visualize=False) for each in pair)
+    theirs, ours = (getattr(implementation, method)(visualize=False) for implementation in pair)
     same(theirs, ours, ["rank"])
 
 
@@ -144,9 +148,9 @@ def test_user_annotations(pair: tuple[Any, TraceAnalysis]) -> None:
 
 
 def test_the_critical_path_has_its_two_answers(pair: tuple[Any, TraceAnalysis]) -> None:
-    (theirs, found), (ours, found_too) = (x.critical_path_analysis(0, "ProfilerStep", 0) for x in pair)
-    assert found
-    assert found_too
+    (theirs, is_complete), (ours, is_complete_too) = (x.critical_path_analysis(0, "ProfilerStep", 0) for x in pair)
+    assert is_complete
+    assert is_complete_too
     kinds = {"cpu_bound", "gpu_compute_bound", "gpu_communication_bound", "gpu_kernel_kernel_overhead"}
     assert set(ours.summary().index) <= kinds | set(theirs.summary().index)
     assert ours.summary().sum() == pytest.approx(theirs.summary().sum()) == pytest.approx(100)

@@ -32,24 +32,24 @@ def test_nanoseconds_are_not_rounded_away(tmp_path: Path) -> None:
     trace = one_step()
     for place in range(100):
         trace.kernel("tiny", 1000 + place * 2000, 800, launch_at=place * 100)
-    found = analysis(tmp_path, trace).get_temporal_breakdown(visualize=False)
-    assert found["compute_time(us)"].item() == pytest.approx(80.0)
+    frame = analysis(tmp_path, trace).get_temporal_breakdown(visualize=False)
+    assert frame["compute_time(us)"].item() == pytest.approx(80.0)
 
 
 def test_launchers_that_name_a_stream_are_no_device_work(tmp_path: Path) -> None:
     trace = one_step().op("triton_poi_fused_add_0", 100 * US, 500 * US, args={"stream": 0})
     trace.kernel("triton_poi_fused_add_0", 200 * US, 50 * US, launch_at=150 * US)
-    found = analysis(tmp_path, trace).get_temporal_breakdown(visualize=False)
-    assert found["compute_time(us)"].item() == pytest.approx(50.0)
+    frame = analysis(tmp_path, trace).get_temporal_breakdown(visualize=False)
+    assert frame["compute_time(us)"].item() == pytest.approx(50.0)
 
 
 def test_synchronisation_is_no_device_work(tmp_path: Path) -> None:
     trace = one_step().kernel("gemm", 10 * US, 90 * US, launch_at=5 * US)
     trace.kernel("gemm", 900 * US, 100 * US, launch_at=890 * US)
     trace.event("Stream Sync", "cuda_sync", 100 * US, 700 * US, pid=0, tid=7, args={"stream": 7, "device": 0})
-    found = analysis(tmp_path, trace).get_temporal_breakdown(visualize=False)
-    assert found["non_compute_time(us)"].item() == 0
-    assert found["idle_time(us)"].item() >= 800
+    frame = analysis(tmp_path, trace).get_temporal_breakdown(visualize=False)
+    assert frame["non_compute_time(us)"].item() == 0
+    assert frame["idle_time(us)"].item() >= 800
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_kernels_told_together_are_described_by_their_calls(tmp_path: Path) -> N
     _, by_name = analysis(tmp_path, trace).get_gpu_kernel_breakdown(visualize=False, num_kernels=10)
     most = by_name[by_name["name"] == "kernel_14"].iloc[0]
     assert (most["mean (us)"], most["max (us)"], most["sum (us)"]) == (15.0, 15.0, 30.0)
-    others = by_name[by_name["name"] == "others"].iloc[0]
-    assert others["max (us)"] < 15.0
+    combined = by_name[by_name["name"] == "others"].iloc[0]
+    assert combined["max (us)"] < 15.0
 
 
 def test_waiting_before_the_first_kernel_is_idle_time(tmp_path: Path) -> None:
@@ -83,9 +83,9 @@ def test_waiting_before_the_first_kernel_is_idle_time(tmp_path: Path) -> None:
         at = place * 1000 * US
         for trace, begin in ((early, 0), (late, 600)):
             trace.step(step, at, 1000 * US).kernel("gemm", at + begin * US, 400 * US, launch_at=at)
-    found = analysis(tmp_path, early, late).get_temporal_breakdown(visualize=False)
-    assert found["kernel_time(us)"].tolist() == [1000.0, 1000.0]
-    assert found["idle_time_pctg"].tolist() == [60.0, 60.0]
+    frame = analysis(tmp_path, early, late).get_temporal_breakdown(visualize=False)
+    assert frame["kernel_time(us)"].tolist() == [1000.0, 1000.0]
+    assert frame["idle_time_pctg"].tolist() == [60.0, 60.0]
 
 
 def test_every_full_stream_has_a_row_and_each_rank_its_own_ops(tmp_path: Path) -> None:
@@ -99,17 +99,17 @@ def test_every_full_stream_has_a_row_and_each_rank_its_own_ops(tmp_path: Path) -
 def test_bandwidth_is_weighted_by_time(tmp_path: Path) -> None:
     trace = one_step(dur=2000 * US).memcpy(10 * US, 1 * US, size=1_000_000, launch_at=0, stream=9)
     trace.memcpy(20 * US, 999 * US, size=9_990_000, launch_at=1, stream=9)
-    found = analysis(tmp_path, trace).get_memory_bw_summary()
-    assert found is not None
-    assert found[("memory_bw_gbps", "mean")].item() == pytest.approx((1000 * 1 + 10 * 999) / 1000)
-    assert found[("memory_bw_gbps", "50%")].item() == pytest.approx(10.0)
+    frame = analysis(tmp_path, trace).get_memory_bw_summary()
+    assert frame is not None
+    assert frame[("memory_bw_gbps", "mean")].item() == pytest.approx((1000 * 1 + 10 * 999) / 1000)
+    assert frame[("memory_bw_gbps", "50%")].item() == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize("call", ["cuLaunchKernelEx", "hipExtModuleLaunchKernel", "cudaGraphLaunch"])
 def test_every_kind_of_launch_is_counted(tmp_path: Path, call: str) -> None:
     trace = one_step().launch(1, 10 * US, 5 * US, name=call).kernel("gemm", 100 * US, 50 * US, correlation=1)
-    found = analysis(tmp_path, trace).get_cuda_kernel_launch_stats(visualize=False)[0]
-    assert found[["cpu_duration", "gpu_duration", "launch_delay"]].to_numpy().tolist() == [[5.0, 50.0, 85.0]]
+    frame = analysis(tmp_path, trace).get_cuda_kernel_launch_stats(visualize=False)[0]
+    assert frame[["cpu_duration", "gpu_duration", "launch_delay"]].to_numpy().tolist() == [[5.0, 50.0, 85.0]]
 
 
 def test_clocks_that_are_apart_blame_nobody(tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ def test_without_steps_the_whole_trace_is_looked_at(tmp_path: Path) -> None:
     trace = Trace(0, 1).kernel("gemm", 0, 300 * US, launch_at=0).kernel("gemm", 700 * US, 300 * US, launch_at=5)
     made = analysis(tmp_path, trace)
     assert made.get_profiler_steps() == []
-    found = made.get_temporal_breakdown(visualize=False)
-    assert (found["kernel_time(us)"].item(), found["idle_time_pctg"].item()) == (1000.0, 40.0)
+    frame = made.get_temporal_breakdown(visualize=False)
+    assert (frame["kernel_time(us)"].item(), frame["idle_time_pctg"].item()) == (1000.0, 40.0)
     with pytest.raises(UspProfError, match="no step"):
         TraceDiff.compare_traces(made, made)
 
@@ -179,17 +179,17 @@ def test_a_diff_counts_events_shorter_than_a_microsecond(tmp_path: Path) -> None
     made = rank(0)
     for place in range(3):
         made.op("aten::size", (10_100 + place) * US + 300, 400)
-    found = TraceDiff.compare_traces(*[TraceAnalysis(trace_dir=tiny.write({0: made}, tmp_path / "run", None))] * 2)
-    assert found.loc["aten::size", ["Control_counts", "Control_total_duration"]].tolist() == [3, pytest.approx(1.2)]
+    frame = TraceDiff.compare_traces(*[TraceAnalysis(trace_dir=tiny.write({0: made}, tmp_path / "run", None))] * 2)
+    assert frame.loc["aten::size", ["Control_counts", "Control_total_duration"]].tolist() == [3, pytest.approx(1.2)]
 
 
 def test_a_critical_path_adds_up_to_its_steps(tmp_path: Path) -> None:
     """HTA's table holds what lies within events alone; the time between them is in no row."""
     made = TraceAnalysis(trace_dir=write(tmp_path / "run"))
     for instance, steps in ((0, 1), ((0, 1), 2)):
-        path, found = made.critical_path_analysis(0, "ProfilerStep", instance)
+        path, is_complete = made.critical_path_analysis(0, "ProfilerStep", instance)
         parts = path.get_critical_path_breakdown()
-        assert found
+        assert is_complete
         assert parts is not None
         assert parts["duration"].sum() == pytest.approx(steps * STEP_US, rel=0.12)  # both ranks' steps, 100 us apart
 
@@ -204,8 +204,8 @@ def test_graph_calls_of_hta_name_the_switch_that_returns_its_graph(tmp_path: Pat
         with pytest.raises(UspProfError, match="not installed"):
             made.critical_path_analysis(0, "ProfilerStep", 0, with_hta=True)
     else:
-        graph, found = made.critical_path_analysis(0, "ProfilerStep", 0, with_hta=True)
-        assert found
+        graph, is_complete = made.critical_path_analysis(0, "ProfilerStep", 0, with_hta=True)
+        assert is_complete
         assert set(graph.critical_path_nodes) <= set(graph.nodes)
 
 

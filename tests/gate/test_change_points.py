@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 def test_slow_drift_is_found() -> None:
     rng = np.random.default_rng(1)
-    found = 0
+    detected = 0
     for _ in range(40):
         trend = find_trend(1.003 ** np.arange(30) * (1 + rng.normal(0, 0.005, 30)))
-        found += trend.drift_per_run == pytest.approx(0.003, rel=0.5)
-    assert found >= 38
+        detected += trend.drift_per_run == pytest.approx(0.003, rel=0.5)
+    assert detected >= 38
 
 
 def test_a_step_is_found_where_it_is() -> None:
@@ -32,7 +32,7 @@ def test_a_step_is_found_where_it_is() -> None:
 def test_noise_has_no_trend() -> None:
     rng = np.random.default_rng(3)
     trends = [find_trend(rng.normal(1, 0.01, 30)) for _ in range(200)]
-    assert sum(bool(each.changes) or each.drift_per_run != 0 for each in trends) <= 3
+    assert sum(bool(trend.changes) or trend.drift_per_run != 0 for trend in trends) <= 3
 
 
 def test_an_exact_step_and_constants() -> None:
@@ -71,14 +71,16 @@ UNCHANGED = {
 def test_unchanged_series_of_any_noise_have_no_change(kind: str, number: int) -> None:
     rng = np.random.default_rng(5)
     trends = [find_trend(1e9 * (1 + 0.02 * UNCHANGED[kind](rng, number))) for _ in range(150)]
-    assert sum(bool(each.changes) or each.drift_per_run != 0 for each in trends) <= 6  # 2%: more in one of 40 draws
+    assert sum(bool(trend.changes) or trend.drift_per_run != 0 for trend in trends) <= 6  # 2%: more in one of 40 draws
 
 
 def test_five_percent_are_found_at_two_percent_noise() -> None:
     rng = np.random.default_rng(6)
     level = 1 + 0.05 * (np.arange(30) >= 15)
-    found = [find_trend(level + rng.normal(0, 0.02, 30)).changes for _ in range(150)]
-    assert sum(bool(each) and abs(each[0].index - 15) <= 4 for each in found) >= 0.8 * len(found)  # 0.9 of 500
+    changes_by_series = [find_trend(level + rng.normal(0, 0.02, 30)).changes for _ in range(150)]
+    assert sum(bool(changes) and abs(changes[0].index - 15) <= 4 for changes in changes_by_series) >= 0.8 * len(
+        changes_by_series
+    )  # 0.9 of 500
 
 
 def test_a_rise_and_a_fall_are_two_changes() -> None:

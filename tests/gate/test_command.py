@@ -53,7 +53,9 @@ def test_a_repeat_passes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_a_slow_rank_regresses_and_the_reason_is_its_compute(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _check(runs, "slow", "--format", "json") == 1
     report = json.loads(capsys.readouterr().out)
-    assert "step_time" in {each["key"] for each in report["judgements"] if each["verdict"] == "regressed"}
+    assert "step_time" in {
+        judgement["key"] for judgement in report["judgements"] if judgement["verdict"] == "regressed"
+    }
     assert report["why"]["parts"]
     grown = sum(part["after_ns"] - part["before_ns"] for part in report["why"]["parts"])
     assert grown == pytest.approx(report["why"]["step_after_ns"] - report["why"]["step_before_ns"], rel=0.1)
@@ -106,8 +108,8 @@ def test_bounds_and_limits_of_the_command_line(runs: Path, capsys: pytest.Captur
 def test_wrong_usage_exits_with_2(
     runs: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = [str(runs / "again") if word == "RUN" else word for word in words]
-    assert main([*named, *_cache(runs)]) == 2
+    arguments = [str(runs / "again") if word == "RUN" else word for word in words]
+    assert main([*arguments, *_cache(runs)]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert "hint:" in error
@@ -129,7 +131,7 @@ def test_runs_of_different_shape_make_no_baseline(
 def test_compare_sets_runs_side_by_side(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(runs / "first"), str(runs / "slow"), "--format", "json", *_cache(runs)]) == 0
     (pair,) = json.loads(capsys.readouterr().out)["pairs"]
-    step = next(each for each in pair["judgements"] if each["key"] == "step_time")
+    step = next(judgement for judgement in pair["judgements"] if judgement["key"] == "step_time")
     assert step["low"] > 0
 
 

@@ -41,7 +41,7 @@ OTHER = measured(
 
 def test_says_what_changed_in_which_direction() -> None:
     (pair,) = compare([A, B]).pairs
-    assert {each.key: direction(each) for each in pair.judgements} == {
+    assert {judgement.key: direction(judgement) for judgement in pair.judgements} == {
         "bubble_fraction": "",
         "compute_time": "changed",
         "idle_time[cause=host]": "within noise",
@@ -77,7 +77,7 @@ def test_times_near_zero_are_compared_by_difference() -> None:
         )
         for idle, wait in ((5e3, 5e6), (4e4, 4e7))
     ]
-    judged = {each.key: each for pair in compare(runs).pairs for each in pair.judgements}
+    judged = {judgement.key: judgement for pair in compare(runs).pairs for judgement in pair.judgements}
     assert change(judged["idle_time[cause=sync]"]) == "+35 μs"
     assert change(judged["wait_time"]) == "+700.00%"
 
@@ -87,7 +87,7 @@ def test_a_change_within_an_interval_that_excludes_nothing_is_withheld() -> None
     runs = [
         measured(series("step_time", steps(RNG, mean=1e8)), series("wait_time", wild * factor)) for factor in (1, 1.3)
     ]
-    judged = {each.key: each for pair in compare(runs).pairs for each in pair.judgements}
+    judged = {judgement.key: judgement for pair in compare(runs).pairs for judgement in pair.judgements}
     assert (change(judged["wait_time"]), interval(judged["wait_time"])) == ("-", "unknown")
 
 
@@ -103,16 +103,16 @@ def test_the_headline_compares_the_step_of_the_job() -> None:
 
 
 def test_says_what_is_comparable() -> None:
-    found = compare([A, B, OTHER])
-    assert [pair.label for pair in found.pairs] == ["b", "other"]
-    assert "mfu" in found.keys
-    other = found.pairs[1]
-    assert {direction(each) for each in other.judgements} == {""}
+    comparison = compare([A, B, OTHER])
+    assert [pair.label for pair in comparison.pairs] == ["b", "other"]
+    assert "mfu" in comparison.keys
+    other = comparison.pairs[1]
+    assert {direction(judgement) for judgement in other.judgements} == {""}
     assert "rank 3 missing" in other.doubts[0]
-    step = next(each for each in other.judgements if each.key == "step_time")
+    step = next(judgement for judgement in other.judgements if judgement.key == "step_time")
     assert step.after > step.before
     across = compare([A, OTHER], (FactKind.HARDWARE,)).pairs[0]
-    assert direction(next(each for each in across.judgements if each.key == "step_time")) == "worse"
+    assert direction(next(judgement for judgement in across.judgements if judgement.key == "step_time")) == "worse"
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_runs_that_are_not_alike_are_said_to_be(kind: FactKind, name: str, value
     (pair,) = compare([A, other]).pairs
     assert pair.doubts == (f"{doubt} are not compared",)
     assert verdict(pair, "a", "other").startswith("The mean rank steps of a and other are not comparable: ")
-    (asked,) = compare([A, other], (kind,)).pairs
-    assert asked.doubts == ()
-    assert verdict(asked, "a", "other").startswith("The mean rank step of other is ")
+    (accepted,) = compare([A, other], (kind,)).pairs
+    assert accepted.doubts == ()
+    assert verdict(accepted, "a", "other").startswith("The mean rank step of other is ")
 
 
 @pytest.mark.parametrize(("across", "is_divided"), [((), False), ((FactKind.HARDWARE,), True)])
@@ -157,14 +157,14 @@ def test_another_layout_or_library_is_no_doubt() -> None:
 
 
 def test_is_written_in_every_format() -> None:
-    found = compare([A, B, OTHER])
+    comparison = compare([A, B, OTHER])
     for form in FORMATS:
-        assert "step_time" in render(found, form).replace("\\", "")  # Markdown escapes underscores
-    text = render(found, "terminal")
+        assert "step_time" in render(comparison, form).replace("\\", "")  # Markdown escapes underscores
+    text = render(comparison, "terminal")
     assert re.search(r"hardware +device +H100 +A100", text), "what else differs"
     assert "idle_time[cause=host]" not in text
-    assert "idle_time[cause=host]" in render(found, "terminal", everything=True)
-    assert json.loads(render(found, "json"))["pairs"][0]["label"] == "b"
+    assert "idle_time[cause=host]" in render(comparison, "terminal", everything=True)
+    assert json.loads(render(comparison, "json"))["pairs"][0]["label"] == "b"
 
 
 def test_a_narrow_screen_still_says_what_each_metric_shows() -> None:

@@ -29,8 +29,8 @@ def test_only_what_a_rule_is_about_is_asked() -> None:
 
 
 def test_the_default_policy_leaves_out_what_it_never_looks_at() -> None:
-    asked = analyses_for(Policy())
-    assert {"step_time", "breakdown", "overlap", "pipeline", "kernels", "mfu", "memory"} <= set(asked) < set(NAMES)
+    analyses = analyses_for(Policy())
+    assert {"step_time", "breakdown", "overlap", "pipeline", "kernels", "mfu", "memory"} <= set(analyses) < set(NAMES)
 
 
 def test_a_check_of_less_says_the_same(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_check_of_less_says_the_same(tmp_path: Path) -> None:
     first, second = (open_run(tmp_path / str(seed), cache_dir=tmp_path / "cache") for seed in (1, 2))
     save(Baseline((measured(first),)), tmp_path / "b.json")
     (tmp_path / "p.toml").write_text('findings = "none"\n')
-    whole = Demand(baseline=str(tmp_path / "b.json")).read()
+    full = Demand(baseline=str(tmp_path / "b.json")).read()
     narrow = Demand(baseline=str(tmp_path / "b.json"), policy=str(tmp_path / "p.toml")).read()
-    assert check_run(second, whole).judgements == check_run(second, narrow).judgements
+    assert check_run(second, full).judgements == check_run(second, narrow).judgements
     assert check_run(second, narrow).verdict is Verdict.PASS

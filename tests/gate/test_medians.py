@@ -25,10 +25,10 @@ def test_a_restless_run_a_fifth_slower_is_left_open_aloud_and_medians_decide_it(
     after = measured(series("step_time", steps(rng, mean=1.2e9, noise=0.08, number=60)), facts=CPU)
     left_open = check(Baseline((before,)), after, FIVE_PERCENT)
     assert left_open.verdict is Verdict.INCONCLUSIVE
-    said = text(left_open)
-    assert "exceeds the allowed change and may be noise" in said
-    assert "NOT DECIDED, exit code 0" in said
-    assert "--judge medians" in said
+    output = text(left_open)
+    assert "exceeds the allowed change and may be noise" in output
+    assert "NOT DECIDED, exit code 0" in output
+    assert "--judge medians" in output
     failing = check(Baseline((before,)), after, FIVE_PERCENT, Inconclusive.FAIL)
     assert "NOT DECIDED, exit code 1: --judge medians" in text(failing)
     assert check(Baseline((before,)), after, BY_MEDIANS).verdict is Verdict.REGRESSED
@@ -38,10 +38,10 @@ def test_medians_ask_for_more_steps_where_neither_can_be_said() -> None:
     rng = np.random.default_rng(2)
     before = measured(series("step_time", steps(rng, noise=0.3, number=12)), facts=CPU)
     after = measured(series("step_time", steps(rng, mean=1.2e9, noise=0.3, number=12)), facts=CPU)
-    found = check(Baseline((before,)), after, BY_MEDIANS).judgements[0]
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert found.more_steps > 0
-    assert "more steps in both runs would decide it" in found.reason
+    judgement = check(Baseline((before,)), after, BY_MEDIANS).judgements[0]
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.more_steps > 0
+    assert "more steps in both runs would decide it" in judgement.reason
 
 
 def test_the_error_of_a_median_is_that_of_repeated_runs() -> None:

@@ -35,9 +35,9 @@ def test_a_gain_within_what_runs_differ_is_open() -> None:
     report = _check(after, before)
     assert report.new_findings == ()
     assert report.verdict is Verdict.INCONCLUSIVE
-    found = next(each for each in report.judgements if each.key == "finding slow-rank[rank=3]")
-    assert (found.after, found.before) == (0.15, 0.0)
-    assert "several runs" in found.reason
+    judgement = next(candidate for candidate in report.judgements if candidate.key == "finding slow-rank[rank=3]")
+    assert (judgement.after, judgement.before) == (0.15, 0.0)
+    assert "several runs" in judgement.reason
 
 
 def test_what_any_baseline_run_had_is_not_new() -> None:

@@ -46,9 +46,9 @@ def test_five_percent_is_a_regression_on_a_device_and_open_on_a_shared_host() ->
     rng = np.random.default_rng(2)
     before, after = (measured(series("step_time", steps(rng, mean=mean))) for mean in (1e9, 1.05e9))
     assert check(Baseline((before,)), after, Policy()).verdict is Verdict.REGRESSED
-    found = check(Baseline((replace(before, facts=CPU),)), replace(after, facts=CPU), Policy())
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert "several runs" in found.judgements[0].reason
+    report = check(Baseline((replace(before, facts=CPU),)), replace(after, facts=CPU), Policy())
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "several runs" in report.judgements[0].reason
 
 
 def test_several_quiet_runs_let_a_shared_host_see_it() -> None:
@@ -63,13 +63,13 @@ def test_a_figure_of_the_whole_run_varies_as_its_steps_do() -> None:
 
     def run(seed: int, efficiency: float, noise: float) -> object:
         rng = np.random.default_rng(seed)
-        whole = series("kernel_efficiency", [efficiency], unit=Unit.FRACTION, better=Better.HIGHER, steps=[-1])
-        return measured(series("step_time", steps(rng, noise=noise)), whole)
+        overall = series("kernel_efficiency", [efficiency], unit=Unit.FRACTION, better=Better.HIGHER, steps=[-1])
+        return measured(series("step_time", steps(rng, noise=noise)), overall)
 
     def verdict(noise: float) -> Verdict:
         before, after = run(4, 0.5, noise), run(5, 0.45, noise)
         report = check(Baseline((before,)), after, Policy())  # type: ignore[arg-type]
-        return next(each.verdict for each in report.judgements if each.key == "kernel_efficiency")
+        return next(judgement.verdict for judgement in report.judgements if judgement.key == "kernel_efficiency")
 
     assert verdict(0.2) is Verdict.INCONCLUSIVE
     assert verdict(0.002) is Verdict.REGRESSED

@@ -40,8 +40,8 @@ def test_an_old_baseline_is_held_against_a_run_of_today(
     # Kernel efficiency has another definition since; what a step takes has not.
     (tmp_path / "policy.toml").write_text('defaults = false\nrule = [{ match = "step_time", allowed = "50%" }]\n')
     status = main([*words, "--policy", str(tmp_path / "policy.toml")])
-    found = json.loads(capsys.readouterr().out)
-    (step,) = [each for each in found["judgements"] if each["key"] == "step_time"]
+    report = json.loads(capsys.readouterr().out)
+    (step,) = [judgement for judgement in report["judgements"] if judgement["key"] == "step_time"]
     assert status == 0, "the same declaration is no slower today"
     assert step["verdict"] == "pass"
 

@@ -52,12 +52,14 @@ def _check(place: Path, run: Path, policy: str, baseline: Path) -> int:
 def _tampered(place: Path, target: Path, metric: str, change: Callable[[float], float]) -> Path:
     runs = []
     for run in load(place / "good.json").runs:
-        listed = [
-            replace(each, samples=tuple(map(change, each.samples))) if each.metric == metric else each
-            for each in run.series
+        changed = [
+            replace(one_series, samples=tuple(map(change, one_series.samples)))
+            if one_series.metric == metric
+            else one_series
+            for one_series in run.series
         ]
-        assert listed != list(run.series), metric
-        runs.append(replace(run, series=tuple(listed)))
+        assert changed != list(run.series), metric
+        runs.append(replace(run, series=tuple(changed)))
     save(Baseline(tuple(runs)), target)
     return target
 

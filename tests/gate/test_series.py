@@ -14,7 +14,7 @@ MFU = Metric("mfu", Unit.FRACTION, Better.HIGHER, "MFU", "")
 
 
 def test_ranks_fold_by_what_the_metric_is() -> None:
-    found = from_values(
+    folded = from_values(
         [
             Value(STEP, 10, {"rank": 0, "step": 1}),
             Value(STEP, 14, {"rank": 1, "step": 1}),
@@ -26,24 +26,24 @@ def test_ranks_fold_by_what_the_metric_is() -> None:
             Value(PEAK, 9, {"rank": 1}),
         ]
     )
-    assert {each.key: (each.steps, each.samples) for each in found} == {
+    assert {one_series.key: (one_series.steps, one_series.samples) for one_series in folded} == {
         "calls[axis=dp]": ((WHOLE_RUN,), (7.0,)),
         "peak_memory": ((WHOLE_RUN,), (9.0,)),
         "step_time": ((1, 2), (12.0, 12.0)),
     }
-    assert [each.exact for each in found] == [True, False, False]
-    assert [each.per_step for each in found] == [False, False, True]
+    assert [one_series.exact for one_series in folded] == [True, False, False]
+    assert [one_series.per_step for one_series in folded] == [False, False, True]
 
 
 def test_shares_that_ranks_divide_among_them_have_no_mean() -> None:
-    found = from_values(
+    folded = from_values(
         [
             Value(PATH_FRACTION, 0.9, {"rank": 0}),
             Value(PATH_FRACTION, 0.1, {"rank": 1}),
             Value(PATH_FRACTION, 0.7, {"part": "compute"}),
         ]
     )
-    assert [each.key for each in found] == ["critical_path_fraction[part=compute]"]
+    assert [one_series.key for one_series in folded] == ["critical_path_fraction[part=compute]"]
 
 
 def test_the_runs_own_value_wins_over_its_ranks() -> None:
@@ -56,7 +56,7 @@ def test_a_figure_that_is_not_known_is_no_sample() -> None:
 
 
 def test_shares_of_the_step() -> None:
-    found = with_derived(
+    derived = with_derived(
         from_values(
             [
                 Value(STEP, 10, {"rank": 0, "step": 1}),
@@ -66,7 +66,7 @@ def test_shares_of_the_step() -> None:
             ]
         )
     )
-    share = next(each for each in found if each.metric == "idle_fraction")
+    share = next(one_series for one_series in derived if one_series.metric == "idle_fraction")
     assert (share.key, share.samples, share.unit) == ("idle_fraction[cause=host]", (0.1, 0.2), Unit.FRACTION)
 
 

@@ -51,5 +51,5 @@ def test_changes() -> None:
 def test_an_interval_is_no_wider_than_what_it_says(
     scale: Scale, unit: Unit, low: float, high: float, text: str
 ) -> None:
-    found = Judgement("m", "m", unit, Better.LOWER, Verdict.INCONCLUSIVE, scale=scale, low=low, high=high)
-    assert interval(found) == text
+    judgement = Judgement("m", "m", unit, Better.LOWER, Verdict.INCONCLUSIVE, scale=scale, low=low, high=high)
+    assert interval(judgement) == text

@@ -39,8 +39,8 @@ def test_a_repeat_passes() -> None:
 def test_a_slowdown_regresses() -> None:
     report = _check(_run(2, mean=1.05e9))
     assert (report.verdict, report.exit_code) == (Verdict.REGRESSED, 1)
-    (found,) = report.judgements
-    assert found.low < 0.05 < found.high
+    (judgement,) = report.judgements
+    assert judgement.low < 0.05 < judgement.high
 
 
 def test_a_speedup_is_an_improvement() -> None:
@@ -60,10 +60,10 @@ def test_too_few_steps_are_inconclusive_and_say_how_many_more() -> None:
     rng = np.random.default_rng(9)
     noisy = measured(series("step_time", steps(rng, mean=1.04e9, noise=0.04, number=8)))
     report = check(Baseline((measured(series("step_time", steps(rng, noise=0.01, number=200))),)), noisy, POLICY)
-    (found,) = report.judgements
+    (judgement,) = report.judgements
     assert report.verdict is Verdict.INCONCLUSIVE
-    assert found.more_steps > 0
-    assert f"{found.more_steps} more steps" in found.reason
+    assert judgement.more_steps > 0
+    assert f"{judgement.more_steps} more steps" in judgement.reason
     assert report.exit_code == 0
     assert replace(report, inconclusive=Inconclusive.FAIL).exit_code == 1
 
@@ -71,17 +71,17 @@ def test_too_few_steps_are_inconclusive_and_say_how_many_more() -> None:
 def test_the_number_of_steps_it_asks_for_settles_it() -> None:
     rng = np.random.default_rng(10)
     calm = Baseline((measured(series("step_time", steps(rng, noise=0.002, number=400))),))
-    asked = settled = 0
+    requests = settled = 0
     for _ in range(40):
         sample = steps(rng, mean=1.03e9, noise=0.02, number=400)
         first = check(calm, measured(series("step_time", sample[:8])), POLICY)
-        (found,) = first.judgements
-        if first.verdict is Verdict.INCONCLUSIVE and 0 < found.more_steps < 190:
-            asked += 1
-            longer = measured(series("step_time", sample[: 8 + 2 * found.more_steps]))
+        (judgement,) = first.judgements
+        if first.verdict is Verdict.INCONCLUSIVE and 0 < judgement.more_steps < 190:
+            requests += 1
+            longer = measured(series("step_time", sample[: 8 + 2 * judgement.more_steps]))
             settled += check(calm, longer, POLICY).verdict is Verdict.REGRESSED
-    assert asked >= 10
-    assert settled >= 0.6 * asked
+    assert requests >= 10
+    assert settled >= 0.6 * requests
 
 
 def test_one_step_says_nothing() -> None:
@@ -173,7 +173,7 @@ def test_other_work_bars_amounts_and_lets_fractions_pass() -> None:
         )
 
     report = _check(run(0.3, with_fact(FactKind.WORK, "tokens per step", "4096")), run(0.4, FACTS))
-    assert {each.key: each.verdict for each in report.judgements} == {
+    assert {judgement.key: judgement.verdict for judgement in report.judgements} == {
         "mfu": Verdict.REGRESSED,
         "step_time": Verdict.NOT_COMPARED,
     }
@@ -181,23 +181,23 @@ def test_other_work_bars_amounts_and_lets_fractions_pass() -> None:
 
 def test_other_software_is_said_and_compared() -> None:
     report = _check(_run(2, facts=with_fact(FactKind.SOFTWARE, "torch", "2.13")))
-    assert [str(each) for each in report.differences] == ["software torch: 2.12 -> 2.13"]
+    assert [str(difference) for difference in report.differences] == ["software torch: 2.12 -> 2.13"]
     assert report.verdict is Verdict.PASS
 
 
 def test_a_metric_that_is_gone_is_inconclusive() -> None:
     before = measured(series("step_time", [1.0] * 8), series("bubble_fraction", [0.1] * 8, unit=Unit.FRACTION))
     report = _check(measured(series("step_time", [1.0] * 8)), before)
-    assert [each.key for each in report.with_verdict(Verdict.INCONCLUSIVE)] == ["bubble_fraction"]
+    assert [judgement.key for judgement in report.with_verdict(Verdict.INCONCLUSIVE)] == ["bubble_fraction"]
     report = _check(before, measured(series("step_time", [1.0] * 8)))
-    assert [each.key for each in report.with_verdict(Verdict.NOT_COMPARED)] == ["bubble_fraction"]
+    assert [judgement.key for judgement in report.with_verdict(Verdict.NOT_COMPARED)] == ["bubble_fraction"]
 
 
 def test_new_findings_that_are_bad_enough_regress() -> None:
     bad = SeenFinding("slow-rank", Level.CRITICAL, "Rank 3 is slow", "rank=3")
-    known = _run(1, findings=(bad,))
+    baseline = _run(1, findings=(bad,))
     assert _check(_run(2, findings=(bad,))).verdict is Verdict.REGRESSED
-    assert _check(_run(2, findings=(bad,)), known).verdict is Verdict.PASS
+    assert _check(_run(2, findings=(bad,)), baseline).verdict is Verdict.PASS
     assert _check(_run(2, findings=(replace(bad, level=Level.WARNING),))).verdict is Verdict.PASS
 
 
@@ -241,7 +241,7 @@ def _share(verdict: Verdict, runs: int, *, slower: float = 0.0, between: float =
         samples = [np.array(steps(rng)) * (1 + rng.normal(0, between)) for _ in range(2)]
         samples[1] *= 1 + slower
         samples[1][rng.integers(20)] *= 1 + outlier
-        before, after = (measured(series("step_time", list(each))) for each in samples)
+        before, after = (measured(series("step_time", list(samples_of_run))) for samples_of_run in samples)
         hits += check(Baseline((before,)), after, POLICY).verdict is verdict
     return hits / runs
 
@@ -259,8 +259,8 @@ def test_one_odd_step_never_alarms() -> None:
 
 
 def test_what_was_asked_for_and_cannot_be_judged_is_no_pass() -> None:
-    asked = POLICY.with_options(minimum={}, max_regression={"bubble_fraction": "1pp"})
-    report = _check(_run(2), policy=asked)
+    policy = POLICY.with_options(minimum={}, max_regression={"bubble_fraction": "1pp"})
+    report = _check(_run(2), policy=policy)
     assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 2)
     assert report.unanswered == ("bubble_fraction: no such value in either run",)
     assert replace(report, inconclusive=Inconclusive.WARN).exit_code == 0
@@ -283,8 +283,8 @@ def test_a_time_and_its_rate_say_the_same() -> None:
     for _ in range(50):
         before, after = (np.array(steps(rng, noise=0.15)) * factor for factor in (1.0, rng.uniform(0.4, 2.5)))
         runs = [
-            measured(series("step_time", each), series("tokens_per_second", 1e12 / each, better=Better.HIGHER))
-            for each in (before, after)
+            measured(series("step_time", step_ns), series("tokens_per_second", 1e12 / step_ns, better=Better.HIGHER))
+            for step_ns in (before, after)
         ]
         report = _check(runs[1], runs[0], policy=policy)
         time, rate = report.judgements
@@ -319,12 +319,12 @@ def test_a_window_of_unknown_steps_is_not_comparable_and_does_not_pass(sides: st
     report = check(Baseline((before,)), after, POLICY)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert report.exit_code == 2
-    found = {each.key: each for each in report.judgements}
-    assert found["step_time"].verdict is Verdict.NOT_COMPARED
-    assert found["step_time"].reason.startswith("not comparable: the steps of run are unknown")
-    assert found["exposed_comm_fraction[axis=dp]"].verdict is Verdict.PASS
+    judgement_by_key = {judgement.key: judgement for judgement in report.judgements}
+    assert judgement_by_key["step_time"].verdict is Verdict.NOT_COMPARED
+    assert judgement_by_key["step_time"].reason.startswith("not comparable: the steps of run are unknown")
+    assert judgement_by_key["exposed_comm_fraction[axis=dp]"].verdict is Verdict.PASS
     if sides != "both":
-        assert found["mfu"].verdict is Verdict.NOT_COMPARED
+        assert judgement_by_key["mfu"].verdict is Verdict.NOT_COMPARED
 
 
 def test_one_slowdown_has_one_threshold() -> None:
@@ -333,11 +333,11 @@ def test_one_slowdown_has_one_threshold() -> None:
     def run(slowdown: float) -> Measured:
         step_ns = steps(rng, mean=1e9 * slowdown, noise=0.002, number=40)
         rates = {"mfu": Unit.FRACTION, "tokens_per_second": Unit.PER_SECOND}
-        others = [
-            series(name, [3e8 / each for each in step_ns], unit=unit, better=Better.HIGHER)
+        other_series = [
+            series(name, [3e8 / duration_ns for duration_ns in step_ns], unit=unit, better=Better.HIGHER)
             for name, unit in rates.items()
         ]
-        return measured(series("step_time", step_ns), *others)
+        return measured(series("step_time", step_ns), *other_series)
 
     wide = POLICY.with_options(minimum={}, max_regression={"step_time": "5%"})
     assert _check(run(1.028), run(1.0)).verdict is Verdict.REGRESSED

@@ -50,8 +50,8 @@ def test_names_the_collective_that_brings_most_of_it() -> None:
         kinds = [("all_reduce", reduce), ("reduce_scatter", scatter)]
         times = [series("comm_time", [ns + 2e6], axis="dp", collective=kind, steps=[-1]) for kind, ns in kinds]
         hidden = [series("hidden_comm_time", [2e6], axis="dp", collective=kind, steps=[-1]) for kind, _ in kinds]
-        whole = (series("step_time", [100e6] * 8), series("exposed_comm_time", [exposed] * 8, axis="dp"))
-        return measured(*times, *hidden, *whole)
+        overall = (series("step_time", [100e6] * 8), series("exposed_comm_time", [exposed] * 8, axis="dp"))
+        return measured(*times, *hidden, *overall)
 
     (part,) = explain(run(10e6, 5e6, 5e6), run(19e6, 13e6, 6e6)).parts
     assert (part.name, part.mostly) == ("exposed dp", "reduce_scatter")
@@ -64,8 +64,8 @@ def test_names_the_collective_that_brings_most_of_it() -> None:
 
 def test_work_is_matched_by_shape_and_place() -> None:
     small, large = (Work("op", "aten::mm", shape, "forward", 1e6, 1) for shape in ("[1]", "[2]"))
-    found = changed_work((small,), (large,), 0)
-    assert [(each.shape, each.delta_ns) for each in found] == [("[1]", -1e6), ("[2]", 1e6)]
+    changes = changed_work((small,), (large,), 0)
+    assert [(change.shape, change.delta_ns) for change in changes] == [("[1]", -1e6), ("[2]", 1e6)]
 
 
 def test_waterfall_has_the_parts_only() -> None:

@@ -24,11 +24,11 @@ NOISE = steps(RNG)
 
 
 def _run(mean: float, **other: object) -> Measured:
-    listed = [value * mean / 1e9 for value in NOISE]
+    step_times = [value * mean / 1e9 for value in NOISE]
     return measured(
-        series("step_time", listed),
+        series("step_time", step_times),
         series("compute_time", [60e6] * 20),
-        series("idle_time", [value - 60e6 for value in listed], cause="host"),
+        series("idle_time", [value - 60e6 for value in step_times], cause="host"),
         series("idle_fraction", [0.1] * 20, unit=Unit.FRACTION, cause="host"),
         **other,  # type: ignore[arg-type]
     )
@@ -73,7 +73,7 @@ def test_terminal_says_what_matters_first() -> None:
 def test_json_is_plain() -> None:
     data = json.loads(checking.render(_report(), "json"))
     assert (data["format"], data["verdict"], data["exit_code"]) == ("usp-prof-check", "regressed", 1)
-    step = next(each for each in data["judgements"] if each["key"] == "step_time")
+    step = next(judgement for judgement in data["judgements"] if judgement["key"] == "step_time")
     assert step["change"] == pytest.approx(0.08)
     assert step["low"] < 0.08 < step["high"]
 

@@ -24,10 +24,10 @@ def test_every_recorded_run_has_a_golden_report_and_none_is_left_over() -> None:
 
 
 def test_a_changed_figure_is_seen_and_a_tenth_digit_is_not() -> None:
-    def report(whole: float, cell: float) -> dict[str, object]:
+    def report(overall: float, cell: float) -> dict[str, object]:
         unit = {"id": "step_time", "unit": "ns"}
         metrics = [
-            unit | {"value": whole, "dims": {}},
+            unit | {"value": overall, "dims": {}},
             unit | {"value": cell, "dims": {"rank": 0, "step": 3}},
             unit | {"value": 5, "dims": {"rank": 1, "step": 3}},
         ]

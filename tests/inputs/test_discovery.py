@@ -49,22 +49,22 @@ def trace(
     return path
 
 
-def ranks(found: Discovery, run: int = 0) -> list[int]:
-    return [file.rank for file in found.runs[run].files]
+def ranks(discovery: Discovery, run: int = 0) -> list[int]:
+    return [file.rank for file in discovery.runs[run].files]
 
 
-def codes(found: Discovery) -> dict[str, int]:
-    return {row.code: row.count for row in found.health}
+def codes(discovery: Discovery) -> dict[str, int]:
+    return {row.code: row.count for row in discovery.health}
 
 
 def test_a_folder_of_one_file_a_rank(tmp_path: Path) -> None:
     for rank in (3, 0, 2, 1):
         trace(tmp_path / f"host_{rank + 100}.169.pt.trace.json.gz", rank)
-    found = discover(tmp_path)
-    assert ranks(found) == [0, 1, 2, 3]
-    assert [file.rank_source for file in found.runs[0].files] == ["distributedInfo"] * 4
-    assert found.runs[0].name == tmp_path.name
-    assert found.health == ()
+    discovery = discover(tmp_path)
+    assert ranks(discovery) == [0, 1, 2, 3]
+    assert [file.rank_source for file in discovery.runs[0].files] == ["distributedInfo"] * 4
+    assert discovery.runs[0].name == tmp_path.name
+    assert discovery.health == ()
 
 
 def test_one_file_and_a_glob(tmp_path: Path) -> None:
@@ -118,22 +118,22 @@ def test_bare_numbers_count_only_when_they_are_all_ranks() -> None:
 def test_names_are_asked_when_files_say_nothing(tmp_path: Path) -> None:
     for rank in range(3):
         trace(tmp_path / f"rank{rank}.json")
-    found = discover(tmp_path)
-    assert ranks(found) == [0, 1, 2]
-    assert {file.rank_source for file in found.runs[0].files} == {"name"}
+    discovery = discover(tmp_path)
+    assert ranks(discovery) == [0, 1, 2]
+    assert {file.rank_source for file in discovery.runs[0].files} == {"name"}
 
 
 def test_the_recorder_s_word_is_taken(tmp_path: Path) -> None:
     trace(tmp_path / "a.json", usp_prof={"rank": 5})
-    found = discover(tmp_path)
-    assert [(file.rank, file.rank_source) for file in found.runs[0].files] == [(5, "manifest")]
+    discovery = discover(tmp_path)
+    assert [(file.rank, file.rank_source) for file in discovery.runs[0].files] == [(5, "manifest")]
 
 
 def test_a_lone_file_without_a_rank_is_read_and_said(tmp_path: Path) -> None:
-    found = discover(trace(tmp_path / "profile.json"))
-    assert ranks(found) == [0]
-    assert codes(found) == {"rank_unknown": 1}
-    assert found.health[0].severity == "error"
+    discovery = discover(trace(tmp_path / "profile.json"))
+    assert ranks(discovery) == [0]
+    assert codes(discovery) == {"rank_unknown": 1}
+    assert discovery.health[0].severity == "error"
 
 
 def test_several_files_without_a_rank_are_refused_with_a_list(tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_several_files_without_a_rank_are_refused_with_a_list(tmp_path: Path) ->
 def test_a_file_without_a_rank_among_others_is_left_out_and_said(tmp_path: Path) -> None:
     trace(tmp_path / "a.json", 0)
     trace(tmp_path / "b.json")
-    found = discover(tmp_path)
-    assert ranks(found) == [0]
-    assert found.health[0].severity == "data_loss"
+    discovery = discover(tmp_path)
+    assert ranks(discovery) == [0]
+    assert discovery.health[0].severity == "data_loss"
 
 
 def gpu_trace(path: Path, rank: int | None, **fields: Any) -> Path:
@@ -162,19 +162,19 @@ def test_a_frontend_beside_ranks_is_no_rank(tmp_path: Path, name: str) -> None:
     for rank in range(1, 4):
         gpu_trace(tmp_path / f"{rank}.json.gz", rank)
     trace(tmp_path / name)
-    found = discover(tmp_path)
-    assert ranks(found) == [1, 2, 3]
-    assert [item.path.name for item in found.skipped] == [Path(name).name]
-    assert [(row.code, row.severity) for row in found.health] == [("skipped_file", "info")]
-    assert "without device" in found.health[0].detail
+    discovery = discover(tmp_path)
+    assert ranks(discovery) == [1, 2, 3]
+    assert [item.path.name for item in discovery.skipped] == [Path(name).name]
+    assert [(row.code, row.severity) for row in discovery.health] == [("skipped_file", "info")]
+    assert "without device" in discovery.health[0].detail
 
 
 def test_a_frontend_is_no_second_run_of_rank_0(tmp_path: Path) -> None:
     for rank in range(2):
         gpu_trace(tmp_path / f"rank{rank}.json", None)
     trace(tmp_path / "gpu0.frontend.json", at=900.0)
-    found = discover(tmp_path)
-    assert [ranks(found, run) for run in range(len(found.runs))] == [[0, 1]]
+    discovery = discover(tmp_path)
+    assert [ranks(discovery, run) for run in range(len(discovery.runs))] == [[0, 1]]
 
 
 def test_cpu_ranks_that_say_their_rank_stay_beside_gpu_ranks(tmp_path: Path) -> None:
@@ -197,9 +197,9 @@ class TestRuns:
         for run, at in (("iteration_10", 10.0), ("iteration_20", 20.0)):
             for rank in range(2):
                 trace(tmp_path / run / f"rank{rank}_trace.json", rank, at=at, base=1_000)
-        found = discover(tmp_path)
-        assert [run.name for run in found.runs] == ["iteration_20", "iteration_10"]
-        assert ranks(found, 1) == [0, 1]
+        discovery = discover(tmp_path)
+        assert [run.name for run in discovery.runs] == ["iteration_20", "iteration_10"]
+        assert ranks(discovery, 1) == [0, 1]
 
     def test_a_folder_a_rank_below_a_folder_a_run(self, tmp_path: Path) -> None:
         for run in ("a", "b"):
@@ -217,19 +217,22 @@ class TestRuns:
         trace(tmp_path / "a.json", 0, at=0.5, base=1_700_000_000_000_000_000)
         trace(tmp_path / "b.json.gz", 1, at=9.0, base=1_700_000_100_000_000_000)
         trace(tmp_path / "c.json", 0, at=9.5, base=1_700_000_100_000_000_000)
-        found = discover(tmp_path)
-        assert [[file.path.name for file in run.files] for run in found.runs] == [["c.json", "b.json.gz"], ["a.json"]]
-        assert found.runs[1].name == "2023-11-14T22:13:20Z"
+        discovery = discover(tmp_path)
+        assert [[file.path.name for file in run.files] for run in discovery.runs] == [
+            ["c.json", "b.json.gz"],
+            ["a.json"],
+        ]
+        assert discovery.runs[1].name == "2023-11-14T22:13:20Z"
 
     def test_each_run_can_be_opened_by_the_folder_and_its_name(self, tmp_path: Path) -> None:
         for step in (3, 9):
             for rank in range(2):
                 trace(tmp_path / f"worker{rank}.{step}.json", rank, step=step)
         for name in ("step 3", "step 9"):
-            found = discover(tmp_path / name)
-            assert found.runs[0].name == name
-            assert {file.step for file in found.runs[0].files} == {int(name.split()[1])}
-            assert len(found.runs) == 2
+            discovery = discover(tmp_path / name)
+            assert discovery.runs[0].name == name
+            assert {file.step for file in discovery.runs[0].files} == {int(name.split()[1])}
+            assert len(discovery.runs) == 2
         with pytest.raises(UspProfError, match="step 4"):
             discover(tmp_path / "step 4")
 
@@ -238,16 +241,16 @@ class TestRuns:
             trace(tmp_path / f"a{rank}.json", rank, world=8, noon=0)
         for rank in range(2, 4):
             trace(tmp_path / f"b{rank}.json", rank, world=16, noon=1)
-        found = discover(tmp_path)
-        assert [(run.name, ranks(found, at)) for at, run in enumerate(found.runs)] == [
+        discovery = discover(tmp_path)
+        assert [(run.name, ranks(discovery, at)) for at, run in enumerate(discovery.runs)] == [
             ("world 16", [2, 3]), ("world 8", [0, 1]),
         ]  # fmt: skip
 
     def test_jobs_of_different_weeks_are_not_merged(self, tmp_path: Path) -> None:
         trace(tmp_path / "a" / "0.json", 0, noon=0)
         trace(tmp_path / "b" / "1.json", 1, noon=7 * 24 * 60)
-        found = discover(tmp_path)
-        assert [(run.name, ranks(found, at)) for at, run in enumerate(found.runs)] == [("b", [1]), ("a", [0])]
+        discovery = discover(tmp_path)
+        assert [(run.name, ranks(discovery, at)) for at, run in enumerate(discovery.runs)] == [("b", [1]), ("a", [0])]
 
     def test_the_base_behind_the_events_counts(self, tmp_path: Path) -> None:
         trace(tmp_path / "0.json.gz", 0, at=1e9, base=NOON)
@@ -309,19 +312,19 @@ class TestBeside:
     def test_kinds(self, tmp_path: Path, name: str, data: bytes, kind: str) -> None:
         trace(tmp_path / "rank0.json", 0)
         (tmp_path / name).write_bytes(data)
-        found = discover(tmp_path)
-        assert ranks(found) == [0]
-        assert [(item.path.name, item.reason) for item in found.skipped] == [(name, kind)]
-        assert codes(found) == {"skipped_file": 1}
+        discovery = discover(tmp_path)
+        assert ranks(discovery) == [0]
+        assert [(item.path.name, item.reason) for item in discovery.skipped] == [(name, kind)]
+        assert codes(discovery) == {"skipped_file": 1}
 
     def test_the_manifest_and_hidden_files_are_no_news(self, tmp_path: Path) -> None:
         trace(tmp_path / "rank0.json", 0)
         (tmp_path / "run.json").write_text("{}")
         (tmp_path / "README.md").write_text("about")
         trace(tmp_path / ".cache" / "rank0.json", 0)
-        found = discover(tmp_path)
-        assert ranks(found) == [0]
-        assert found.health == ()
+        discovery = discover(tmp_path)
+        assert ranks(discovery) == [0]
+        assert discovery.health == ()
 
 
 @pytest.mark.parametrize("name", ["", "nothing", "no*thing"])

@@ -49,10 +49,12 @@ def test_texts_are_taken_and_compared_row_by_row(parts: list[list[str]]) -> None
     if not len(texts):
         return
     noise = np.random.default_rng(len(texts))
-    one, other = noise.integers(0, len(texts), 20), noise.integers(0, len(texts), 20)
+    first_rows, second_rows = noise.integers(0, len(texts), 20), noise.integers(0, len(texts), 20)
     plain = texts.to_pylist()
-    assert take_texts(texts, one).to_pylist() == [plain[row] for row in one]
-    assert equal_texts(texts, one, other).tolist() == [plain[a] == plain[b] for a, b in zip(one, other, strict=True)]
+    assert take_texts(texts, first_rows).to_pylist() == [plain[row] for row in first_rows]
+    assert equal_texts(texts, first_rows, second_rows).tolist() == [
+        plain[a] == plain[b] for a, b in zip(first_rows, second_rows, strict=True)
+    ]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.sampled_from(["", "x", "y"])), max_size=30))
@@ -60,13 +62,13 @@ def test_repeats_are_those_alike_in_every_field(
     tmp_path_factory: pytest.TempPathFactory, made: list[tuple[str, int, str]]
 ) -> None:
     trace = tiny.Trace(device="cpu").op("aten::first", 10, 1)
-    for name, at, said in made:
-        trace.op(name, at, 1, args={"said": said})
+    for name, at, argument in made:
+        trace.op(name, at, 1, args={"said": argument})
     raw = read(trace.write(tmp_path_factory.mktemp("trace") / "rank0.json"))
     assert raw.events.num_rows == 1 + len(set(made))
-    found = {row.code: row.count for row in raw.health}
+    count_by_code = {row.code: row.count for row in raw.health}
     repeats = sum(count - 1 for count in Counter(made).values())
-    assert found.get("duplicate_events", 0) == repeats
+    assert count_by_code.get("duplicate_events", 0) == repeats
     assert raw.events["event"].to_pylist() == list(range(raw.events.num_rows))
 
 

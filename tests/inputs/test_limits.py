@@ -176,8 +176,8 @@ def test_a_stack_that_blocks_share_is_looked_at_once(tmp_path: Path) -> None:
     segment = {"device": 0, "total_size": 1, "allocated_size": 1, "blocks": [BLOCK] * 9000}
     (tmp_path / "s.pickle").write_bytes(pickle.dumps({"segments": [segment], "device_traces": []}))
     begun = time.process_time()
-    (found,) = read_memory_snapshot(tmp_path / "s.pickle")
-    assert (found.sites[0].blocks, found.sites[0].bytes) == (9000, 9000)
+    (snapshot,) = read_memory_snapshot(tmp_path / "s.pickle")
+    assert (snapshot.sites[0].blocks, snapshot.sites[0].bytes) == (9000, 9000)
     assert time.process_time() - begun < 2
 
 
@@ -198,9 +198,9 @@ def test_a_snapshot_with_a_size_that_is_none_is_refused_by_the_field(tmp_path: P
 
 
 def test_every_limit_is_in_the_documentation() -> None:
-    named = [name for name, value in vars(limits).items() if name.isupper() and not name.startswith("_")]
+    limit_names = [name for name, value in vars(limits).items() if name.isupper() and not name.startswith("_")]
     text = DOCS.read_text()
-    assert [name for name in named if f"`{name}`" not in text] == []
+    assert [name for name in limit_names if f"`{name}`" not in text] == []
 
 
 def test_a_snapshot_is_read_from_memory_not_run(tmp_path: Path) -> None:

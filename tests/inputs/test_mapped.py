@@ -52,13 +52,13 @@ def test_text_stays_in_memory_where_no_file_can_be_made(monkeypatch: pytest.Monk
 def test_text_is_taken_back_when_the_disk_is_full(monkeypatch: pytest.MonkeyPatch, room: int, long: int) -> None:
     left = [room]
 
-    whole: Callable[[LongText, IO[bytes], bytes], None] = LongText._write
+    original_write: Callable[[LongText, IO[bytes], bytes], None] = LongText._write
 
     def scarce(self: LongText, file: IO[bytes], text: bytes) -> None:
         if len(text) > left[0]:
             raise OSError(errno.ENOSPC, "full")
         left[0] -= len(text)
-        whole(self, file, text)
+        original_write(self, file, text)
 
     monkeypatch.setattr(memory, "HELD", 1)
     monkeypatch.setattr(memory, "_PART", 1)

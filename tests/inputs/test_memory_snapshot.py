@@ -31,22 +31,26 @@ def test_a_snapshot_gives_its_peak_and_its_fragmentation(tmp_path: Path) -> None
         event("segment_alloc", 1_000, 0), event("alloc", 500, 1), event("alloc", 300, 2),
         event("free_requested", 300, 3), event("free_completed", 300, 4), event("oom", 9_000, 5),
     ]  # fmt: skip
-    (found,) = read_memory_snapshot(saved(tmp_path / "s.pickle", {"segments": [SEGMENT], "device_traces": [history]}))
-    assert (found.reserved, found.allocated, found.largest_free, found.segments) == (1_000, 600, 400, 1)
+    (snapshot,) = read_memory_snapshot(
+        saved(tmp_path / "s.pickle", {"segments": [SEGMENT], "device_traces": [history]})
+    )
+    assert (snapshot.reserved, snapshot.allocated, snapshot.largest_free, snapshot.segments) == (1_000, 600, 400, 1)
     # 600 are in use now, 500 more than before the history; at most there were 300 more on top.
-    assert found.peak == 900
-    assert found.fragmentation == 0.4
-    assert found.out_of_memory == 1
-    assert found.time_us.tolist() == [0, 1, 2, 4]
+    assert snapshot.peak == 900
+    assert snapshot.fragmentation == 0.4
+    assert snapshot.out_of_memory == 1
+    assert snapshot.time_us.tolist() == [0, 1, 2, 4]
     # 1,000 are held now, and the history began with nothing held.
-    assert (found.held_peak, found.held_at_peak, found.held.tolist()) == (1_000, 1_000, [1_000] * 4)
-    assert found.in_use.tolist() == [100, 600, 900, 600]
+    assert (snapshot.held_peak, snapshot.held_at_peak, snapshot.held.tolist()) == (1_000, 1_000, [1_000] * 4)
+    assert snapshot.in_use.tolist() == [100, 600, 900, 600]
 
 
 def test_a_peak_before_segments_were_given_back_has_what_was_held_then(tmp_path: Path) -> None:
     history = [event("alloc", 700, 0), event("free_completed", 700, 1), event("segment_free", 2_000, 2)]
-    (found,) = read_memory_snapshot(saved(tmp_path / "s.pickle", {"segments": [SEGMENT], "device_traces": [history]}))
-    assert (found.peak, found.held_at_peak, found.held_peak, found.reserved) == (1_300, 3_000, 3_000, 1_000)
+    (snapshot,) = read_memory_snapshot(
+        saved(tmp_path / "s.pickle", {"segments": [SEGMENT], "device_traces": [history]})
+    )
+    assert (snapshot.peak, snapshot.held_at_peak, snapshot.held_peak, snapshot.reserved) == (1_300, 3_000, 3_000, 1_000)
 
 
 def frame(file: str, line: int, name: str) -> dict[str, Any]:
@@ -65,8 +69,8 @@ def test_memory_in_use_is_told_by_the_innermost_line_that_is_no_librarys(tmp_pat
         {"size": 9, "state": "active_allocated", "frames": []},
         {"size": 900, "state": "inactive", "frames": [own]},
     ]
-    (found,) = read_memory_snapshot(saved(tmp_path / "s.pickle", {"segments": [{**SEGMENT, "blocks": blocks}]}))
-    assert [(site.where, site.bytes, site.blocks) for site in found.sites] == [
+    (snapshot,) = read_memory_snapshot(saved(tmp_path / "s.pickle", {"segments": [{**SEGMENT, "blocks": blocks}]}))
+    assert [(site.where, site.bytes, site.blocks) for site in snapshot.sites] == [
         ("linear.py:134 forward", 300, 1),
         ("model.py:42 forward", 150, 2),
         ("c10::CUDACachingAllocator::malloc", 7, 1),
@@ -74,8 +78,8 @@ def test_memory_in_use_is_told_by_the_innermost_line_that_is_no_librarys(tmp_pat
 
 
 def test_without_a_history_the_peak_is_what_is_in_use(tmp_path: Path) -> None:
-    (found,) = read_memory_snapshot(saved(tmp_path / "s.pickle", {"segments": [{**SEGMENT, "device": 3}]}))
-    assert (found.device, found.peak) == (3, 600)
+    (snapshot,) = read_memory_snapshot(saved(tmp_path / "s.pickle", {"segments": [{**SEGMENT, "device": 3}]}))
+    assert (snapshot.device, snapshot.peak) == (3, 600)
 
 
 class Harm:

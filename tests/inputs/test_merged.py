@@ -62,12 +62,12 @@ def with_ranks_in_labels(name: str) -> dict[str, Any]:
 def assert_alike(merged: Run, own: Run) -> None:
     """Compare the partition of every step; times were written as decimals of microseconds."""
     assert merged.ranks == own.ranks
-    one, other = (breakdown.compute(run.tables).parts for run in (merged, own))
-    assert one.rank.tolist() == other.rank.tolist()
-    assert one.step.tolist() == other.step.tolist()
+    merged_parts, own_parts = (breakdown.compute(run.tables).parts for run in (merged, own))
+    assert merged_parts.rank.tolist() == own_parts.rank.tolist()
+    assert merged_parts.step.tolist() == own_parts.step.tolist()
     for name in ("wall", "compute", "any_comm", "memcpy"):
-        a, b = getattr(one, name), getattr(other, name)
-        assert np.abs(a - b).max() <= 1e-3 * other.wall.max(), name
+        a, b = getattr(merged_parts, name), getattr(own_parts, name)
+        assert np.abs(a - b).max() <= 1e-3 * own_parts.wall.max(), name
     assert any(row.code == "merged_trace" for row in merged.health) or len(own.ranks) == 1
 
 

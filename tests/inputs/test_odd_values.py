@@ -133,7 +133,7 @@ def test_kernels_of_no_length_and_of_any_length_leave_a_report(duration: int) ->
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "field"),
     [
         ({"micro_batches": 10**9}, "micro_batches"),
         ({"tokens_per_step": 10**20}, "tokens_per_step"),
@@ -148,12 +148,12 @@ def test_kernels_of_no_length_and_of_any_length_leave_a_report(duration: int) ->
         ({"zero_stage": True}, "zero_stage"),
     ],
 )
-def test_an_odd_field_costs_the_manifest_that_field_alone(change: dict[str, Any], named: str) -> None:
+def test_an_odd_field_costs_the_manifest_that_field_alone(change: dict[str, Any], field: str) -> None:
     manifest, health = manifest_from({"name": "job", "schedule": "1f1b", **change}, "run.json")
     assert manifest is not None
     assert (manifest.name, manifest.schedule) == ("job", "1f1b")
     assert [row.code for row in health] == ["odd_values"]
-    assert named in health[0].detail
+    assert field in health[0].detail
 
 
 def test_a_key_that_stands_twice_in_a_manifest_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from course_pages import COURSE, IMAGES, known
+from course_pages import COURSE, IMAGES, recorded_figures
 
 from trainer.configuration.command_line import parse
 from trainer.rules import resolve
@@ -43,39 +43,41 @@ def test_an_unknown_lesson_is_refused_with_the_nearest() -> None:
     assert "pipeline" in refused.value.hint
 
 
-@pytest.mark.parametrize("each", lessons(), ids=lambda each: each.name)
-def test_the_trainer_takes_each_run(each: Lesson, tmp_path: Path) -> None:
-    for run in each.runs:
-        words = each.command(run, str(tmp_path / "run"))
-        config = resolve(parse(words[words.index("trainer/run.py") + 1 :]), each.processes)
-        assert bool(config.options.pace) == (each.name != "compile")  # which counts real operations
+@pytest.mark.parametrize("tested", lessons(), ids=lambda entry: entry.name)
+def test_the_trainer_takes_each_run(tested: Lesson, tmp_path: Path) -> None:
+    for run in tested.runs:
+        words = tested.command(run, str(tmp_path / "run"))
+        config = resolve(parse(words[words.index("trainer/run.py") + 1 :]), tested.processes)
+        assert bool(config.options.pace) == (tested.name != "compile")  # which counts real operations
 
 
-@pytest.mark.parametrize("each", lessons(), ids=lambda each: each.name)
-def test_a_lesson_names_figures_runs_and_edits_that_there_are(each: Lesson) -> None:
-    assert len(each.runs) > 1
-    assert {figure.metric for figure in each.figures} <= set(metrics())
-    assert {figure.theory for figure in each.figures} - {""} <= set(THEORIES)
-    names, figures = {run.name for run in each.runs}, {figure.metric for figure in each.figures}
-    assert each.shows
-    assert all({shown.run, shown.against} <= names and shown.figure in figures for shown in each.shows)
-    assert all(parse_edit(run.whatif) for run in each.runs if run.whatif)
+@pytest.mark.parametrize("tested", lessons(), ids=lambda entry: entry.name)
+def test_a_lesson_names_figures_runs_and_edits_that_there_are(tested: Lesson) -> None:
+    assert len(tested.runs) > 1
+    assert {figure.metric for figure in tested.figures} <= set(metrics())
+    assert {figure.theory for figure in tested.figures} - {""} <= set(THEORIES)
+    names, figures = {run.name for run in tested.runs}, {figure.metric for figure in tested.figures}
+    assert tested.shows
+    assert all({shown.run, shown.against} <= names and shown.figure in figures for shown in tested.shows)
+    assert all(parse_edit(run.whatif) for run in tested.runs if run.whatif)
 
 
-@pytest.mark.parametrize("name", sorted(known()))
+@pytest.mark.parametrize("name", sorted(recorded_figures()))
 def test_a_page_says_what_was_measured(name: str) -> None:
-    assert (COURSE / f"{name}.md").read_text() == page(lesson(name), known()[name]), "run tools/make_course --pages"
-    assert all(claim.holds for claim in claims(lesson(name), known()[name]))
+    assert (COURSE / f"{name}.md").read_text() == page(lesson(name), recorded_figures()[name]), (
+        "run tools/make_course --pages"
+    )
+    assert all(claim.holds for claim in claims(lesson(name), recorded_figures()[name]))
 
 
 def test_a_page_says_which_predictions_miss() -> None:
     """A replay 69% too long was shown next to the measured step without a remark."""
-    figures = known()["zero"]
+    figures = recorded_figures()["zero"]
     runs = {name: replace(run, measured={"step_time": 100.0}) for name, run in figures.runs.items()}
-    one = replace(runs["zero-1"], replayed_step_ns=94.0, replayed_error_ns=5.0, planned_step_ns=104.0)
+    missed_run = replace(runs["zero-1"], replayed_step_ns=94.0, replayed_error_ns=5.0, planned_step_ns=104.0)
     three = replace(runs["zero-3"], replayed_step_ns=94.0, replayed_error_ns=7.0, planned_step_ns=94.0)
     rest = {name: replace(run, replayed_step_ns=None, planned_step_ns=None) for name, run in runs.items()}
-    missed = misses(lesson("zero"), replace(figures, runs={**rest, "zero-1": one, "zero-3": three}))
+    missed = misses(lesson("zero"), replace(figures, runs={**rest, "zero-1": missed_run, "zero-3": three}))
     assert missed == (
         "Predictions outside their error: zero-1 replayed, off by -6% (stated error 5%); zero-3 planned, off by -6%."
     )
@@ -83,28 +85,28 @@ def test_a_page_says_which_predictions_miss() -> None:
 
 
 def test_the_first_page_lists_what_was_measured() -> None:
-    assert (COURSE / "index.md").read_text() == index(known())
-    assert (COURSE / "figures.json").read_text() == to_json(known())
+    assert (COURSE / "index.md").read_text() == index(recorded_figures())
+    assert (COURSE / "figures.json").read_text() == to_json(recorded_figures())
 
 
 def test_pictures_are_small_and_each_belongs_to_a_run() -> None:
-    expected = {f"{name}-{run.name}.svg" for name in known() for run in lesson(name).runs}
+    expected = {f"{name}-{run.name}.svg" for name in recorded_figures() for run in lesson(name).runs}
     sizes = {file.name: file.stat().st_size for file in IMAGES.iterdir()}
     assert set(sizes) == expected
     assert max(sizes.values()) < PICTURE_BYTES
     assert sum(sizes.values()) < COURSE_BYTES
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", recorded_figures())
 def test_pictures_of_a_lesson_have_one_margin(name: str) -> None:
     drawings = [(IMAGES / f"{name}-{run.name}.svg").read_text() for run in lesson(name).runs]
-    margins = {found[1] for each in drawings if (found := re.search(r'<line x1="([\d.]+)"', each))}
+    margins = {first_line[1] for drawing in drawings if (first_line := re.search(r'<line x1="([\d.]+)"', drawing))}
     assert len(margins) == 1
 
 
 def test_a_lesson_of_kept_recordings_measures_what_its_page_says(tmp_path: Path) -> None:
     figures, runs = measure("ring", tmp_path, cache_dir=str(tmp_path / "cache"))
-    assert to_json({"ring": figures}) == to_json({"ring": known()["ring"]})
+    assert to_json({"ring": figures}) == to_json({"ring": recorded_figures()["ring"]})
     drawn = draw(lesson("ring"), runs)
     assert {name: (IMAGES / f"ring-{name}.svg").read_text() for name in drawn} == drawn
 

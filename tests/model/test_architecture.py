@@ -109,11 +109,11 @@ def test_a_field_left_out_is_the_class_s_default_or_refused(model_type: str) -> 
     config = class_config({"model_type": model_type, **_TOLD.get(model_type, {})})
     if config is None:
         pytest.skip("transformers has no such class")
-    whole = config.to_dict()
-    expected = cost(whole)
-    for name in set(whole) - set(_TOLD.get(model_type, {})) - {"model_type"}:
+    values = config.to_dict()
+    expected = cost(values)
+    for name in set(values) - set(_TOLD.get(model_type, {})) - {"model_type"}:
         try:
-            counted = cost({field: value for field, value in whole.items() if field != name})
+            counted = cost({field: value for field, value in values.items() if field != name})
         except architecture.ArchitectureError:
             continue
         assert counted == expected, name
@@ -174,14 +174,14 @@ def test_multi_token_prediction_is_said_and_counted_where_the_run_trains_it() ->
 def test_a_type_that_is_not_known_is_counted_by_its_fields_and_said() -> None:
     entry = flops.describe({**LLAMA, "model_type": "llama_of_tomorrow", "hidden_act": "silu"})
     entry.sequence = 4096
-    known = flops.describe(LLAMA)
-    known.sequence = 4096
-    assert flops.per_token(entry) == flops.per_token(known)
+    model = flops.describe(LLAMA)
+    model.sequence = 4096
+    assert flops.per_token(entry) == flops.per_token(model)
     assert any("'llama_of_tomorrow' is not known" in note for note in entry.notes)
 
 
 @pytest.mark.parametrize(
-    ("fields", "named"),
+    ("fields", "field"),
     [
         ({"layer_types": ["retention"] * 32}, "retention"),
         ({"layer_types": ["full_attention"] * 3}, "3 of 32"),
@@ -205,8 +205,8 @@ def test_a_type_that_is_not_known_is_counted_by_its_fields_and_said() -> None:
         ({"num_attention_heads": None}, "num_attention_heads"),
     ],
 )
-def test_what_changes_the_count_and_is_not_understood_is_refused(fields: dict[str, Any], named: str) -> None:
-    with pytest.raises(UsageError, match=named) as raised:
+def test_what_changes_the_count_and_is_not_understood_is_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(UsageError, match=field) as raised:
         flops.describe({**LLAMA, **fields})
     assert "flop_per_token" in raised.value.hint
 
@@ -239,8 +239,10 @@ def test_layers_on_average_hold_all_but_vocabulary_and_last_norm(name: str) -> N
     entry = flops.describe(MODELS[name].config)
     layer = conventions.mean_layer(entry)
     vocabulary = entry.vocab * entry.hidden
-    whole = entry.layers * (layer.shared + layer.routed) + vocabulary * (2 - entry.tied_embeddings) + entry.hidden
-    assert whole == pytest.approx(conventions.total_parameters(entry), rel=1e-12)
+    active_parameters = (
+        entry.layers * (layer.shared + layer.routed) + vocabulary * (2 - entry.tied_embeddings) + entry.hidden
+    )
+    assert active_parameters == pytest.approx(conventions.total_parameters(entry), rel=1e-12)
     assert entry.layers * layer.multiplying + vocabulary == pytest.approx(MODELS[name].multiplying, rel=1e-12)
     # Routed experts: all that there are, of which `idle` are not met.
     if entry.experts:

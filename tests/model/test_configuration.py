@@ -40,7 +40,7 @@ def test_experts_are_dealt_over_the_data_parallel_ranks() -> None:
 
 
 def test_what_is_not_the_default_is_written() -> None:
-    each = Configuration(dp=4, tp=2, pp=2, zero=1, micro_batches=8, recompute=Recompute.FULL)
-    assert str(each) == "dp4 tp2 pp2, 8x1, ZeRO-1, 1f1b, recompute full"
+    configuration = Configuration(dp=4, tp=2, pp=2, zero=1, micro_batches=8, recompute=Recompute.FULL)
+    assert str(configuration) == "dp4 tp2 pp2, 8x1, ZeRO-1, 1f1b, recompute full"
     assert str(Configuration()) == "1 device, 1x1"
-    assert (each.devices, each.batch) == (16, 32)
+    assert (configuration.devices, configuration.batch) == (16, 32)

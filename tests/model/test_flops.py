@@ -52,8 +52,8 @@ def test_llm_foundry_counts_as_palm() -> None:
         # Throughput is cut to whole tokens, parameters are rounded: that is all that may be left.
         assert mfu == pytest.approx(row.mfu_pct, abs=0.01 + mfu / row.tok_s_gpu + 5e-5 / row.params_B * mfu)
         if row.recompute == "full":
-            whole = flops.hardware_per_token(model, "palm", "full")
-            assert whole == pytest.approx(cost * 4 / 3)
+            recomputed_cost = flops.hardware_per_token(model, "palm", "full")
+            assert recomputed_cost == pytest.approx(cost * 4 / 3)
             assert row.hfu_pct / row.mfu_pct == pytest.approx(4 / 3, abs=2e-3)
 
 
@@ -101,7 +101,7 @@ def test_the_playbook_counts_as_palm() -> None:
 def published(name: str, *metrics: str) -> pd.DataFrame:
     """Return the rows of one source, with metrics as columns."""
     if not REFERENCE.exists():
-        pytest.skip("the published figures are not beside the project")
+        pytest.skip("the published figures are not available next to the project")
     import pandas as pd  # noqa: PLC0415 - only where the figures are there
 
     rows = pd.read_csv(REFERENCE, low_memory=False)

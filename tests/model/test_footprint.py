@@ -18,27 +18,29 @@ WEIGHTS = 4 * (4 * 1024**2 + 2 * 1024 * 4096 + 2 * 1024) + 2 * 1000 * 1024
 
 
 def test_mixed_precision_takes_sixteen_bytes_a_parameter() -> None:
-    found = footprint(MODEL, Configuration(), ALL)
-    assert found.parameter_bytes + found.gradient_bytes + found.optimizer_bytes == 16 * WEIGHTS
+    memory = footprint(MODEL, Configuration(), ALL)
+    assert memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_bytes == 16 * WEIGHTS
 
 
 @pytest.mark.parametrize(("zero", "bytes_each"), [(0, 16), (1, 4 + 12 / 8), (2, 2 + 14 / 8), (3, 2)])
 def test_zero_shards_one_thing_more_at_each_stage(zero: int, bytes_each: float) -> None:
-    found = footprint(MODEL, Configuration(dp=4, cp=2, zero=zero), ALL)
-    assert found.parameter_bytes + found.gradient_bytes + found.optimizer_bytes == pytest.approx(bytes_each * WEIGHTS)
-    assert bool(found.gathered_bytes) == (zero == 3)
+    memory = footprint(MODEL, Configuration(dp=4, cp=2, zero=zero), ALL)
+    assert memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_bytes == pytest.approx(
+        bytes_each * WEIGHTS
+    )
+    assert bool(memory.gathered_bytes) == (zero == 3)
 
 
 def test_a_plain_layer_keeps_thirty_two_bytes_a_token_and_unit() -> None:
     """Korthikanti's 34 without the two dropout masks of one byte, which are no longer used in training."""
     layers_by_unit = 4 * 512 * 1024
 
-    def kept(configuration: Configuration) -> float:
+    def bytes_per_value(configuration: Configuration) -> float:
         return footprint(MODEL, configuration, ALL).activation_bytes / layers_by_unit
 
-    assert kept(Configuration()) == 32
-    assert kept(Configuration(tp=4, cp=2)) == 32 / 8
-    assert kept(Configuration(recompute=Recompute.SELECTIVE)) == 30
+    assert bytes_per_value(Configuration()) == 32
+    assert bytes_per_value(Configuration(tp=4, cp=2)) == 32 / 8
+    assert bytes_per_value(Configuration(recompute=Recompute.SELECTIVE)) == 30
 
 
 def test_latent_attention_keeps_its_latents_and_what_they_are_projected_to() -> None:
@@ -49,16 +51,16 @@ def test_latent_attention_keeps_its_latents_and_what_they_are_projected_to() -> 
     assert (shape.query, shape.key_value, shape.core_out, shape.latent) == (query, key_value, output, latents)
     wider = replace(shape, latent=0.0)
     plain, latent = (
-        float(layer_activations(each, columns_of([Configuration(tp=8, sequence_parallel=False)]))[0])
-        for each in (wider, shape)
+        float(layer_activations(layer_shape, columns_of([Configuration(tp=8, sequence_parallel=False)]))[0])
+        for layer_shape in (wider, shape)
     )
     # Before and after their norms, two bytes each, on every rank of tp.
     assert latent - plain == 4096 * 4 * latents
 
 
 def test_full_recomputation_unfolds_one_layer_at_a_time() -> None:
-    found = footprint(MODEL, Configuration(recompute=Recompute.FULL), ALL)
-    assert found.activation_bytes == (4 * 2 + 32) * 512 * 1024
+    memory = footprint(MODEL, Configuration(recompute=Recompute.FULL), ALL)
+    assert memory.activation_bytes == (4 * 2 + 32) * 512 * 1024
 
 
 def test_tied_matrices_count_once_where_both_are_held() -> None:
@@ -74,6 +76,6 @@ def test_experts_are_spread_over_their_axis() -> None:
         layers=2, hidden=64, heads=1, vocab=10, sequence=8, ffn_hidden=64, experts=4, experts_per_token=2
     )
     middle = Stage(2.0, embedding=False, head=False, in_flight=1)
-    whole = footprint(sparse, Configuration(dp=4), middle).parameter_bytes
+    parameter_bytes = footprint(sparse, Configuration(dp=4), middle).parameter_bytes
     halved = footprint(sparse, Configuration(dp=4, ep=2), middle).parameter_bytes
-    assert whole - halved == 2 * 2 * 2 * 3 * 64 * 64  # two of four experts, two layers, two bytes
+    assert parameter_bytes - halved == 2 * 2 * 2 * 3 * 64 * 64  # two of four experts, two layers, two bytes

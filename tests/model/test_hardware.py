@@ -84,7 +84,7 @@ def test_a_peak_that_no_source_gives_is_nothing() -> None:
 @pytest.mark.real
 def test_the_table_agrees_with_the_collected_figures() -> None:
     if not REFERENCE.exists():
-        pytest.skip("the collected figures are not beside the project")
+        pytest.skip("the collected figures are not available next to the project")
     own = {device.name: device for device in hardware.DEVICES}
     compared = 0
     for row in csv.DictReader(REFERENCE.read_text().splitlines()):

@@ -11,13 +11,13 @@ def row(code: str, rank: int = -1, detail: str = "d", count: int = 1) -> HealthR
 
 def test_what_is_alike_on_several_ranks_is_one_row() -> None:
     rows = [row("b", 3), row("a", 0, count=2), row("a", 1), row("a", 2), row("a", 7), row("a", 7)]
-    found = gathered(rows)
-    assert [(one.code, one.rank, one.count, one.detail) for one in found] == [
+    merged = gathered(rows)
+    assert [(merged_row.code, merged_row.rank, merged_row.count, merged_row.detail) for merged_row in merged] == [
         ("a", -1, 5, "ranks 0-2, 7: d"),
         ("b", 3, 1, "d"),
     ]
-    assert found[0].file == ""
-    assert found[1].file == "rank3.json"
+    assert merged[0].file == ""
+    assert merged[1].file == "rank3.json"
 
 
 def test_what_differs_stays_apart() -> None:

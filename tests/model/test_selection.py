@@ -14,5 +14,5 @@ bounds = st.none() | st.integers(-3, 12)
 @given(st.lists(st.integers(-5, 15)), bounds, bounds)
 def test_many_steps_are_taken_as_each_one_is(steps: list[int], first: int | None, last: int | None) -> None:
     selection = Selection(first_step=first, last_step=last)
-    found = selection.takes_steps(np.array(steps, np.int64))
-    assert found.tolist() == [selection.takes_step(step) for step in steps]
+    is_selected = selection.takes_steps(np.array(steps, np.int64))
+    assert is_selected.tolist() == [selection.takes_step(step) for step in steps]

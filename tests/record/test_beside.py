@@ -123,7 +123,7 @@ def test_a_step_that_raised_counts_as_none_and_the_loop_goes_on(run: Run) -> Non
     outcome = run("a_step_raises_and_the_loop_goes_on")
     assert outcome.names("ours/rank0.json.gz", "ProfilerStep") == {"ProfilerStep#1": 1, "ProfilerStep#3": 1}
     assert outcome.names("ours/rank0.json.gz", "train::cut") == {"train::cut step=2": 1}
-    assert outcome.notes() == ["rank 0: step 2 counts as none, it ended with MemoryError: made up"]
+    assert outcome.notes() == ["rank 0: step 2 counts as none, it ended with MemoryError: injected"]
 
 
 @pytest.mark.parametrize("case", ["forked_loader", "forked_child_ends"])

@@ -27,12 +27,12 @@ def restored(folder: Path, rank: int) -> tuple[float, list[TextEvent]]:
         entries = read_entries(json.load(file))
     place = text.index('"distributedInfo"')
     declared = json.JSONDecoder().raw_decode(text, text.index("{", place))[0]["pg_config"]
-    groups = [GroupEntry(one["pg_name"], one["ranks"], [], one["pg_desc"]) for one in declared]
+    groups = [GroupEntry(group["pg_name"], group["ranks"], [], group["pg_desc"]) for group in declared]
     enriched = enrich(text, entries, groups, rank)
     return enriched.rate, find_events("".join(enriched.pieces), ("gloo:",))
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of recorded gloo runs is not beside the project")
+@pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of recorded gloo runs is not available next to the project")
 @pytest.mark.parametrize("run", RUNS)
 def test_members_of_a_call_agree_and_nobody_ends_before_the_last_began(run: str) -> None:
     members: dict[tuple[str, int], list[tuple[str, int, int, int]]] = defaultdict(list)
@@ -45,9 +45,9 @@ def test_members_of_a_call_agree_and_nobody_ends_before_the_last_began(run: str)
                 key = (args["Process Group Name"] + args["Process Group Ranks"], args["Seq"])
                 size = max(args["In msg nelems"], args["Out msg nelems"])
                 members[key].append((args["Collective name"], size, event.start_ns, event.end_ns))
-    whole = [parts for (group, _), parts in members.items() if len(parts) == group.count(",") + 1]
-    assert len(whole) > 40
-    for parts in whole:
+    complete_calls = [parts for (group, _), parts in members.items() if len(parts) == group.count(",") + 1]
+    assert len(complete_calls) > 40
+    for parts in complete_calls:
         if parts[0][0] not in {"all_to_all", "all_to_allv"}:  # uneven by design
             assert len({(name, size) for name, size, _, _ in parts}) == 1
         if parts[0][0] in {"allreduce", "_allgather_base", "_reduce_scatter_base"}:

@@ -91,19 +91,19 @@ def test_what_hugging_face_builds_is_counted_without_multi_token_prediction() ->
 
 
 @pytest.mark.parametrize(
-    ("config", "named"),
+    ("config", "field"),
     [
         ({"model_type": "unheard", "num_hidden_layers": 2, "hidden_size": 64, "ssm_size": 4}, "ssm_size"),
         ({"num_layers": 2, "hidden_size": 64, "multi_latent_attention": True}, "multi_latent_attention"),
         ({"dim": 64, "n_layers": 2, "window_size": 128}, "window_size"),
     ],
 )
-def test_a_model_that_cannot_be_counted_is_recorded_with_the_reason(config: dict[str, Any], named: str) -> None:
+def test_a_model_that_cannot_be_counted_is_recorded_with_the_reason(config: dict[str, Any], field: str) -> None:
     recorded = describe_model({"num_attention_heads": 4, "vocab_size": 10, "intermediate_size": 8, **config}, 16)
     assert recorded is not None
     assert recorded.flop_per_token == {}
     assert flop_per_token(recorded) == {}
-    assert named in recorded.notes[0]
+    assert field in recorded.notes[0]
 
 
 def test_no_model_is_no_description() -> None:

@@ -35,7 +35,7 @@ def simulate(calls: list[tuple[int, int, int, int]], groups: int, before: int = 
     simulation = Simulation(groups=[f"g{group}" for group in range(groups)])
     workers = {group: [(0, 100 + 2 * group), (0, 101 + 2 * group)] for group in range(groups)}
     now, sequences = 10_000 * US, dict.fromkeys(range(groups), 0)
-    found = []
+    events_with_keys = []
     for place, (group, size, pause, length) in enumerate(calls):
         now += pause * US
         sequences[group] += 1
@@ -48,18 +48,18 @@ def simulate(calls: list[tuple[int, int, int, int]], groups: int, before: int = 
         heapq.heappush(workers[group], (start + length * US, thread))
         if place >= before:
             simulation.operators.append(event(OPERATORS[gloo], 1, now, 40 * US, size))
-            found.append((event(gloo, thread, start, length * US, size), (name, sequences[group])))
+            events_with_keys.append((event(gloo, thread, start, length * US, size), (name, sequences[group])))
         now += 200 * US
-    random.Random(0).shuffle(found)  # noqa: S311 - the file holds them in no order
-    simulation.events = [one for one, _ in found]
-    simulation.truth = [truth for _, truth in found]
+    random.Random(0).shuffle(events_with_keys)  # noqa: S311 - the file holds them in no order
+    simulation.events = [event_of_pair for event_of_pair, _ in events_with_keys]
+    simulation.truth = [truth for _, truth in events_with_keys]
     return simulation
 
 
-def told(simulation: Simulation) -> list[tuple[str, int] | None]:
-    joined = join(simulation.events, simulation.operators, simulation.entries, simulation.groups)
+def join_events(simulation: Simulation) -> list[tuple[str, int] | None]:
+    matches = join(simulation.events, simulation.operators, simulation.entries, simulation.groups)
     return [
-        (joined[place].entry.group, joined[place].entry.sequence) if place in joined else None
+        (matches[place].entry.group, matches[place].entry.sequence) if place in matches else None
         for place in range(len(simulation.events))
     ]
 
@@ -76,7 +76,7 @@ def test_every_event_gets_its_call_when_sizes_tell_the_groups_apart(
 ) -> None:
     distinct = [(group, size + 10 * group, pause, length) for group, size, pause, length in calls]
     simulation = simulate(distinct, 3, before)
-    assert told(simulation) == simulation.truth
+    assert join_events(simulation) == simulation.truth
 
 
 @settings(max_examples=60)
@@ -85,44 +85,46 @@ def test_groups_that_run_the_same_are_told_apart_by_the_order_of_their_workers(
     rounds: int, pause: int, length: int, before: int
 ) -> None:
     simulation = simulate([(group, 7, pause, length) for _ in range(rounds) for group in (0, 1)], 2, before)
-    workers = {one.thread for one in simulation.events}
+    workers = {pooled.thread for pooled in simulation.events}
     if len(workers) == 4:  # both workers of both groups were seen
-        assert told(simulation) == simulation.truth
+        assert join_events(simulation) == simulation.truth
 
 
 def test_a_call_that_outlives_the_window_leaves_the_others_right() -> None:
     simulation = simulate([(0, 3, 0, 60)] * 5, 1)
     last = max(range(5), key=lambda place: simulation.truth[place])
     del simulation.events[last], simulation.truth[last]
-    assert told(simulation) == simulation.truth
+    assert join_events(simulation) == simulation.truth
 
 
 def test_an_event_that_nobody_called_stays_alone() -> None:
     simulation = simulate([(0, 3, 0, 60)] * 3, 1)
     simulation.events.append(event("gloo:all_gather", 100, simulation.events[0].start_ns + 5, 10, 99))
-    assert told(simulation) == [*simulation.truth, None]
+    assert join_events(simulation) == [*simulation.truth, None]
 
 
 def test_an_operator_of_another_kind_calls_nothing() -> None:
     simulation = simulate([(0, 3, 0, 60)], 1)
     simulation.operators = [event("c10d::broadcast_", 1, simulation.operators[0].start_ns, 40 * US, 3)]
-    assert told(simulation) == [None]
+    assert join_events(simulation) == [None]
 
 
 def test_worker_threads_in_any_order_are_told_apart_by_their_delays() -> None:
     simulation = simulate([(0, 3, 0, 60), (1, 5, 0, 60), (0, 3, 0, 60), (1, 5, 0, 60), (1, 5, 0, 60)], 2)
     swapped = {100: 102, 101: 103, 102: 100, 103: 101}
     simulation.events = [
-        event(one.name, swapped[one.thread], one.start_ns, one.duration_ns, one.args["Input Dims"][0][0])
-        for one in simulation.events
+        event(pooled.name, swapped[pooled.thread], pooled.start_ns, pooled.duration_ns, pooled.args["Input Dims"][0][0])
+        for pooled in simulation.events
     ]
-    assert told(simulation) == simulation.truth
+    assert join_events(simulation) == simulation.truth
 
 
 def test_a_trace_without_shapes_is_joined_by_names_and_order() -> None:
     simulation = simulate([(0, 3, 0, 60), (0, 4, 0, 60), (0, 5, 0, 60)], 1)
-    simulation.events = [TextEvent(0, 0, one.name, one.thread, one.start_ns, 1, {}) for one in simulation.events]
-    assert told(simulation) == simulation.truth
+    simulation.events = [
+        TextEvent(0, 0, shaped.name, shaped.thread, shaped.start_ns, 1, {}) for shaped in simulation.events
+    ]
+    assert join_events(simulation) == simulation.truth
 
 
 @pytest.mark.parametrize(

@@ -101,13 +101,13 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("keep", [DEVICE | LAUNCHES, DEVICE], ids=["with launches", "device alone"])
 def test_analyze_finds_the_steps_of_a_light_trace(full: Path, tmp_path: Path, keep: set[str]) -> None:
     truth = open_run(full, cache_dir=tmp_path / "full-cache")
-    found = open_run(lightly(full, tmp_path, keep), cache_dir=tmp_path / "cache")
-    assert sources(found) == {"profiler_step"}
+    run = open_run(lightly(full, tmp_path, keep), cache_dir=tmp_path / "cache")
+    assert sources(run) == {"profiler_step"}
     for rank, expected in lengths(truth).items():
         # Without launches the last step ends with the host's mark: nothing tells which device work is its own.
-        known = len(expected) if keep & LAUNCHES else -1
-        assert lengths(found)[rank][:known] == expected[:known]
-    said = {row.code: row.detail for row in found.health}
-    assert "ops, shapes, FLOPs, host activity, memory and Python functions are missing" in said["light_mode"]
-    assert ("steps_by_host" in said) == (not keep & LAUNCHES)
+        comparable = len(expected) if keep & LAUNCHES else -1
+        assert lengths(run)[rank][:comparable] == expected[:comparable]
+    detail_by_code = {row.code: row.detail for row in run.health}
+    assert "ops, shapes, FLOPs, host activity, memory and Python functions are missing" in detail_by_code["light_mode"]
+    assert ("steps_by_host" in detail_by_code) == (not keep & LAUNCHES)
     assert "light_mode" not in {row.code for row in truth.health}

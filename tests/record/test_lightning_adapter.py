@@ -26,9 +26,9 @@ def declared(strategy: dict[str, Any], loader: object, **given: Any) -> Any:
 
 def test_ranks_of_a_tensor_parallel_group_share_their_batch() -> None:
     strategy = {"distributed_sampler_kwargs": {"num_replicas": 2, "rank": 0}, "world_size": 8}
-    said = declared(strategy, SimpleNamespace(batch_size=4), sequence=16)
-    assert (said["micro_batch_tokens"], said["tokens_per_step"]) == (4 * 16, 4 * 16 * 3 * 2)
-    assert said["dtype"] == "bf16"
+    declaration = declared(strategy, SimpleNamespace(batch_size=4), sequence=16)
+    assert (declaration["micro_batch_tokens"], declaration["tokens_per_step"]) == (4 * 16, 4 * 16 * 3 * 2)
+    assert declaration["dtype"] == "bf16"
 
 
 def test_a_single_device_has_one_batch_at_a_time() -> None:

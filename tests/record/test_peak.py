@@ -25,9 +25,9 @@ def test_the_peak_is_measured_once_and_read_afterwards(tmp_path: Path, monkeypat
     assert peak.cpu_peak(torch.float64, folder=tmp_path).flops == 42.0
 
 
-@pytest.mark.parametrize(("kept", "is_higher"), [(1e30, False), (1.0, True)])
+@pytest.mark.parametrize(("expected", "is_higher"), [(1e30, False), (1.0, True)])
 def test_a_figure_measured_on_a_busy_machine_is_measured_again_and_the_higher_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: float, is_higher: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: float, is_higher: bool
 ) -> None:
     monkeypatch.setattr(peak, "_SIZES", (32,))
     monkeypatch.setattr(peak, "_SECONDS_PER_SIZE", 0.0)
@@ -35,8 +35,8 @@ def test_a_figure_measured_on_a_busy_machine_is_measured_again_and_the_higher_is
     peak.cpu_peak(folder=tmp_path)
     (stored,) = tmp_path.glob("*.json")
     assert json.loads(stored.read_text())["undisturbed"] is False
-    stored.write_text(json.dumps({"flops": kept, "undisturbed": False}))
-    assert (peak.cpu_peak(folder=tmp_path).flops > kept) == is_higher
+    stored.write_text(json.dumps({"flops": expected, "undisturbed": False}))
+    assert (peak.cpu_peak(folder=tmp_path).flops > expected) == is_higher
     monkeypatch.setattr(peak, "_UNDISTURBED_SHARE", -1.0)
     peak.cpu_peak(folder=tmp_path)
     assert json.loads(stored.read_text())["undisturbed"] is True

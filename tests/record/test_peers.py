@@ -44,8 +44,8 @@ def test_a_receive_comes_from_its_peer() -> None:
     transfer = event("gloo:recv", 101, 200)
     operator = event("c10d::recv_", 100, 105, {"Concrete Inputs": ["", "", "0", "0"]})
     mark = event("cp::ring_send_recv step=0", 90, 300)
-    found = peers([transfer], [operator], [mark], [WORLD, RING], rank=1)[0]
-    assert (found["Collective name"], found["Src Rank"], found["Dst Rank"]) == ("recv", 0, 1)
+    arguments = peers([transfer], [operator], [mark], [WORLD, RING], rank=1)[0]
+    assert (arguments["Collective name"], arguments["Src Rank"], arguments["Dst Rank"]) == ("recv", 0, 1)
 
 
 def test_the_innermost_mark_of_an_axis_with_a_group_decides() -> None:
@@ -58,9 +58,9 @@ def test_the_innermost_mark_of_an_axis_with_a_group_decides() -> None:
 
 def test_without_a_mark_only_what_every_group_agrees_on_is_told() -> None:
     transfer, operator = send(100, "1")
-    told = peers([transfer], [operator], [], [WORLD, RING], rank=0)[0]
-    assert told["Dst Rank"] == 1
-    assert "Process Group Name" not in told
+    arguments = peers([transfer], [operator], [], [WORLD, RING], rank=0)[0]
+    assert arguments["Dst Rank"] == 1
+    assert "Process Group Name" not in arguments
     assert "Dst Rank" not in peers([transfer], [operator], [], [WORLD, STAGES], rank=5)[0]
 
 

@@ -55,12 +55,12 @@ def test_how_often_forward_runs_again_is_counted(
 ) -> None:
     program = Program(around_each, around_both, reentrant)
     tables = recorded(tmp_path, program)
-    found = backward.measured(tables)
-    assert found is not None
+    measured = backward.measured(tables)
+    assert measured is not None
     forward = STEPS * LAYERS
-    assert found.products == pytest.approx((program.runs - forward) / forward)
+    assert measured.products == pytest.approx((program.runs - forward) / forward)
     assert bool(backward.nodes_run_again(tables, graph_of(tables).nodes).any()) == (around_each or around_both)
-    assert (found.products > 1) == (around_each and around_both)
+    assert (measured.products > 1) == (around_each and around_both)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, while it compiles

@@ -87,13 +87,13 @@ def test_gloo_collectives_are_told_their_group(tmp_path: Path, read_trace: Reade
                 dist.all_reduce(torch.ones(4 + step))
                 dist.all_reduce(torch.ones(4 + step), group=log)
     events = read_trace(tmp_path / "rank0.json.gz")["traceEvents"]
-    told = [event["args"] for event in events if event["name"] == "gloo:all_reduce"]
-    assert [args["Process Group Description"] for args in told].count("log") == 2
-    assert {args["Process Group Name"] for args in told} == {dist.group.WORLD.group_name, log.group_name}
-    assert {(args["Collective name"], args["dtype"], args["Process Group Ranks"]) for args in told} == {
+    arguments = [event["args"] for event in events if event["name"] == "gloo:all_reduce"]
+    assert [args["Process Group Description"] for args in arguments].count("log") == 2
+    assert {args["Process Group Name"] for args in arguments} == {dist.group.WORLD.group_name, log.group_name}
+    assert {(args["Collective name"], args["dtype"], args["Process Group Ranks"]) for args in arguments} == {
         ("allreduce", "Float", "[0]")
     }
-    assert sorted(args["In msg nelems"] for args in told) == [5, 5, 6, 6]
+    assert sorted(args["In msg nelems"] for args in arguments) == [5, 5, 6, 6]
     manifest = manifest_of(tmp_path)
     assert manifest.join_rate == {"0": 1.0}
     assert {group.name: group.axes for group in manifest.groups} == {
@@ -162,7 +162,7 @@ def test_a_trace_that_cannot_be_written_does_not_stop_the_training(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("method", "said"),
+    ("method", "message"),
     [
         ("prepare_trace", "beginning the recording failed"),
         ("start_trace", "recording a step failed"),
@@ -171,23 +171,23 @@ def test_a_trace_that_cannot_be_written_does_not_stop_the_training(tmp_path: Pat
     ],
 )
 def test_whatever_the_profiler_raises_is_said_and_the_training_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, message: str
 ) -> None:
-    whole = getattr(torch.profiler.profile, method)
+    original = getattr(torch.profiler.profile, method)
 
     def fail(profile: torch.profiler.profile, *arguments: str) -> None:
         if method == "stop_trace":
-            whole(profile, *arguments)  # or it would continue during the next tests
+            original(profile, *arguments)  # or it would continue during the next tests
         raise RuntimeError("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS")
 
     monkeypatch.setattr(torch.profiler.profile, method, fail)
     with (
-        pytest.warns(record.RecordingWarning, match=said),
+        pytest.warns(record.RecordingWarning, match=message),
         record.session(tmp_path, **QUICK) as session,
     ):
         train(session, steps=5)
     assert not list(tmp_path.glob("rank*"))
-    assert f"rank 0: {said}: RuntimeError: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS" in manifest_of(tmp_path).notes
+    assert f"rank 0: {message}: RuntimeError: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS" in manifest_of(tmp_path).notes
 
 
 def test_a_window_that_fails_leaves_no_profiler_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

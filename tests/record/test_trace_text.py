@@ -28,10 +28,10 @@ def test_only_the_arguments_of_the_events_looked_for_change(
     events: list[tuple[str, dict[str, Any] | None, int]], indent: int | None
 ) -> None:
     data, text = trace(events, indent)
-    found = find_events(text, ("gloo:",))
-    assert len(found) == sum(name.startswith("gloo:") for name, _, _ in events)
-    added = {place: {"Process Group Name": f"g{place}", "Seq": place} for place in range(len(found))}
-    after = "".join(edited(text, added, found))
+    events_read = find_events(text, ("gloo:",))
+    assert len(events_read) == sum(name.startswith("gloo:") for name, _, _ in events)
+    added = {place: {"Process Group Name": f"g{place}", "Seq": place} for place in range(len(events_read))}
+    after = "".join(edited(text, added, events_read))
     expected = copy.deepcopy(data)
     chosen = [event for event in expected["traceEvents"] if event["name"].startswith("gloo:")]
     for event, arguments in zip(chosen, added.values(), strict=True):

@@ -57,13 +57,13 @@ def run(kernel_ns: int, *, from_step: int = 0, places: int = PLACES) -> Made:
 @pytest.mark.parametrize("from_step", [0, 2])
 def test_faster_kernels_let_a_full_queue_drain(from_step: int) -> None:
     now, faster = run(KERNEL, from_step=from_step), run(KERNEL // 2)
-    found = predict(table_set({0: now.trace}), [parse_edit("compute_faster=2")])
-    assert found.gain_fraction == pytest.approx(1 - faster.total_ns / now.total_ns, abs=0.03)
+    prediction = predict(table_set({0: now.trace}), [parse_edit("compute_faster=2")])
+    assert prediction.gain_fraction == pytest.approx(1 - faster.total_ns / now.total_ns, abs=0.03)
 
 
 def test_a_full_queue_is_no_blocking_call() -> None:
-    found = predict(table_set({0: run(KERNEL).trace}), [parse_edit("no_blocking")])
-    assert found.gain_fraction == pytest.approx(0, abs=0.01)
+    prediction = predict(table_set({0: run(KERNEL).trace}), [parse_edit("no_blocking")])
+    assert prediction.gain_fraction == pytest.approx(0, abs=0.01)
 
 
 def test_launches_that_are_only_slow_wait_for_nothing() -> None:

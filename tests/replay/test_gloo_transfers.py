@@ -15,11 +15,11 @@ from usp_prof.whatif.predict import predict
 MS = 1_000_000
 
 
-def _graph(asked: int) -> Graph:
-    """Rank 0 sends at once; rank 1 posts its receive, computes for 10 ms, asks for it at `asked`, and computes on."""
+def _graph(wait_ns: int) -> Graph:
+    """Rank 0 sends at once; rank 1 posts its receive, computes for 10 ms, waits at `wait_ns`, and computes on."""
     compute, talk = int(NodeKind.COMPUTE), int(NodeKind.COMMUNICATION)
-    start = np.array([0, MS, 0, MS, asked + 50_000, MS])
-    end = np.array([MS, 2 * MS, MS, 11 * MS, 20 * MS, asked])
+    start = np.array([0, MS, 0, MS, wait_ns + 50_000, MS])
+    end = np.array([MS, 2 * MS, MS, 11 * MS, 20 * MS, wait_ns])
     kind = np.array([compute, talk, compute, compute, compute, talk])
     call = np.where(kind == talk, 0, -1)
     zeros = np.zeros(6, np.int64)

@@ -43,23 +43,23 @@ def _trace(rank: int, *, shapes: bool = True) -> Trace:
 
 
 def test_accumulation_tells_when_a_share_of_the_gradients_is_complete() -> None:
-    found = accumulated(table_set(_trace(0)), 0)
-    first = found.completed(np.array([0.5, 0.66, 0.9, 1.0]), 0, 0)
+    gradients = accumulated(table_set(_trace(0)), 0)
+    first = gradients.completed(np.array([0.5, 0.66, 0.9, 1.0]), 0, 0)
     assert (first - first[0]).tolist() == [0, 0, 36 * US, 36 * US]
-    assert not len(found.completed(np.array([1.0]), 7, 0)), "a step in which none is seen"
+    assert not len(gradients.completed(np.array([1.0]), 7, 0)), "a step in which none is seen"
 
 
 def test_without_shapes_gradients_count_alike() -> None:
-    found = accumulated(table_set(_trace(0, shapes=False)), 0)
-    assert found.elements.tolist() == [1] * 4
+    gradients = accumulated(table_set(_trace(0, shapes=False)), 0)
+    assert gradients.elements.tolist() == [1] * 4
 
 
 def test_reductions_that_shared_the_link_are_overlapped_one_after_the_other() -> None:
     tables = table_set({rank: _trace(rank) for rank in range(2)})
-    found = predict(tables, [parse_edit("sync_overlapped,axis=dp")])
+    prediction = predict(tables, [parse_edit("sync_overlapped,axis=dp")])
     # Each had half of the 30 us. The first hides in backward from 24 on; the second begins at 60 and ends at 75.
-    assert found.before_ns == 110 * US
-    assert abs(found.after_ns - 95 * US) <= US
+    assert prediction.before_ns == 110 * US
+    assert abs(prediction.after_ns - 95 * US) <= US
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=12))

@@ -43,7 +43,7 @@ def run(*, beside: bool, early_ns: int = 0) -> Trace:
 def late_pairs(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the last collective of each step, and the late kernel after it."""
     rows = [np.flatnonzero(graph.nodes.kind == kind) for kind in (NodeKind.COMMUNICATION, NodeKind.COMPUTE)]
-    talks, kernels = (each[np.argsort(graph.nodes.start[each])][5::6] for each in rows)
+    talks, kernels = (node_rows[np.argsort(graph.nodes.start[node_rows])][5::6] for node_rows in rows)
     return talks, kernels
 
 
@@ -51,8 +51,8 @@ def held(graph: Graph) -> list[bool]:
     """Return whether each late kernel waits for its collective."""
     edges = graph.edges
     waits = edges.take(edges.kind == EdgeKind.WAIT)
-    there = set(zip(waits.source.tolist(), waits.target.tolist(), strict=True))
-    return [pair in there for pair in zip(*(rows.tolist() for rows in late_pairs(graph)), strict=True)]
+    waiting_pairs = set(zip(waits.source.tolist(), waits.target.tolist(), strict=True))
+    return [pair in waiting_pairs for pair in zip(*(rows.tolist() for rows in late_pairs(graph)), strict=True)]
 
 
 @pytest.mark.parametrize("early_ns", [0, 50, 999])

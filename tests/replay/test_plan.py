@@ -20,20 +20,20 @@ def needs(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
 @given(PAIRS)
 def test_what_waits_only_for_earlier_pieces_is_in_the_same_rounds(pairs: list[tuple[int, int]]) -> None:
     source, target = needs([(min(pair), max(pair)) for pair in pairs])
-    found = _rounds(source, target, 9)
-    assert found.tolist() == _round_by_round(source, target, 9).tolist()
+    rounds = _rounds(source, target, 9)
+    assert rounds.tolist() == _round_by_round(source, target, 9).tolist()
 
 
 @given(PAIRS)
 def test_every_piece_has_a_round_and_only_circles_break_a_need(pairs: list[tuple[int, int]]) -> None:
     source, target = needs(pairs)
-    found = _rounds(source, target, 9)
+    rounds = _rounds(source, target, 9)
     reached = np.zeros((9, 9), bool)
     reached[source, target] = True
     for through in range(9):
         reached |= reached[:, [through]] & reached[[through]]
     circles = reached.diagonal()
     after_circle = circles | reached[circles].any(axis=0)
-    assert (found >= 0).all()
+    assert (rounds >= 0).all()
     free = ~after_circle[target]
-    assert (found[source[free]] < found[target[free]]).all()
+    assert (rounds[source[free]] < rounds[target[free]]).all()

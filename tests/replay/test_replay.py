@@ -59,14 +59,14 @@ def graphs(draw: st.DrawFn) -> Graph:
         st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1), numbers, st.booleans()), max_size=8)
     )
     good = [(a, b, lag, end) for a, b, lag, end in pairs if place[a] < place[b]]
-    good.sort(key=lambda each: each[1])
+    good.sort(key=lambda edge: edge[1])
     call = np.full(count, -1, np.int64)
     if lanes > 1 and draw(st.booleans()):
         call[place == draw(st.integers(0, length - 1))] = 0
-    columns = [np.array([each[i] for each in good], np.int64) for i in range(3)]
+    columns = [np.array([edge[i] for edge in good], np.int64) for i in range(3)]
     edges = Edges(
         columns[0],
-        np.array([each[3] for each in good], bool),
+        np.array([edge[3] for edge in good], bool),
         columns[1],
         columns[2],
         np.full(len(good), int(EdgeKind.WAIT)),

@@ -33,14 +33,14 @@ FAULTS = {
 }
 
 
-def opened(folder: Path, dp: int = DP, tp: int = TP, pp: int = PP, events: int = 600, **what: object) -> Run:
+def opened(folder: Path, dp: int = DP, tp: int = TP, pp: int = PP, events: int = 600, **options: object) -> Run:
     """Make up and open a run of several replicas, hosts of eight ranks with clocks of their own."""
     declared = {
         "mesh": {"dp": dp, "tp": tp, "pp": pp},
         "work": {"steps": 3, "micro_batches": 4},
         "clocks": {"ranks_per_host": 8, "offset_ns": [0, 7_000_000, -3_000_000, 11_000_000]},
     }
-    write(with_events(Declaration.from_dict(declared | what), events), folder / "run")
+    write(with_events(Declaration.from_dict(declared | options), events), folder / "run")
     return open_run(folder / "run", cache_dir=folder / "store")
 
 
@@ -82,9 +82,9 @@ class TestWhichRanks:
     ) -> None:
         monkeypatch.setattr(chosen, "MOST_NODES", 1)
         for rank in run.ranks:
-            taken = representatives(run.tables, [rank]).tables.ranks
-            assert {rank, SLOW_RANK["rank"]} <= set(taken)
-            assert len(taken) == 3 * TP * PP
+            chosen_ranks = representatives(run.tables, [rank]).tables.ranks
+            assert {rank, SLOW_RANK["rank"]} <= set(chosen_ranks)
+            assert len(chosen_ranks) == 3 * TP * PP
 
     def test_one_replica_alone_is_replayed_whole(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(chosen, "MOST_NODES", 1)
@@ -99,13 +99,14 @@ class TestWhatTheyKeep:
         monkeypatch.setattr(chosen, "MOST_NODES", nodes_of(run, 0.6))
         part = representatives(run.tables).tables
         assert clock.fit_clocks(part) is clock.fit_clocks(run.tables)
-        found, whole = calls.match_calls(part), calls.match_calls(run.tables)
-        assert found.columns()["complete"].all()
+        calls_of_part, calls_of_run = calls.match_calls(part), calls.match_calls(run.tables)
+        assert calls_of_part.columns()["complete"].all()
         for rank in part.ranks:
             assert (
-                found.parts.of_rank(rank, "wait_ns")["wait_ns"] == whole.parts.of_rank(rank, "wait_ns")["wait_ns"]
+                calls_of_part.parts.of_rank(rank, "wait_ns")["wait_ns"]
+                == calls_of_run.parts.of_rank(rank, "wait_ns")["wait_ns"]
             ).all()
-        assert set(found.columns()["late_rank"].tolist()) <= {-1, *part.ranks}
+        assert set(calls_of_part.columns()["late_rank"].tolist()) <= {-1, *part.ranks}
 
     def test_their_replay_is_what_was_measured(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(chosen, "MOST_NODES", nodes_of(run, 0.6))
@@ -117,12 +118,12 @@ class TestWhatTheyKeep:
         run = opened(tmp_path, dp=8, tp=1, pp=1, events=400, faults=faults)
         monkeypatch.setattr(chosen, "MOST_NODES", nodes_of(run, 0.4))
         replayed = representatives(run.tables)
-        found = find_all(run.tables)
+        search_result = find_all(run.tables)
         assert replayed.doubt > 0.1
-        assert replayed.note in found.skipped
-        assert "findings and their gains are from 3 of 8 ranks" in skipped_sentence(found.skipped)
-        assert found.findings
-        assert min(finding.error_fraction for finding in found.findings) > replayed.doubt
+        assert replayed.note in search_result.skipped
+        assert "findings and their gains are from 3 of 8 ranks" in skipped_sentence(search_result.skipped)
+        assert search_result.findings
+        assert min(finding.error_fraction for finding in search_result.findings) > replayed.doubt
 
 
 @pytest.mark.slow
@@ -134,9 +135,9 @@ def test_what_is_wrong_is_found_among_them_with_the_gain_of_the_whole(
     monkeypatch.setattr(chosen, "MOST_NODES", nodes_of(run, 0.6))
     replayed = representatives(run.tables)
     assert len(replayed.tables.ranks) == len(run.ranks) / 2
-    found = search(run.tables), search(replayed.tables, doubt=replayed.doubt)
-    whole, part = (next(finding for finding in each.findings if finding.code == code) for each in found)
-    assert dict(part.where) == dict(whole.where)
-    edits = [parse_edit(finding.edit) for finding in (part, whole)]  # their factors are measured
+    results = search(run.tables), search(replayed.tables, doubt=replayed.doubt)
+    full, part = (next(finding for finding in result.findings if finding.code == code) for result in results)
+    assert dict(part.where) == dict(full.where)
+    edits = [parse_edit(finding.edit) for finding in (part, full)]  # their factors are measured
     assert (edits[0].name, edits[0].places) == (edits[1].name, edits[1].places)
-    assert abs(part.gain_fraction - whole.gain_fraction) <= whole.error_fraction
+    assert abs(part.gain_fraction - full.gain_fraction) <= full.error_fraction

@@ -26,9 +26,9 @@ def _trace(rank: int) -> Trace:
 
 def test_each_step_is_freed_of_its_own_wait() -> None:
     tables = table_set({rank: _trace(rank) for rank in range(2)})
-    found = predict(tables, [parse_edit("no_input_wait")])
-    assert found.before_ns == STEP
-    assert found.after_ns == pytest.approx(STEP - WAIT, abs=US)
+    prediction = predict(tables, [parse_edit("no_input_wait")])
+    assert prediction.before_ns == STEP
+    assert prediction.after_ns == pytest.approx(STEP - WAIT, abs=US)
 
 
 def _on_a_device(waits: tuple[int, ...], last: int = 600 * US) -> Trace:
@@ -44,7 +44,7 @@ def _on_a_device(waits: tuple[int, ...], last: int = 600 * US) -> Trace:
 
 
 @pytest.mark.parametrize(
-    ("waits", "last", "whole"),
+    ("waits", "last", "complete_steps"),
     [
         ((300 * US, 300 * US), 600 * US, [0, 1]),  # a long wait that the last step lacks
         ((300 * US,), 600 * US, [0]),
@@ -53,9 +53,11 @@ def _on_a_device(waits: tuple[int, ...], last: int = 600 * US) -> Trace:
         ((), 600 * US, [0]),
     ],
 )
-def test_a_step_that_the_recording_cut_is_not_in_the_mean(waits: tuple[int, ...], last: int, whole: list[int]) -> None:
+def test_a_step_that_the_recording_cut_is_not_in_the_mean(
+    waits: tuple[int, ...], last: int, complete_steps: list[int]
+) -> None:
     times = unedited(table_set({0: _on_a_device(waits, last)}))
-    assert times.step[times.whole].tolist() == whole
+    assert times.step[times.is_complete].tolist() == complete_steps
 
 
 def test_bounds_of_a_run_as_it_was_are_where_they_were() -> None:

@@ -46,8 +46,8 @@ ZOOM = """([start, end]) => {
 def page_of(browser: Any, path: Path, theme: str, troubles: list[str]) -> Any:
     page = browser.new_page(viewport={"width": 1280, "height": 9000}, color_scheme=theme)
     page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on("console", lambda said: troubles.append(said.text) if said.type in ("error", "warning") else None)
-    page.on("request", lambda asked: troubles.append(asked.url) if not asked.url.startswith("file:") else None)
+    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("request", lambda request: troubles.append(request.url) if not request.url.startswith("file:") else None)
     page.goto(path.as_uri())
     return page
 

@@ -166,15 +166,15 @@ def test_metric_ids_are_declared_once() -> None:
 
 
 @dataclass(frozen=True)
-class Told:
+class GivenResult:
     """Result with given contents."""
 
-    said: tuple[Value, ...] = ()
+    given_values: tuple[Value, ...] = ()
     notes: tuple[HealthRow, ...] = ()
     rows: tuple[tuple[str, int], ...] = ()
 
     def values(self) -> Values:
-        return sound(self.said)
+        return sound(self.given_values)
 
     def to_pandas(self) -> pd.DataFrame:
         import pandas as pd  # noqa: PLC0415
@@ -209,13 +209,13 @@ def test_the_ranks_that_others_wait_for_are_listed_when_they_matter(tables: Tabl
         value("late_fraction", 0.5, Unit.FRACTION, rank=1, axis="tp"),
         value("late_fraction", 0.7, Unit.FRACTION, rank=1, axis="dp"),
     ]
-    document = build(tables, {"x": Told((*slow, *late))}, name="x")
+    document = build(tables, {"x": GivenResult((*slow, *late))}, name="x")
     (table,) = (block for block in document.summary.blocks if isinstance(block, DataTable))
     assert [row[0] for row in table.rows] == [1, 5, 4]
     assert table.rows[0][:4] == (1, 9 * MS, 0.7, 1.1)
     assert table.more == 2
     assert [column.head for column in table.columns] == ["rank", "late by", "arrives last", "compute slowdown"]
-    calm = build(tables, {"x": Told((value("slowdown", 1.01, Unit.RATIO, rank=1),))}, name="x")
+    calm = build(tables, {"x": GivenResult((value("slowdown", 1.01, Unit.RATIO, rank=1),))}, name="x")
     assert not any(isinstance(block, DataTable) for block in calm.summary.blocks)
 
 
@@ -225,7 +225,7 @@ def test_bubble_stands_against_its_theory(tables: TableSet) -> None:
         value("bubble_ideal_fraction", 0.25, Unit.FRACTION),
         value("bubble_textbook_fraction", 0.2, Unit.FRACTION),
     )
-    document = build(tables, {"x": Told(bubbles)}, name="x")
+    document = build(tables, {"x": GivenResult(bubbles)}, name="x")
     figures = next(block for block in document.summary.blocks if isinstance(block, KeyFigures))
     bubble = next(figure for figure in figures.figures if figure.label == "bubble")
     assert bubble.second == "of the pipeline window, ideal 25.0%, textbook 20.0%"
@@ -235,7 +235,7 @@ def test_one_stage_alone_has_no_bubble(tables: TableSet) -> None:
     bubble = value("bubble_fraction", 0.01, Unit.FRACTION)
     stages = [value("stage_time", 5, stage=stage, kind=kind) for stage in (0, 1) for kind in ("F", "B")]
     for stage_times, has_bubble in ((stages[:2], False), (stages, True)):
-        document = build(tables, {"x": Told((bubble, *stage_times))}, name="x")
+        document = build(tables, {"x": GivenResult((bubble, *stage_times))}, name="x")
         labels = {figure.label for block in document.summary.blocks for figure in getattr(block, "figures", ())}
         assert ("bubble" in labels) is has_bubble
 
@@ -272,7 +272,7 @@ def test_bad_health_comes_first_and_the_rest_is_counted(tables: TableSet) -> Non
         HealthRow("b", Severity.ERROR),
         HealthRow("c", Severity.DATA_LOSS),
     )
-    document = build(tables, {"x": Told(notes=rows)}, name="x")
+    document = build(tables, {"x": GivenResult(notes=rows)}, name="x")
     health = next(block for block in document.summary.blocks if isinstance(block, Health))
     assert [row.code for row in health.rows] == ["c", "b"]
     assert health.more == 1
@@ -289,7 +289,7 @@ def test_every_section_that_is_built_is_in_the_list() -> None:
 
 
 def test_a_figure_that_cannot_be_is_left_out_everywhere_and_health_says_so(tables: TableSet) -> None:
-    analysis = Told((value("mfu", 424.0, Unit.FRACTION), value("mfu", 0.4, Unit.FRACTION, step=1)))
+    analysis = GivenResult((value("mfu", 424.0, Unit.FRACTION), value("mfu", 0.4, Unit.FRACTION, step=1)))
     document = build(tables, {"x": analysis}, name="x")
     assert [(v.metric.id, v.value, dict(v.dims)) for v in tuple(document.values)] == [("mfu", 0.4, {"step": 1})]
     (row,) = [row for row in document.health if row.code == "impossible_figure"]

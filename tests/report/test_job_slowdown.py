@@ -65,8 +65,10 @@ def test_a_slowdown_without_a_late_rank_names_the_axis_whose_transfers_vary() ->
 
 def test_a_slowdown_that_neither_a_rank_nor_transfers_cause_is_said_to_have_no_single_cause() -> None:
     tables = run_with("clean").tables
-    found = replace(find_all(tables, EVERYTHING), ideal=IdealStep(step_ns=1e9, ideal_ns=5e8, error_fraction=0.02))
-    figure = head(build(tables, analyze(tables), name="x", search_result=found))
+    search_result = replace(
+        find_all(tables, EVERYTHING), ideal=IdealStep(step_ns=1e9, ideal_ns=5e8, error_fraction=0.02)
+    )
+    figure = head(build(tables, analyze(tables), name="x", search_result=search_result))
     assert figure is not None
     assert figure.second.endswith("no single rank causes most of it")
 
@@ -110,7 +112,7 @@ def test_one_rank_alone_is_compared_with_nobody() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not SLEEPING.is_dir(), reason="the trace is not beside the project")
+@pytest.mark.skipif(not SLEEPING.is_dir(), reason="the trace is not available next to the project")
 def test_the_sleeping_rank_costs_the_job_what_its_replay_says(tmp_path: Path) -> None:
     tables = open_run(SLEEPING, cache_dir=tmp_path).tables
     figure = head(report_of(tables))

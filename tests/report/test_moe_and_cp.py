@@ -52,18 +52,18 @@ def document(make: Callable[[int], Trace]) -> Document:
     return build(tables, analyze(tables), name="run", search_result=NOTHING_FOUND)
 
 
-def section(found: Document, name: str) -> Section | None:
-    return next((candidate for candidate in found.sections if candidate.id == name), None)
+def section(report: Document, name: str) -> Section | None:
+    return next((candidate for candidate in report.sections if candidate.id == name), None)
 
 
-def tables_of(found: Section | None) -> dict[str, DataTable]:
-    assert found is not None
-    return {block.title: block for block in found.blocks if isinstance(block, DataTable)}
+def tables_of(report_section: Section | None) -> dict[str, DataTable]:
+    assert report_section is not None
+    return {block.title: block for block in report_section.blocks if isinstance(block, DataTable)}
 
 
-def chart_of(found: Section | None) -> RankBars:
-    assert found is not None
-    (chart,) = (block.data for block in found.blocks if isinstance(block, Chart))
+def chart_of(report_section: Section | None) -> RankBars:
+    assert report_section is not None
+    (chart,) = (block.data for block in report_section.blocks if isinstance(block, Chart))
     assert isinstance(chart, RankBars)
     return chart
 

@@ -101,8 +101,8 @@ def test_the_report_opens_fast_and_needs_no_network(report: Path, browser: Brows
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
-    page.on("request", lambda asked: faults.append(asked.url) if not asked.url.startswith("file:") else None)
+    page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda request: faults.append(request.url) if not request.url.startswith("file:") else None)
     page.goto(report.as_uri())
     page.wait_for_function(f"() => {LINE}.root.dataset.sharp === 'true'")
     assert "Rank 5 computes" in page.inner_text(".verdict")

@@ -63,17 +63,17 @@ def test_a_report_of_many_ranks_is_made_once_and_is_the_same(
 
 def test_another_question_is_another_report(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analyze, "FEW_RANKS", 3)
-    whole = report(folder, store)
-    assert report(folder, store, "--only", "breakdown") != whole
-    assert report(folder, store) == whole
+    full = report(folder, store)
+    assert report(folder, store, "--only", "breakdown") != full
+    assert report(folder, store) == full
 
 
 def test_a_damaged_report_is_made_anew(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analyze, "FEW_RANKS", 3)
-    whole = report(folder, store)
-    for kept in store.glob("derived-*/document.msgpack"):
-        kept.write_bytes(b"no report")
-    assert report(folder, store) == whole
+    full = report(folder, store)
+    for stored in store.glob("derived-*/document.msgpack"):
+        stored.write_bytes(b"no report")
+    assert report(folder, store) == full
 
 
 def test_ranks_are_joined_only_when_their_tables_are_asked_for(folder: Path, store: Path) -> None:

@@ -34,10 +34,10 @@ def test_logging_says_what_is_read_and_what_was_wrong(tmp_path: Path, caplog: py
     stored.write_bytes(stored.read_bytes()[:-9])
     with caplog.at_level(logging.INFO, "usp_prof"):
         open_run(run, cache_dir=cache)
-    told = [record.getMessage() for record in caplog.records]
-    assert told[0] == "reading 3 ranks of run"
-    assert told[1].startswith("cache_damaged: rank ")
-    assert told[2].startswith("read 3 of 3 ranks of run in ")
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages[0] == "reading 3 ranks of run"
+    assert messages[1].startswith("cache_damaged: rank ")
+    assert messages[2].startswith("read 3 of 3 ranks of run in ")
 
 
 def test_nothing_is_printed_unless_logging_is_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -55,8 +55,8 @@ def test_progress_stops_the_reading_and_what_was_read_is_kept(tmp_path: Path) ->
 
     with pytest.raises(KeyboardInterrupt):
         open_run(run, cache_dir=tmp_path / "cache", progress=stop)
-    kept = {entry.name for entry in Cache(tmp_path / "cache").folder.iterdir() if entry.is_dir()}
-    assert kept
+    entries = {entry.name for entry in Cache(tmp_path / "cache").folder.iterdir() if entry.is_dir()}
+    assert entries
     heard: list[int] = []
     assert open_run(run, cache_dir=tmp_path / "cache", progress=lambda done, *_: heard.append(done)).ranks == (0, 1, 2)
     assert heard[0] > 0  # the first thing it says is that a rank was in the cache

@@ -186,8 +186,8 @@ def test_several_ask_at_once(folder: Path) -> None:
     run = open_run(folder)
     sql = "SELECT sum(k.rank + r.range) AS n FROM kernels k, range(2000) r"
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: run.answer(sql, rows=1, seconds=60)["n"].to_pylist(), range(12)))
-    assert found == [found[0]] * 12
+        counts = list(pool.map(lambda _: run.answer(sql, rows=1, seconds=60)["n"].to_pylist(), range(12)))
+    assert counts == [counts[0]] * 12
 
 
 def test_an_unknown_table_suggests_the_nearest(folder: Path) -> None:
@@ -266,9 +266,9 @@ def test_what_is_alike_on_several_ranks_is_one_row(folder: Path) -> None:
         data = json.loads(trace(rank).to_json())
         data.pop("baseTimeNanoseconds")
         (folder / f"rank{rank}.json.gz").write_text(json.dumps(data))
-    found = [row for row in open_run(folder).health if row.code == "no_base_time"]
-    assert [(row.rank, row.count) for row in found] == [(-1, 2)]
-    assert found[0].detail.startswith("ranks 0-1: ")
+    rows = [row for row in open_run(folder).health if row.code == "no_base_time"]
+    assert [(row.rank, row.count) for row in rows] == [(-1, 2)]
+    assert rows[0].detail.startswith("ranks 0-1: ")
 
 
 def test_nothing_to_open(tmp_path: Path) -> None:

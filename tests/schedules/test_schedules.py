@@ -34,13 +34,13 @@ def pipelines(draw: st.DrawFn) -> tuple[Schedule, Shape]:
 def test_every_action_is_taken_once_by_the_rank_that_holds_the_stage(drawn: tuple[Schedule, Shape]) -> None:
     schedule, shape = drawn
     homes = stage_ranks(schedule, shape)
-    taken = [(rank, action) for rank, actions in enumerate(order(schedule, shape)) for action in actions]
-    assert len(taken) == len({action for _, action in taken})
-    for rank, action in taken:
+    rank_actions = [(rank, action) for rank, actions in enumerate(order(schedule, shape)) for action in actions]
+    assert len(rank_actions) == len({action for _, action in rank_actions})
+    for rank, action in rank_actions:
         assert homes[action.stage] == rank
     for stage in range(shape.ranks * shape.chunks):
         for number in range(shape.micro_batches):
-            kinds = sorted(str(a.kind) for _, a in taken if (a.stage, a.micro_batch) == (stage, number))
+            kinds = sorted(str(a.kind) for _, a in rank_actions if (a.stage, a.micro_batch) == (stage, number))
             assert kinds in (["B", "F"], ["F", "I", "W"])
 
 
@@ -133,8 +133,8 @@ def _of_torch(schedule: Schedule, shape: Shape) -> tuple[tuple[Action, ...], ...
 
 
 def _flat(actions: list) -> list[Action]:
-    kept = [a for a in actions if a is not None]
-    flat = [sub for a in kept for sub in (a.sub_actions or (a,))]
+    scheduled = [a for a in actions if a is not None]
+    flat = [sub for a in scheduled for sub in (a.sub_actions or (a,))]
     letters = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
     return [Action(a.stage_index, Kind(letters[a.computation_type.name]), a.microbatch_index) for a in flat]
 

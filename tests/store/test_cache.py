@@ -95,13 +95,13 @@ def test_one_flipped_bit_is_never_believed(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     entry = cache.store("k", {"t": TABLE, "u": TABLE}, {"note": "said"}).folder
     for path in sorted(entry.iterdir()):
-        whole = path.read_bytes()
-        for place in range(0, len(whole), max(1, len(whole) // 40)):
-            flipped = bytearray(whole)
+        content = path.read_bytes()
+        for place in range(0, len(content), max(1, len(content) // 40)):
+            flipped = bytearray(content)
             flipped[place] ^= 1 << (place % 8)
             path.write_bytes(flipped)
             assert Cache(tmp_path).open("k") is None, (path.name, place)
-        path.write_bytes(whole)
+        path.write_bytes(content)
     assert cache.open("k") is not None
 
 
@@ -113,10 +113,10 @@ def test_an_entry_under_another_name_is_not_believed(tmp_path: Path) -> None:
     cache.derive("one", lambda folder: _fill(folder, 1))
     cache.derive("two", lambda folder: _fill(folder, 2))
     derived = sorted(path for path in tmp_path.iterdir() if path.name.startswith("derived-"))
-    for one, other in ((tmp_path / "a", tmp_path / "b"), derived):
-        one.rename(tmp_path / "between")
-        other.rename(one)
-        (tmp_path / "between").rename(other)
+    for first, second in ((tmp_path / "a", tmp_path / "b"), derived):
+        first.rename(tmp_path / "between")
+        second.rename(first)
+        (tmp_path / "between").rename(second)
     assert cache.open("a") is None
     assert cache.damaged["a"] == "entry.json is that of b"
     assert cache.store("a", {"t": pa.table({"n": [1]})}, {}).table("t")["n"].to_pylist() == [1]
@@ -361,15 +361,15 @@ def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 
 def test_the_key_is_the_content_and_what_decides_what_is_made_of_it(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.write_bytes(b"same")
-    other.write_bytes(b"same")
-    assert content_key(one, 1, "v") == content_key(other, 1, "v")
-    assert len({content_key(one, 1, "v"), content_key(one, 2, "v"), content_key(one, 1, "w")}) == 3
-    stat = one.stat()
-    one.write_bytes(b"sane")
-    os.utime(one, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert content_key(one, 1, "v") != content_key(other, 1, "v")
+    first, second = tmp_path / "one", tmp_path / "other"
+    first.write_bytes(b"same")
+    second.write_bytes(b"same")
+    assert content_key(first, 1, "v") == content_key(second, 1, "v")
+    assert len({content_key(first, 1, "v"), content_key(first, 2, "v"), content_key(first, 1, "w")}) == 3
+    stat = first.stat()
+    first.write_bytes(b"sane")
+    os.utime(first, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert content_key(first, 1, "v") != content_key(second, 1, "v")
     with pytest.raises(InputError):
         content_key(tmp_path / "nothing")
 

@@ -51,7 +51,7 @@ def _lost_with_its_worker() -> None:
 
 
 def ops(loaded: dict[int, load.LoadedRank]) -> dict[int, list[str]]:
-    return {rank: one.source.table("ops")["name"].to_pylist() for rank, one in loaded.items()}
+    return {rank: loaded_rank.source.table("ops")["name"].to_pylist() for rank, loaded_rank in loaded.items()}
 
 
 class TestExecutors:
@@ -128,12 +128,12 @@ class TestExecutors:
 
     def test_a_rank_that_fails_three_times_is_given_up_and_costs_the_others_nothing(self, tmp_path: Path) -> None:
         class Losing(ThreadPoolExecutor):
-            asked = 0
+            failed_jobs = 0
 
             def submit(self, run: Callable[..., Any], job: RankJob, *args: Any) -> Future[Any]:
                 if job.rank != 1:
                     return super().submit(run, job, *args)
-                self.asked += 1
+                self.failed_jobs += 1
                 return super().submit(_lost_with_its_worker)
 
         with Losing(2) as workers:
@@ -141,7 +141,7 @@ class TestExecutors:
         assert sorted(loaded) == [0, 2]
         assert [(row.code, row.rank) for row in lost] == [("rank_unreadable", 1)]
         assert "KeyError" in lost[0].detail
-        assert workers.asked == ATTEMPTS
+        assert workers.failed_jobs == ATTEMPTS
 
     def test_an_executor_that_was_shut_down_is_refused_in_a_line(self, tmp_path: Path) -> None:
         workers = ThreadPoolExecutor(1)
@@ -151,7 +151,7 @@ class TestExecutors:
 
     def test_futures_that_only_look_like_the_standard_ones_will_do(self, tmp_path: Path) -> None:
         class Job:
-            """As submitit's: done after it was asked a few times, raises what went wrong, and is no `Future`."""
+            """As submitit's: done after a few status requests, raises what went wrong, and is no `Future`."""
 
             def __init__(self, run: Callable[[], object]) -> None:
                 self._run, self._asked = run, 0
@@ -223,10 +223,10 @@ class TestExecutors:
             """As over NFS: what was looked for in vain is not there for a while."""
 
             def open(self, key: str) -> StoredTables | None:
-                asked[key] = asked.get(key, 0) + 1
-                return None if asked[key] < 4 else super().open(key)
+                attempts[key] = attempts.get(key, 0) + 1
+                return None if attempts[key] < 4 else super().open(key)
 
-        asked: dict[str, int] = {}
+        attempts: dict[str, int] = {}
         monkeypatch.setattr(load, "_LOOKED_EVERY_S", 0.01)
         monkeypatch.delattr(load, "build_job")
         with ThreadPoolExecutor(2) as threads:
@@ -248,7 +248,7 @@ class TestExecutors:
         with Pickling(1) as workers:
             loaded, _ = load.load(run_of(tmp_path / "run"), manifest, Cache(tmp_path / "cache"), executor=workers)
         assert max(sizes) < 3_000
-        hosts = [one.source.table("ranks")["host"].to_pylist() for one in loaded.values()]
+        hosts = [loaded_rank.source.table("ranks")["host"].to_pylist() for loaded_rank in loaded.values()]
         assert hosts == [["node0"], ["node1"], ["node2"]]
 
     @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ class TestDaskScheduler:
             pytest.raises(UsageError, match="does not answer"),
             cluster_executor(f"dask:tcp://127.0.0.1:{silent.getsockname()[1]}"),
         ):
-            raise AssertionError("nobody runs jobs there")
+            raise AssertionError("no worker runs jobs there")
 
     @pytest.mark.slow
     @pytest.mark.timeout(300)
@@ -338,7 +338,7 @@ class TestDaskScheduler:
         pytest.importorskip("distributed")
         from dask_cluster import dask_cluster  # noqa: PLC0415 - the extra `cluster`
 
-        told: list[str] = []
-        with dask_cluster(0, tmp_path) as cluster, cluster_executor(f"dask:{cluster.address}", told.append):
+        messages: list[str] = []
+        with dask_cluster(0, tmp_path) as cluster, cluster_executor(f"dask:{cluster.address}", messages.append):
             pass
-        assert told == [f"the Dask scheduler at {cluster.address} has no workers yet: waiting for them"]
+        assert messages == [f"the Dask scheduler at {cluster.address} has no workers yet: waiting for them"]

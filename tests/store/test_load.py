@@ -31,20 +31,20 @@ def run_of(folder: Path, ranks: int = 3) -> list[TraceFile]:
 
 
 def ops(loaded: dict[int, load.LoadedRank]) -> dict[int, list[str]]:
-    return {rank: one.source.table("ops")["name"].to_pylist() for rank, one in loaded.items()}
+    return {rank: loaded_rank.source.table("ops")["name"].to_pylist() for rank, loaded_rank in loaded.items()}
 
 
 def test_a_second_load_reads_no_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, cache, told = run_of(tmp_path / "run"), Cache(tmp_path / "cache"), []
-    first, lost = load.load(files, None, cache, lambda *said: told.append(said))
+    files, cache, progress = run_of(tmp_path / "run"), Cache(tmp_path / "cache"), []
+    first, lost = load.load(files, None, cache, lambda *step: progress.append(step))
     assert ops(first) == {0: ["aten::op0"], 1: ["aten::op1"], 2: ["aten::op2"]}
     assert lost == []
-    assert told[-1][0] == told[-1][1] == sum(file.path.stat().st_size for file in files)
+    assert progress[-1][0] == progress[-1][1] == sum(file.path.stat().st_size for file in files)
     monkeypatch.delattr(rank_jobs, "read_rank")
     again, _ = load.load(files, None, cache)
     assert ops(again) == ops(first)
-    assert all(isinstance(one.source, StoredTables) for one in again.values())
-    assert [one.metadata["trace_id"] for one in again.values()] == ["tiny0", "tiny1", "tiny2"]
+    assert all(isinstance(loaded_rank.source, StoredTables) for loaded_rank in again.values())
+    assert [loaded_rank.metadata["trace_id"] for loaded_rank in again.values()] == ["tiny0", "tiny1", "tiny2"]
 
 
 @pytest.mark.parametrize("given", [None, Manifest(name="beside")])
@@ -55,7 +55,7 @@ def test_a_manifest_inside_is_kept_where_the_run_has_none_beside(tmp_path: Path,
     files, cache = list(discover(tiny.write(traces, tmp_path / "run")).runs[0].files), Cache(tmp_path / "cache")
     for _ in range(2):
         loaded, _ = load.load(files, given, cache)
-        assert {rank: "usp_prof" in one.metadata for rank, one in loaded.items()} == dict.fromkeys(
+        assert {rank: "usp_prof" in loaded_rank.metadata for rank, loaded_rank in loaded.items()} == dict.fromkeys(
             range(2), given is None
         )
 
@@ -68,14 +68,16 @@ def test_what_was_just_made_is_not_read_back_and_says_what_was_stored(
     files, cache = run_of(tmp_path / "run"), Cache(tmp_path / "cache")
     made, _ = load.load(files, None, cache)
     stored, _ = load.load(files, None, cache)
-    for rank, one in made.items():
-        source, again = one.source, stored[rank].source
+    for rank, loaded_rank in made.items():
+        source, again = loaded_rank.source, stored[rank].source
         assert isinstance(source, StoredTables)
         for name in source.names():
-            here, there = source.view(name), again.view(name)
-            assert here.schema == there.schema
-            for column in here.schema.names:  # by their spelling: what is not known is no number, and equals nothing
-                assert str(here.column(column).to_pylist()) == str(there.column(column).to_pylist())
+            made_view, stored_view = source.view(name), again.view(name)
+            assert made_view.schema == stored_view.schema
+            for (
+                column
+            ) in made_view.schema.names:  # by their spelling: what is not known is no number, and equals nothing
+                assert str(made_view.column(column).to_pylist()) == str(stored_view.column(column).to_pylist())
     shutil.rmtree(cache.folder)
     if room:
         assert made[1].source.view("kernels").column("name").to_pylist() == ["k"]
@@ -96,16 +98,16 @@ def test_a_damaged_entry_is_read_anew_and_said(tmp_path: Path) -> None:
 
 def test_rows_know_their_rank(tmp_path: Path) -> None:
     loaded, _ = load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "cache"))
-    for rank, one in loaded.items():
-        assert set(one.source.table("events")["rank"].to_pylist()) == {rank}
+    for rank, loaded_rank in loaded.items():
+        assert set(loaded_rank.source.table("events")["rank"].to_pylist()) == {rank}
 
 
 def test_the_key_tells_content_rank_and_manifest_apart(tmp_path: Path) -> None:
-    one, other, _ = run_of(tmp_path / "run")
-    unnamed, named = digest_of_manifest(None), digest_of_manifest(Manifest(name="x"))
-    keys = {key_of_rank(one, unnamed), key_of_rank(other, unnamed), key_of_rank(one, named)}
+    first, second, _ = run_of(tmp_path / "run")
+    of_none, of_manifest = digest_of_manifest(None), digest_of_manifest(Manifest(name="x"))
+    keys = {key_of_rank(first, of_none), key_of_rank(second, of_none), key_of_rank(first, of_manifest)}
     assert len(keys) == 3
-    assert key_of_rank(one, unnamed) in keys
+    assert key_of_rank(first, of_none) in keys
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["read here", "from the cache"])
@@ -115,9 +117,9 @@ def test_what_all_files_say_alike_is_kept_once(tmp_path: Path, again: bool) -> N
     files = list(discover(tiny.write(traces, tmp_path / "run")).runs[0].files)
     for _ in range(1 + again):
         loaded, _ = load.load(files, None, Cache(tmp_path / "cache"))
-    first, *others = (loaded[rank].metadata for rank in range(3))
+    first, *other_metadata = (loaded[rank].metadata for rank in range(3))
     assert first["usp_prof"] == manifest
-    assert all(other["usp_prof"] is first["usp_prof"] for other in others)
+    assert all(other["usp_prof"] is first["usp_prof"] for other in other_metadata)
     assert [loaded[rank].metadata["distributedInfo"]["rank"] for rank in range(3)] == [0, 1, 2]
 
 

@@ -149,29 +149,29 @@ def test_a_damaged_table_is_read_anew_and_put_right(
 ) -> None:
     monkeypatch.setattr(places, "_SMALL", small)
     store = f"s3://{BUCKET}/damaged-{small}"
-    whole = open_run(REMOTE, cache_dir=store).sql("SELECT sum(dur_ns) FROM kernels").fetchall()
+    expected = open_run(REMOTE, cache_dir=store).sql("SELECT sum(dur_ns) FROM kernels").fetchall()
     table = next(file for file in RemotePath(store).files() if file.name == "kernels.parquet")
     server.put(table.url.removeprefix("s3://"), b"other contents")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
     run = open_run(REMOTE, cache_dir=store)
-    assert run.sql("SELECT sum(dur_ns) FROM kernels").fetchall() == whole
+    assert run.sql("SELECT sum(dur_ns) FROM kernels").fetchall() == expected
     rows = [row for row in run.health if row.code == "cache_damaged"]
     assert ["kernels.parquet has other contents" in row.detail for row in rows] == [True]
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a third machine"))
     again = open_run(REMOTE, cache_dir=store)
-    assert again.sql("SELECT sum(dur_ns) FROM kernels").fetchall() == whole
+    assert again.sql("SELECT sum(dur_ns) FROM kernels").fetchall() == expected
     assert not [row for row in again.health if row.code == "cache_damaged"]
 
 
 def test_a_trace_that_is_written_anew_is_read_anew(server: Server, local_run: Path, tmp_path: Path) -> None:
     trace = next(file for file in sorted(local_run.iterdir()) if "0" in file.name)
-    url = f"s3://{BUCKET}/anew/{trace.name}"
-    server.put(f"{BUCKET}/anew/{trace.name}", trace.read_bytes())
+    url = f"s3://{BUCKET}/changed/{trace.name}"
+    server.put(f"{BUCKET}/changed/{trace.name}", trace.read_bytes())
     assert open_run(url, cache_dir=tmp_path).name == open_run(url, cache_dir=tmp_path).name
     before = len(list(tmp_path.glob("*/entry.json")))
-    server.put(f"{BUCKET}/anew/{trace.name}", trace.read_bytes() + b"\n")
+    server.put(f"{BUCKET}/changed/{trace.name}", trace.read_bytes() + b"\n")
     open_run(url, cache_dir=tmp_path)
     assert len(list(tmp_path.glob("*/entry.json"))) > before
 
@@ -257,23 +257,23 @@ class TestATokenThatExpires:
         assert credentials.is_file()
         with server.expiry("old", after=0, status=status):
             assert main(["analyze", REMOTE, "-q"]) == 2
-        said = capsys.readouterr().err
-        assert words in said
-        assert "AWS_PROFILE" in said
-        assert len(said.splitlines()) <= 3
+        message = capsys.readouterr().err
+        assert words in message
+        assert "AWS_PROFILE" in message
+        assert len(message.splitlines()) <= 3
 
     @pytest.mark.parametrize("with_executor", [False, True])
     def test_one_that_expires_while_ranks_are_read_ends_the_reading(
         self, server: Server, credentials: Path, with_executor: bool, tmp_path: Path
     ) -> None:
-        found = discover(REMOTE)
+        discovery = discover(REMOTE)
         assert credentials.is_file()
         with (
             ThreadPoolExecutor(1) if with_executor else nullcontext() as executor,  # nothing goes on after the test
             server.expiry("old", after=0, status=400),
             pytest.raises(InputError, match="have expired"),
         ):
-            open_run(found, cache_dir=tmp_path / "store", executor=executor)
+            open_run(discovery, cache_dir=tmp_path / "store", executor=executor)
 
 
 class TestErrors:
@@ -292,9 +292,9 @@ class TestErrors:
     )
     def test_a_wrong_url(self, path: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["analyze", path]) == 2
-        said = capsys.readouterr().err
-        assert words in said
-        assert "hint: " in said
+        message = capsys.readouterr().err
+        assert words in message
+        assert "hint: " in message
 
     @pytest.mark.parametrize(
         ("status", "words", "hint"),
@@ -307,9 +307,9 @@ class TestErrors:
         monkeypatch.setattr(object_stores, "_RETRIES", 1)
         with server.faults(1, status):
             assert main(["analyze", REMOTE]) == 2
-        said = capsys.readouterr().err
-        assert words in said
-        assert hint in said
+        message = capsys.readouterr().err
+        assert words in message
+        assert hint in message
 
     def test_a_scheme_that_needs_settings(self) -> None:
         with pytest.raises(UsageError, match="needs its own settings") as refused:

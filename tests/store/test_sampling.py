@@ -126,14 +126,14 @@ class TestWhatIsLeftOutIsSaid:
             assert "ranks_left_out" not in {row.code for row in run.health}
 
     def test_rules_that_need_all_ranks_are_not_asked(self, folder: Path, store: Path) -> None:
-        found = found_in(open_run(folder, ranks="outliers", cache_dir=store).tables)
-        assert any("ranks_left_out" in row.detail and "slow-rank" in row.detail for row in found.skipped)
+        search_result = found_in(open_run(folder, ranks="outliers", cache_dir=store).tables)
+        assert any("ranks_left_out" in row.detail and "slow-rank" in row.detail for row in search_result.skipped)
 
     def test_on_the_first_screen(self, folder: Path, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["analyze", str(folder), "--ranks", "outliers", "--store", str(store), "-q"]) == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert f"of {RANKS} ranks" in said
-        assert "ranks_left_out" in said
+        output = " ".join(capsys.readouterr().out.split())
+        assert f"of {RANKS} ranks" in output
+        assert "ranks_left_out" in output
 
     def test_over_the_mean_step_in_the_terminal_and_on_the_page(
         self, folder: Path, store: Path, capsys: pytest.CaptureFixture[str]
@@ -141,9 +141,9 @@ class TestWhatIsLeftOutIsSaid:
         for form in ("terminal", "html"):
             command = ["analyze", str(folder), "--ranks", "sample:4", "--store", str(store), "-q", "--format", form]
             assert main(command) == 0
-            said = capsys.readouterr().out
-            assert "mean step of 4 ranks" in said
-            assert "mean rank step goes" not in said
+            output = capsys.readouterr().out
+            assert "mean step of 4 ranks" in output
+            assert "mean rank step goes" not in output
 
     def test_of_all_ranks_the_mean_is_of_all(self, folder: Path, store: Path) -> None:
         report = open_run(folder, cache_dir=store).report()

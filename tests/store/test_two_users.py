@@ -73,7 +73,7 @@ def opened_by(user: str, place: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(words, env={**os.environ, **where}, text=True, stdout=subprocess.PIPE, cwd=place)
 
 
-def told(process: subprocess.Popen[str]) -> dict[str, list[object]]:
+def answers_of(process: subprocess.Popen[str]) -> dict[str, list[object]]:
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     answer: dict[str, list[object]] = json.loads(out)
@@ -91,7 +91,7 @@ def test_one_reads_while_the_other_writes(place: Path) -> None:
     read_ranks(str(place / "run"), shard=(0, 2), cache_dir=place / "store")
     before = contents(place / "store")
     both = [opened_by(user, place) for user in ("one", "other")]
-    answers = [told(process) for process in both]
+    answers = [answers_of(process) for process in both]
     assert [answer["rows"] for answer in answers] == [ROWS, ROWS]
     assert answers[0]["health"] == answers[1]["health"]
     assert "not_cached" not in answers[0]["health"]
@@ -106,7 +106,7 @@ def test_one_who_may_only_read_the_store_reads_it(place: Path) -> None:
     (place / "store").chmod(0o2550)
     process = opened_by("other", place)
     try:
-        answer = told(process)
+        answer = answers_of(process)
     finally:
         (place / "store").chmod(0o2770)
     assert answer["rows"] == ROWS

@@ -16,6 +16,6 @@ IMAGES = COURSE / "images"
 
 
 @cache
-def known() -> dict[str, LessonFigures]:
+def recorded_figures() -> dict[str, LessonFigures]:
     """Read what was measured of each lesson."""
     return from_json((COURSE / "figures.json").read_text(encoding="utf-8"))

@@ -111,7 +111,9 @@ class Visit:
         page = next(page for page in PAGES if page.title == title)
         if self.page.locator(link_to(page.title)).count() == 0:
             self.page.click(f".st-key-room-{page.room.name.lower()} a")
-            room = [each.path for each in PAGES if each.room is page.room]  # it opens on the first that shows anything
+            room = [
+                other_page.path for other_page in PAGES if other_page.room is page.room
+            ]  # it opens on the first that shows anything
             self.page.wait_for_selector(", ".join(f".st-key-at-{path}" for path in room), state="attached")
         if self.page.locator(f".st-key-at-{page.path}").count() == 0:
             self.page.locator(link_to(page.title)).first.click()
@@ -120,8 +122,8 @@ class Visit:
 
     def on_timeline(self, script: str) -> Any:
         """Evaluate an expression in which `line` is the timeline, once it is there."""
-        found = f"line && line.head && line.tile && {{ value: {script} }}"
-        return self.page.wait_for_function(f"() => {{ {FIND} return {found}; }}").json_value()["value"]
+        result = f"line && line.head && line.tile && {{ value: {script} }}"
+        return self.page.wait_for_function(f"() => {{ {FIND} return {result}; }}").json_value()["value"]
 
     def until_timeline(self, condition: str) -> None:
         """Wait until an expression of the timeline holds."""

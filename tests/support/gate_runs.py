@@ -49,7 +49,7 @@ def steps(rng: np.random.Generator, *, mean: float = 1e9, noise: float = 0.01, n
 
 
 def measured(
-    *listed: Series,
+    *all_series: Series,
     label: str = "run",
     facts: tuple[Fact, ...] = FACTS,
     ranks: tuple[int, ...] = (0, 1, 2, 3),
@@ -62,7 +62,7 @@ def measured(
         label=label,
         profiler="0",
         facts=facts,
-        series=tuple(listed),
+        series=tuple(all_series),
         findings=findings,
         damage=damage,
         ranks=ranks,

@@ -41,37 +41,41 @@ def report_of(run: str, cache: Path) -> dict[str, Any]:
 
 def condensed(report: dict[str, Any]) -> str:
     """Set the report as text, one figure a line."""
-    kept: dict[str, dict[str, Any] | list[str]] = {
+    condensed_report: dict[str, dict[str, Any] | list[str]] = {
         "run": {name: report["run"][name] for name in ("ranks", "world_size", "axes", "steps", "devices", "hosts")},
         "metrics": dict(_figures(report["metrics"])),
-        "findings": {f"{n}. {one['code']}{_at(one['where'])}": _finding(one) for n, one in _numbered(report)},
+        "findings": {
+            f"{n}. {finding['code']}{_at(finding['where'])}": _finding(finding) for n, finding in _numbered(report)
+        },
         "health": sorted({f"{row['code']} ({row['severity']})" for row in report["health"]}),
     }
-    return "{\n" + ",\n".join(f"{json.dumps(name)}: {_field(value)}" for name, value in kept.items()) + "\n}\n"
+    return (
+        "{\n" + ",\n".join(f"{json.dumps(name)}: {_field(value)}" for name, value in condensed_report.items()) + "\n}\n"
+    )
 
 
 def _field(value: dict[str, Any] | list[str]) -> str:
     if isinstance(value, list):
         return json.dumps(value)
-    return "{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(one)}" for name, one in value.items()) + "\n}"
+    return "{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(entry)}" for name, entry in value.items()) + "\n}"
 
 
 def _numbered(report: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any]]]:
     return enumerate(report["findings"], start=1)
 
 
-def _finding(one: dict[str, Any]) -> dict[str, Any]:
-    return {"gain_fraction": _rounded(one["gain_fraction"]), "basis": one["basis"], "edit": one["edit"]}
+def _finding(finding: dict[str, Any]) -> dict[str, Any]:
+    return {"gain_fraction": _rounded(finding["gain_fraction"]), "basis": finding["basis"], "edit": finding["edit"]}
 
 
 def _figures(metrics: Iterable[dict[str, Any]]) -> Iterable[tuple[str, Any]]:
     many: dict[str, list[int | float]] = defaultdict(list)
-    for one in metrics:
-        name = f"{one['id']} [{one['unit']}]"
-        if len(one["dims"]) > 1:
-            many[f"{name} by {', '.join(sorted(one['dims']))}"].append(one["value"])
+    for metric in metrics:
+        name = f"{metric['id']} [{metric['unit']}]"
+        if len(metric["dims"]) > 1:
+            many[f"{name} by {', '.join(sorted(metric['dims']))}"].append(metric["value"])
         else:
-            yield name + _at(one["dims"]), _rounded(one["value"])
+            yield name + _at(metric["dims"]), _rounded(metric["value"])
     for name, values in sorted(many.items()):
         yield name, {"count": len(values), "sum": _rounded(_sum(values))}
 

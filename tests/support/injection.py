@@ -111,8 +111,8 @@ def read_run(paths: list[Path]) -> list[RankTrace]:
 
 
 def _collective_name(name: str) -> str:
-    found = re.search(r"AllReduce|AllGather|ReduceScatter|SendRecv|Broadcast|AllToAll|Reduce", name, re.IGNORECASE)
-    return found.group(0).lower() if found else ""
+    match = re.search(r"AllReduce|AllGather|ReduceScatter|SendRecv|Broadcast|AllToAll|Reduce", name, re.IGNORECASE)
+    return match.group(0).lower() if match else ""
 
 
 def _read(path: Path) -> RankTrace:
@@ -186,11 +186,11 @@ def _order_where_prompt(work: list[Work]) -> None:
     by_end = sorted(work, key=lambda piece: piece.end)
     ends = [piece.end for piece in by_end]
     for piece in work:
-        known = [before.end for before in piece.before] + ([piece.call.start] if piece.call else [])
-        if not piece.call or piece.start - max(known) <= UNEXPLAINED_US:
+        limits = [before.end for before in piece.before] + ([piece.call.start] if piece.call else [])
+        if not piece.call or piece.start - max(limits) <= UNEXPLAINED_US:
             continue
         ended = by_end[bisect_right(ends, piece.start) - 1]
-        if ended.end <= max(known) or piece.start - ended.end > PROMPT_US:
+        if ended.end <= max(limits) or piece.start - ended.end > PROMPT_US:
             continue
         if ended.call and ended.call.start < piece.call.start:
             piece.before.append(ended)
@@ -251,7 +251,7 @@ def _time_added(rank: RankTrace, delay: Delay) -> dict[int, float]:
 
 def true_gain(original: StepTimes, delayed: StepTimes) -> float:
     """Return the share of the delayed run's mean step that the delay costs, over the steps that count in that run."""
-    counts = delayed.whole
+    counts = delayed.is_complete
     of_step = dict(
         zip(
             zip(original.rank.tolist(), original.step.tolist(), strict=True), original.measured_ns.tolist(), strict=True

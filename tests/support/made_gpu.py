@@ -165,7 +165,7 @@ def ideal_gain(name: str, fault: Fault) -> float:
         first = fault.rank // size * size
         mean = (size - 1 + fault.factor) / size
         alike = replace(plain, faults=tuple(replace(fault, rank=first + n, factor=mean) for n in range(size)))
-    before, after = (settled_step_ns(simulate(each)) for each in (faulty, alike))
+    before, after = (settled_step_ns(simulate(run)) for run in (faulty, alike))
     return 1 - after / before
 
 

@@ -161,10 +161,10 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
     FakeTensorMode.avoid_device_init = True  # else a tensor of typed numbers asks for a real device
     FakeTensor.tolist = FakeTensor.item = lambda tensor: notes.read(tensor)  # noqa: PLW0108 - a method, not bound again
     Event.synchronize = lambda event: notes.wait(event)  # noqa: PLW0108 - a method, not bound again
-    joined: list[str] = []
+    backends: list[str] = []
 
     def join(backend: str, **how: Any) -> None:
-        joined.append(backend)
+        backends.append(backend)
         start("fake", **how)
 
     class Crossing(TorchDispatchMode):
@@ -184,17 +184,17 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
                     notes.crossings[f"{notes.here()} {source.device.type} to {out.device.type}"] += 1
             return out
 
-    asked: list[str] = []
+    profiled: list[str] = []
 
     def profile(activities: list[Any], **how: Any) -> Any:
-        asked.extend(activity.name for activity in activities)
+        profiled.extend(activity.name for activity in activities)
         return watch(activities=[torch.profiler.ProfilerActivity.CPU], **how)
 
     start, answers, watch = dist.init_process_group, dist.get_backend, torch.profiler.profile
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(world)}
     sys.argv[1:] = [*options, "--metrics", "json"]
     dist.rendezvous = lambda *_, **__: iter([(peers, rank, world)])
-    dist.init_process_group, dist.get_backend, torch.profiler.profile = join, lambda *_: joined[-1], profile
+    dist.init_process_group, dist.get_backend, torch.profiler.profile = join, lambda *_: backends[-1], profile
     try:
         with FakeTensorMode() as paper, Crossing():
             status = main()
@@ -205,7 +205,7 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
             dist.destroy_process_group()
     counted = {"waits": notes.waits, "crossings": notes.crossings, "masks": notes.masks, "widened": notes.widened}
     counted["queues"] = os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", "")
-    return {"status": status, "backend": joined, "recorded": asked, **counted}
+    return {"status": status, "backend": backends, "recorded": profiled, **counted}
 
 
 def refusals() -> dict[str, str]:
@@ -228,14 +228,14 @@ def refusals() -> dict[str, str]:
             offs=torch.empty(2, device="cuda", dtype=torch.int32),
         ),
     }
-    said = {}
+    messages = {}
     for name, mistake in mistakes.items():
         with FakeTensorMode():
             try:
                 mistake()
             except Exception as error:  # noqa: BLE001 - whatever torch raises is the answer
-                said[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-    return said
+                messages[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return messages
 
 
 def be_alone() -> None:
@@ -251,7 +251,7 @@ def be_alone() -> None:
 
 
 if __name__ == "__main__":
-    library, asked, answers = sys.argv[1:]
+    library, cases_file, answers = sys.argv[1:]
     ctypes.CDLL(library)
     sys.path.insert(0, str(ROOT))
 
@@ -270,14 +270,14 @@ if __name__ == "__main__":
     from trainer.run import main
 
     be_alone()
-    said: dict[str, Any] = {"refusals": refusals()}
-    for case in json.loads(Path(asked).read_text()):
+    results: dict[str, Any] = {"refusals": refusals()}
+    for case in json.loads(Path(cases_file).read_text()):
         rank, world, options = case.split(" ", 2)
         processes, _, gpus = world.partition("/")
         try:
-            said[case] = run(options.split(), int(rank), int(processes), int(gpus or processes))
+            results[case] = run(options.split(), int(rank), int(processes), int(gpus or processes))
         except Exception as error:  # noqa: BLE001 - the answer of this case
             frames = traceback.format_list(traceback.extract_tb(error.__traceback__))
             ours = [frame for frame in frames if "/trainer/" in frame]
-            said[case] = {"error": "".join(ours[-6:] + frames[-3:]) + f"{type(error).__name__}: {error}"[:600]}
-        Path(answers).write_text(json.dumps(said, indent=1))
+            results[case] = {"error": "".join(ours[-6:] + frames[-3:]) + f"{type(error).__name__}: {error}"[:600]}
+        Path(answers).write_text(json.dumps(results, indent=1))

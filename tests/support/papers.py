@@ -51,7 +51,7 @@ HOSTILE = "</script><b>\x1b[31m*_`|x\n"
 
 def facts(**changed: Any) -> RunFacts:
     """Make the facts of a run."""
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": "a run",
         "ranks": tuple(range(8)),
         "world_size": 8,
@@ -62,7 +62,7 @@ def facts(**changed: Any) -> RunFacts:
         "devices": ("NVIDIA A100",),
         "hosts": 1,
     }
-    return RunFacts(**told | changed)
+    return RunFacts(**fields | changed)
 
 
 STACK = Stack(
@@ -94,7 +94,7 @@ CHART = Chart("By rank", BreakdownRows(("rank 0", "rank 1"), (Part("compute", "c
 
 def document(**changed: Any) -> Document:
     """Make a document with every kind of block."""
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "version": "0",
         "run": facts(),
         "metrics": {"step_time": STEP_TIME},
@@ -110,7 +110,7 @@ def document(**changed: Any) -> Document:
             Section("health", "Health of the traces", (Health(HEALTH),)),
         ),
     }
-    return Document(**told | changed)
+    return Document(**fields | changed)
 
 
 def empty_document() -> Document:

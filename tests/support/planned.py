@@ -21,7 +21,7 @@ EXPERTS = ModelEntry(
     experts=8, experts_per_token=2, expert_ffn_hidden=2048,
 )  # fmt: skip
 MACHINE = Cluster(
-    "made up", peak_flops=1e15, memory_bytes=100e9, memory_rate=2e12, link_rate=400e9, network_rate=50e9,
+    "synthetic", peak_flops=1e15, memory_bytes=100e9, memory_rate=2e12, link_rate=400e9, network_rate=50e9,
     efficiency=0.5, core_efficiency=0.5, link_share=1.0, memory_share=1.0, node_latency_ns=1000,
     network_latency_ns=10_000,
 )  # fmt: skip

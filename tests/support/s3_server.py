@@ -26,7 +26,7 @@ _SIGNED = {
     "Content-Type": "application/octet-stream",
 }
 """moto believes any signature; it tells the service from it."""
-_BODY = "<Error><Code>{code}</Code><Message>made up</Message></Error>"
+_BODY = "<Error><Code>{code}</Code><Message>injected</Message></Error>"
 _CODES = {403: "AccessDenied", 500: "InternalError", 503: "SlowDown"}
 
 

@@ -29,12 +29,12 @@ def device_only(
     folder: Path,
     *,
     keep: Collection[str] = DEVICE,
-    whole: Collection[int] = (),
+    complete_ranks: Collection[int] = (),
     chosen: Callable[[int, dict[str, Any]], bool] | None = None,
 ) -> Run:
-    """Copy the traces under a path with events of these categories only; ranks of `whole` keep everything.
+    """Copy the traces under a path with events of these categories only; `complete_ranks` keep everything.
 
-    Of the events, `chosen(rank, event)` drops some more. No manifest is copied.
+    On every rank, `chosen(rank, event)` drops more events. No manifest is copied.
     """
     for path in sorted(run.rglob("*.json*")):
         text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -44,7 +44,7 @@ def device_only(
         rank = (trace.get("distributedInfo") or {}).get("rank", 0)
         trace.pop("usp_prof", None)
         events = trace["traceEvents"]
-        if rank not in whole:
+        if rank not in complete_ranks:
             events = [event for event in events if event.get("ph") == "M" or event.get("cat") in keep]
         if chosen is not None:
             events = [event for event in events if event.get("ph") == "M" or chosen(rank, event)]
@@ -85,8 +85,8 @@ def within(full: Run, stripped: Run) -> TableSet:
 def totals(tables: TableSet) -> dict[str, float]:
     """Return the partition's parts; causes of idle time are merged, because they are unknown without a host."""
     parts = breakdown.compute(tables).slices()
-    found = {part.role: part.mean_ns for part in parts if not part.role.startswith("idle")}
-    return found | {"idle": sum(part.mean_ns for part in parts if part.role.startswith("idle"))}
+    mean_by_role = {part.role: part.mean_ns for part in parts if not part.role.startswith("idle")}
+    return mean_by_role | {"idle": sum(part.mean_ns for part in parts if part.role.startswith("idle"))}
 
 
 def median_step(tables: TableSet) -> float:

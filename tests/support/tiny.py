@@ -111,8 +111,8 @@ class Trace:
             "External id": external_id, "Sequence number": sequence,
             "Input Dims": dims, "Input type": types, "Concrete Inputs": inputs,
         }  # fmt: skip
-        known = {key: value for key, value in fields.items() if value is not None}
-        return self.event(name, "cpu_op", at, dur, tid=thread, args=known | dict(args or {}))
+        arguments = {key: value for key, value in fields.items() if value is not None}
+        return self.event(name, "cpu_op", at, dur, tid=thread, args=arguments | dict(args or {}))
 
     def launch(
         self, correlation: int, at: int, dur: int = 10, *, name: str = "cudaLaunchKernel", thread: int = MAIN,
@@ -150,10 +150,10 @@ class Trace:
                 correlation = self._correlation
             call = {"gpu_memcpy": "cudaMemcpyAsync", "gpu_memset": "cudaMemsetAsync"}.get(category, "cudaLaunchKernel")
             self.launch(correlation, launch_at, name=call, thread=thread)
-        known: dict[str, Any] = {"device": device, "stream": stream}
+        arguments: dict[str, Any] = {"device": device, "stream": stream}
         if correlation is not None:
-            known["correlation"] = correlation
-        return self.event(name, category, at, dur, pid=device, tid=stream, args=known | dict(args or {}))
+            arguments["correlation"] = correlation
+        return self.event(name, category, at, dur, pid=device, tid=stream, args=arguments | dict(args or {}))
 
     def memcpy(
         self, at: int, dur: int, *, size: int = 4096, kind: str = "HtoD (Pinned -> Device)", **rest: Any

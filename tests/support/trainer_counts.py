@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 def check_mfu(run: Run, shape: ModelShape, tokens: int, processes: int) -> None:
     """Hold the MFU to 6 N + 12 L h s for each token, over the mean step and each process's share of a device's peak."""
-    found = mfu.compute(run.tables)
+    result = mfu.compute(run.tables)
     steps = [run.tables.columns("steps", rank) for rank in run.tables.ranks]
     seconds = float(np.mean([(of_rank["end_ns"] - of_rank["start_ns"]).mean() for of_rank in steps])) / 1e9
     flop = 6 * shape.parameters + 12 * shape.layers * shape.heads * shape.head_dim * shape.sequence
-    assert found.convention == "palm"
-    assert found.peak > 0, found.notes
-    assert found.mfu == pytest.approx(flop * tokens / seconds / (processes * found.peak), rel=0.05)
-    assert 0 < found.mfu < 1
+    assert result.convention == "palm"
+    assert result.peak > 0, result.notes
+    assert result.mfu == pytest.approx(flop * tokens / seconds / (processes * result.peak), rel=0.05)
+    assert 0 < result.mfu < 1
 
 
 def check_products(run: Run, shape: ModelShape, tokens: int) -> None:
@@ -39,11 +39,11 @@ def check_products(run: Run, shape: ModelShape, tokens: int) -> None:
 
 def check_efficiency(run: Run) -> None:
     """Hold the op that takes longest to 2 m n k for each call, over its kernels' time and the roofline."""
-    found = kernels.compute(run.tables)
-    longest = max((op for op in found.ops if op.name in PRODUCTS), key=lambda op: op.time_ns)
+    result = kernels.compute(run.tables)
+    longest = max((op for op in result.ops if op.name in PRODUCTS), key=lambda op: op.time_ns)
     assert longest.flop == pytest.approx(longest.calls * _flop_of(longest))
     assert longest.rate == pytest.approx(longest.flop / longest.time_ns * 1e9)
-    for op in found.ops:
+    for op in result.ops:
         if op.is_bounded:
             assert 0 < op.efficiency <= 1, op
 

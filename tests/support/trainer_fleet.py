@@ -61,8 +61,10 @@ def start(command: list[str]) -> subprocess.Popen[str]:
 def process_of(launch: subprocess.Popen[str], rank: int) -> int:
     """Find the process of a rank among those that a launch has started."""
     children = Path(f"/proc/{launch.pid}/task/{launch.pid}/children").read_text().split()
-    named = f"RANK={rank}".encode()
-    return next(int(child) for child in children if named in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"))
+    rank_variable = f"RANK={rank}".encode()
+    return next(
+        int(child) for child in children if rank_variable in Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+    )
 
 
 def finish(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
@@ -78,9 +80,9 @@ def finish(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
 def launch(processes: int, cases: list[str], seconds: float) -> dict[str, Any]:
     """Train each case (options as typed) on several processes, and return each one's curve or error."""
     with tempfile.TemporaryDirectory() as folder:
-        asked, answer = Path(folder, "cases.json"), Path(folder, "curves.json")
-        asked.write_text(json.dumps(cases))
-        process = start([*forked(processes), __file__, str(asked), str(answer)])
+        cases_file, answer = Path(folder, "cases.json"), Path(folder, "curves.json")
+        cases_file.write_text(json.dumps(cases))
+        process = start([*forked(processes), __file__, str(cases_file), str(answer)])
         _, err = finish(process, seconds)
         curves = json.loads(answer.read_text()) if answer.exists() else {}
         for case in cases:
@@ -134,11 +136,11 @@ def curve(case: str) -> dict[str, list[float]]:
     return {"loss": losses, "norm": norms, "forwards": runs}
 
 
-def train(asked: Path, answer: Path) -> None:
+def train(cases_file: Path, answer: Path) -> None:
     """Train the cases as one of the processes."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     curves: dict[str, Any] = {}
-    for case in json.loads(asked.read_text()):
+    for case in json.loads(cases_file.read_text()):
         curves[case] = curve(case)
         if dist.get_rank() == 0:
             answer.write_text(json.dumps(curves))

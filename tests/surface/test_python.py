@@ -41,7 +41,7 @@ SURFACE = {
 
 def names_of(kind: type) -> list[str]:
     """List the public members of a type, with the attributes that it declares."""
-    declared = {name for each in kind.__mro__ for name in vars(each).get("__annotations__", {})}
+    declared = {name for base in kind.__mro__ for name in vars(base).get("__annotations__", {})}
     return sorted(name for name in {*dir(kind), *declared} if not name.startswith("_"))
 
 
@@ -69,4 +69,4 @@ def test_functions_are_documented_and_typed(function: object) -> None:
     assert inspect.getdoc(function)
     assert callable(function)
     parameters = inspect.signature(function).parameters.values()
-    assert all(each.annotation is not inspect.Parameter.empty for each in parameters)
+    assert all(parameter.annotation is not inspect.Parameter.empty for parameter in parameters)

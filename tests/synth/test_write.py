@@ -51,8 +51,8 @@ def nanoseconds(text: float) -> int:
 @pytest.mark.parametrize("style", list(Style))
 def test_the_same_declaration_gives_the_same_bytes(tmp_path: Path, style: Style) -> None:
     run = Declaration(style=style, mesh=Mesh(dp=2, tp=2, pp=2, cp=2, ep=2), work=Work(steps=2), seed=3)
-    for one, other in zip(write(run, tmp_path / "a"), write(run, tmp_path / "b"), strict=True):
-        assert one.read_bytes() == other.read_bytes()
+    for first_file, second_file in zip(write(run, tmp_path / "a"), write(run, tmp_path / "b"), strict=True):
+        assert first_file.read_bytes() == second_file.read_bytes()
 
 
 @pytest.mark.parametrize("style", list(Style))
@@ -95,7 +95,7 @@ def test_kernels_on_one_stream_never_overlap(tmp_path: Path) -> None:
                 streams.setdefault(event["tid"], []).append((begin, begin + nanoseconds(event["dur"])))
         for ranges in streams.values():
             ranges.sort()
-            assert all(one[1] <= other[0] for one, other in pairwise(ranges))
+            assert all(earlier[1] <= later[0] for earlier, later in pairwise(ranges))
 
 
 def test_clocks_show_offset_and_drift() -> None:
@@ -150,8 +150,8 @@ def test_the_parts_of_a_step_add_up(mesh: Mesh, style: Style, schedule: str, see
     work = Work(schedule=schedule, steps=2)
     for part in tell(simulate(Declaration(mesh=mesh, style=style, work=work, seed=seed))).steps:
         exposed = sum(part.exposed_comm_ns.values())
-        whole = part.compute_ns + exposed + part.memcpy_ns + sum(part.idle_ns.values())
-        assert whole == part.end_ns - part.start_ns
+        total_ns = part.compute_ns + exposed + part.memcpy_ns + sum(part.idle_ns.values())
+        assert total_ns == part.end_ns - part.start_ns
 
 
 def test_an_order_that_deadlocks_is_refused() -> None:
@@ -215,7 +215,7 @@ def test_sharded_parameters_are_gathered_before_each_layer() -> None:
 def test_a_host_pauses_between_launches_with_nothing_that_says_why() -> None:
     fault = Fault(FaultKind.HOST_PAUSE, 1, delay_ns=5_000_000, times=2)
     run = Declaration(mesh=Mesh(dp=2), work=Work(micro_batches=2, steps=3), faults=(fault,))
-    paused, clean = (simulate(each).logs[1] for each in (run, replace(run, faults=())))
+    paused, clean = (simulate(simulated).logs[1] for simulated in (run, replace(run, faults=())))
     assert [end - begin for begin, end in paused.pauses] == [5_000_000] * 6
     assert [span.name for span in paused.spans] == [span.name for span in clean.spans]
     truth = tell(simulate(run))

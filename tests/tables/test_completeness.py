@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_each_damage_has_a_row_with_its_size(name: str, damage: str, folder: Path, tmp_path: Path) -> None:
     if name in SHARED and not TRACES.is_dir():
-        pytest.skip("the corpus of real traces is not beside the project")
+        pytest.skip("the corpus of real traces is not available next to the project")
     traces = traces_of(name, folder)
     if not can_have(damage, traces) or (damage.startswith("every 5th") and name in UNKNOWN_GROUPS):
         pytest.skip(f"{name} has nothing that this damage takes away")

@@ -33,7 +33,7 @@ def test_ops_nest_and_know_their_own_time() -> None:
         ("## backward ##", "backward"),
         ("DistributedDataParallel.forward", "forward"),
         ("Optimizer.step#AdamW.step", "optimizer"),
-        ("anything else", ""),
+        ("another range", ""),
     ],
 )
 def test_phase_follows_the_mark_around(mark: str, phase: str) -> None:

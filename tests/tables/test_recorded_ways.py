@@ -70,7 +70,7 @@ class TestCudaGraphsAlone:
         tables = table_set(graph_run(late=4 * MS))
         prediction = predict(tables, [parse_edit("rank_as_peers=1")])
         assert prediction.gain_fraction == pytest.approx(4 / 9, abs=0.01)
-        assert slowdown(tables).whole.is_loss
+        assert slowdown(tables).overall.is_loss
 
 
 class TestSeveralWindowsInAFile:

@@ -204,8 +204,8 @@ def _model(rng: random.Random, run: Path, folder: Path) -> list[Any]:
     file.write_bytes(_hostile_json(rng, rng.choice((MODEL, HUGGING_FACE))))
     sequence = ["--sequence", "64"] if rng.random() < 0.8 else []
     planned = ["plan", "--model", file, "--devices", 2, "--device", "H100", "--batch", 4, "--zero", 1]
-    asked = (planned, ["memory", "--model", file, "--tp", 2], ["analyze", run, "--model", file, "--device", "H100"])
-    return [*rng.choice(asked), *sequence]
+    commands = (planned, ["memory", "--model", file, "--tp", 2], ["analyze", run, "--model", file, "--device", "H100"])
+    return [*rng.choice(commands), *sequence]
 
 
 def _declaration(rng: random.Random, run: Path, folder: Path) -> list[Any]:
@@ -235,8 +235,8 @@ def _cell(rng: random.Random, run: Path, folder: Path) -> list[Any]:
     place.mkdir(parents=True)
     outcome = Outcome(cell.name, 1, {"tp": "1"}, Status.OK, step_seconds=0.5, tokens_per_second=9.0, mfu=0.1, steps=8)
     (place / "cell.json").write_bytes(_hostile_json(rng, asdict(outcome)))
-    asked = {"fixed": {}, "cells": [{"processes": 1, "options": {"tp": "1"}}]}
-    (folder / "sweep" / "sweep.json").write_bytes(json.dumps(asked).encode())
+    declaration = {"fixed": {}, "cells": [{"processes": 1, "options": {"tp": "1"}}]}
+    (folder / "sweep" / "sweep.json").write_bytes(json.dumps(declaration).encode())
     return ["sweep", folder / "sweep", "--format", rng.choice(("terminal", "html", "csv"))]
 
 

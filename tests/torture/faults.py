@@ -147,20 +147,20 @@ def under_limit(kind: str, number: int, words: Sequence[Any], written: Path, fol
 
 def mounted(rng: random.Random, run: Path, folder: Path) -> None:
     """Put output and cache on a small or read-only disk."""
-    disk, kept = folder / "disk", folder / "kept"
+    disk, unpacked = folder / "disk", folder / "kept"
     disk.mkdir()
-    kept.mkdir()
+    unpacked.mkdir()
     words, written = rng.choice(outputs(run, disk))
     how = rng.choice(("full", "full", "read-only"))
     size = rng.randrange(1, 100) * 4096
     begun = time.monotonic()
-    prefix = ["unshare", "-m", "sh", "-c", MOUNTED, "sh", disk, kept, how, size]
+    prefix = ["unshare", "-m", "sh", "-c", MOUNTED, "sh", disk, unpacked, how, size]
     store = rng.choice((folder, disk)) / "cache"
     process = _start([*prefix, sys.executable, "-c", COMMAND, *words], folder, store=store)
     err = _ended(process, begun, words)
-    _hold(process.returncode, EXITS, f"{how} disk of {size}: {err}", words, kept / written.relative_to(disk))
-    if (kept / "cache").exists():
-        shutil.copytree(kept / "cache", folder / "cache", dirs_exist_ok=True)
+    _hold(process.returncode, EXITS, f"{how} disk of {size}: {err}", words, unpacked / written.relative_to(disk))
+    if (unpacked / "cache").exists():
+        shutil.copytree(unpacked / "cache", folder / "cache", dirs_exist_ok=True)
 
 
 def crowd(seed: int, folder: Path) -> None:
@@ -168,7 +168,7 @@ def crowd(seed: int, folder: Path) -> None:
     run = sample(seed).write(folder / "run")
     begun = time.monotonic()
     words = [["analyze", run, "--format", "json", "-o", folder / f"{number}.json"] for number in range(8)]
-    processes = [_start([sys.executable, "-c", COMMAND, *each], folder) for each in words]
+    processes = [_start([sys.executable, "-c", COMMAND, *command], folder) for command in words]
     for number, process in enumerate(processes):
         err = _ended(process, begun, words[number])
         _hold(process.returncode, {0}, err, words[number], folder / f"{number}.json")

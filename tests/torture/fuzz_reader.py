@@ -4,8 +4,8 @@
     python tests/torture/fuzz_reader.py /tmp/found tests/torture/corpus -max_total_time=3600 -rss_limit_mb=4000
 
 Every other input is changed as JSON, by the mutations of `scripts/torture`; the rest byte by byte. Atheris is no
-dependency: it has wheels for Linux only. libFuzzer writes new inputs into the first folder, and an input that fails
-beside it; what failed becomes an entry of the corpus, which test_torture.py reads without Atheris.
+dependency: it has wheels for Linux only. libFuzzer writes new inputs into the first folder, and failing inputs
+next to it; a failure becomes an entry of the corpus, which test_torture.py reads without Atheris.
 """
 
 from __future__ import annotations

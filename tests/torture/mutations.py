@@ -158,14 +158,14 @@ def _trace(rng: random.Random, files: Files) -> dict[str, Any]:
 
 def _some_events(rng: random.Random, files: Files) -> list[dict[str, Any]]:
     """Choose one event, all events of a kind, or all events of a trace."""
-    events = [each for each in _trace(rng, files)["traceEvents"] if isinstance(each, dict)]
+    events = [event for event in _trace(rng, files)["traceEvents"] if isinstance(event, dict)]
     if not events:
         return []
-    one = rng.choice(events)
+    chosen = rng.choice(events)
     how = rng.randrange(4)
     if how == 0:
-        return [each for each in events if each.get("cat") == one.get("cat")]
-    return events if how == 1 else [one]
+        return [event for event in events if event.get("cat") == chosen.get("cat")]
+    return events if how == 1 else [chosen]
 
 
 def event_field(rng: random.Random, files: Files) -> None:
@@ -173,29 +173,29 @@ def event_field(rng: random.Random, files: Files) -> None:
     key = rng.choice(("ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "id"))
     value = {"ph": rng.choice(PHASES), "cat": rng.choice(CATEGORIES)}.get(key, hostile(rng))
     value = hostile(rng) if rng.random() < 0.3 else value
-    for each in _some_events(rng, files):
+    for event in _some_events(rng, files):
         if rng.random() < 0.1:
-            each.pop(key, None)
+            event.pop(key, None)
         else:
-            each[key] = value
+            event[key] = value
 
 
 def event_argument(rng: random.Random, files: Files) -> None:
     """Put a hostile value into an argument of events."""
-    chosen = [each for each in _some_events(rng, files) if isinstance(each.get("args"), dict)]
-    keys = sorted({key for each in chosen for key in each["args"]})
+    chosen = [event for event in _some_events(rng, files) if isinstance(event.get("args"), dict)]
+    keys = sorted({key for event in chosen for key in event["args"]})
     if keys:
         key, value = rng.choice(keys), hostile(rng)
-        for each in chosen:
-            each["args"][key] = value
+        for event in chosen:
+            event["args"][key] = value
 
 
 def event_times(rng: random.Random, files: Files) -> None:
     """Make times alike, huge, negative, or of no length."""
     key, value = rng.choice(("ts", "dur")), rng.choice((0, 1, -1, 5, 1e12, 2**53, 9.2e18, 1e-9))
-    for each in _some_events(rng, files):
-        if key in each:
-            each[key] = value
+    for event in _some_events(rng, files):
+        if key in event:
+            event[key] = value
 
 
 def event_order(rng: random.Random, files: Files) -> None:
@@ -213,7 +213,9 @@ def event_order(rng: random.Random, files: Files) -> None:
         trace["traceEvents"] = events[:1] if rng.random() < 0.5 else []
     elif events:
         category = rng.choice(CATEGORIES)
-        trace["traceEvents"] = [each for each in events if not isinstance(each, dict) or each.get("cat") != category]
+        trace["traceEvents"] = [
+            event for event in events if not isinstance(event, dict) or event.get("cat") != category
+        ]
 
 
 def odd_event(rng: random.Random, files: Files) -> None:

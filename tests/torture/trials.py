@@ -53,9 +53,9 @@ def metamorphic(seed: int, folder: Path) -> None:
         rng.shuffle(top["traceEvents"])
         if isinstance(top.get("baseTimeNanoseconds"), int):
             top["baseTimeNanoseconds"] += shift
-    one = values_of(report_of(plain.write(folder / "plain"), folder / "cache"))
+    plain_values = values_of(report_of(plain.write(folder / "plain"), folder / "cache"))
     other = values_of(report_of(moved.write(folder / "moved"), folder / "cache"))
-    assert one == other, "figures depend on the order of events or on the clock's zero"
+    assert plain_values == other, "figures depend on the order of events or on the clock's zero"
 
 
 def command_line(seed: int, folder: Path) -> None:
@@ -118,12 +118,12 @@ def _typed(rng: random.Random, folder: Path) -> list[str]:
             words.append(rng.choice(action.option_strings))
         if action.nargs == 0:
             continue
-        named = str(action.metavar or action.dest).lower()
+        kind = str(action.metavar or action.dest).lower()
         if action.choices and rng.random() < 0.8:
             words.append(str(rng.choice(list(action.choices))))
         elif action.dest in {"output", "write", "history", "folder"}:
             words.append(str(folder / rng.choice(("out.json", "none/out.json", "x" * 300))))
-        elif "path" in named or "file" in named or "run" in named:
+        elif "path" in kind or "file" in kind or "run" in kind:
             words.append(rng.choice(paths) if rng.random() < 0.7 else str(small))
         else:
             words.append(_word(rng))
@@ -133,7 +133,7 @@ def _typed(rng: random.Random, folder: Path) -> list[str]:
 def _actions(name: str) -> list[argparse.Action]:
     """List what a command takes, beside help and the common options."""
     parser = build_parser(name)
-    commands = next(each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     common = {"help", "quiet", "verbose", "no_color", "cache_dir"}
     return [action for action in commands.choices[name]._actions if action.dest not in common]
 

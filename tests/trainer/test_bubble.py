@@ -38,9 +38,9 @@ def excess(folder: Path, schedule: str) -> float:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_measured_bubble_is_near_the_ideal(schedule: str, tmp_path: Path) -> None:
-    found = []
+    excesses = []
     for attempt in range(3):
-        found.append(excess(tmp_path / str(attempt), schedule))
-        if -0.005 <= found[-1] <= BOUND:
+        excesses.append(excess(tmp_path / str(attempt), schedule))
+        if -0.005 <= excesses[-1] <= BOUND:
             return
-    pytest.fail(f"measured bubbles are off the ideal by {found}")
+    pytest.fail(f"measured bubbles are off the ideal by {excesses}")

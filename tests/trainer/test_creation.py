@@ -112,12 +112,12 @@ def test_without_shards_a_rank_holds_weights_and_no_second_copy(tmp_path: Path) 
 
 
 def test_a_box_holds_what_the_whole_draw_has_there() -> None:
-    whole = torch.empty(3000, 700)  # of 1497 rows each are two blocks, and a third of six
+    full = torch.empty(3000, 700)  # of 1497 rows each are two blocks, and a third of six
     begin = normal("weight", seed=1)
-    begin(whole, (3000, 700), (0, 0))
-    assert whole.std() == pytest.approx(0.02, rel=0.01)
-    assert not torch.equal(whole[:1000], whole[1497:2497])
+    begin(full, (3000, 700), (0, 0))
+    assert full.std() == pytest.approx(0.02, rel=0.01)
+    assert not torch.equal(full[:1000], full[1497:2497])
     for top, left, rows, columns in ((0, 0, 10, 700), (1490, 100, 20, 7), (2993, 0, 7, 1), (5, 699, 2990, 1)):
         box = torch.empty(rows, columns)
         begin(box, (3000, 700), (top, left))
-        assert torch.equal(box, whole[top : top + rows, left : left + columns])
+        assert torch.equal(box, full[top : top + rows, left : left + columns])

@@ -42,15 +42,15 @@ def test_what_a_thread_makes_ahead_is_what_would_be_made_now() -> None:
     ahead = made.ahead(range(2, 5))
     for step in range(2, 5):
         for early, now in zip(next(ahead), made.update(step), strict=True):
-            assert all(torch.equal(one, other) for one, other in zip(early, now, strict=True))
+            assert all(torch.equal(early_tensor, tensor) for early_tensor, tensor in zip(early, now, strict=True))
     assert next(ahead, None) is None
 
 
 def test_ranks_share_a_batch_out() -> None:
-    whole = batches("--batch 8").update(0)[0][0]
+    batch = batches("--batch 8").update(0)[0][0]
     parts = [batches("--dp 2 --cp 2 --batch 8", 4, rank).update(0)[0][0] for rank in range(4)]
     rows = [torch.cat(parts[first : first + 2], 1).sort(1).values for first in (0, 2)]
-    assert torch.equal(torch.cat(rows), whole.sort(1).values)
+    assert torch.equal(torch.cat(rows), batch.sort(1).values)
 
 
 def test_a_text_is_read_in_runs_of_its_bytes(tmp_path: Path) -> None:

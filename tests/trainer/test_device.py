@@ -54,8 +54,8 @@ def test_a_peak_is_that_of_the_gpus_there_are(
 def test_processes_share_the_peak_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     cpu = torch.device("cpu")
-    whole = devices.record.cpu_peak(torch.float32).flops
-    assert devices.peak(resolve(parse([]), 8), cpu, 0) == 2 * whole  # of two machines
+    machine_peak = devices.record.cpu_peak(torch.float32).flops
+    assert devices.peak(resolve(parse([]), 8), cpu, 0) == 2 * machine_peak  # of two machines
     assert devices.claim_device("cpu") == cpu
     assert devices.memory(cpu) > 2**20
 

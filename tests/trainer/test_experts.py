@@ -25,10 +25,10 @@ def test_each_run_is_multiplied_by_its_own_matrix(dtype: torch.dtype, lengths: l
     x = torch.randn(6, 8, dtype=dtype, requires_grad=True)
     weights = torch.randn(3, 8, 16, dtype=dtype, requires_grad=True)
     ends = torch.tensor(lengths).cumsum(0).to(torch.int32)
-    expected, found = F.grouped_mm(x, weights, offs=ends), one_by_one(x, weights, lengths)
+    expected, result = F.grouped_mm(x, weights, offs=ends), one_by_one(x, weights, lengths)
     grad = torch.randn_like(expected)
     for near, true in zip(
-        (found, *torch.autograd.grad(found, [x, weights], grad)),
+        (result, *torch.autograd.grad(result, [x, weights], grad)),
         (expected, *torch.autograd.grad(expected, [x, weights], grad)),
         strict=True,
     ):

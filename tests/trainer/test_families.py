@@ -150,9 +150,9 @@ def check_logits(folder: Path, config: Any) -> None:
     assert shape.parameters == sum(parameter.numel() for parameter in theirs.parameters())
     tokens = torch.randint(64, (3, 32))
     with torch.no_grad():
-        expected, found = theirs(tokens).logits, ours(tokens).transpose(0, 1)
+        expected, logits = theirs(tokens).logits, ours(tokens).transpose(0, 1)
     # transformers rotates and routes in fp32, whatever the model's type.
-    assert (found - expected).abs().max() < 2e-6 * expected.abs().max()
+    assert (logits - expected).abs().max() < 2e-6 * expected.abs().max()
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -182,8 +182,8 @@ NOT_SILENT = {
 
 @pytest.mark.parametrize("family", sorted({family for family, _ in CASES.values()}))
 def test_what_a_file_leaves_out_is_as_its_class_has_it(tmp_path: Path, family: str) -> None:
-    said = {"model_type": family, **NOT_SILENT.get(family, LEAST)}
-    (tmp_path / "config.json").write_text(json.dumps(said))
+    values = {"model_type": family, **NOT_SILENT.get(family, LEAST)}
+    (tmp_path / "config.json").write_text(json.dumps(values))
     config = transformers.AutoConfig.from_pretrained(tmp_path)
     check_logits(tmp_path, config)
     shape = load_shape(str(tmp_path / "config.json"))
@@ -192,8 +192,8 @@ def test_what_a_file_leaves_out_is_as_its_class_has_it(tmp_path: Path, family: s
 
 
 def test_no_number_of_heads_of_keys_means_as_many_as_heads(tmp_path: Path) -> None:
-    said = {"model_type": "mistral", **LEAST, "num_key_value_heads": None}
-    (tmp_path / "config.json").write_text(json.dumps(said))
+    values = {"model_type": "mistral", **LEAST, "num_key_value_heads": None}
+    (tmp_path / "config.json").write_text(json.dumps(values))
     assert load_shape(str(tmp_path / "config.json")).kv_heads == 32
 
 

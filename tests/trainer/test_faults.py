@@ -61,11 +61,11 @@ def test_documents_of_a_struck_replica_differ_from_micro_batch_to_micro_batch_an
 
 
 def test_documents_of_other_replicas_are_alike_with_the_mean_work_of_those_that_are_drawn() -> None:
-    others = faults("unequal-lengths:dp=1", rank=0)
-    assert len(set(others.packing(0) + others.packing(1))) == 1
+    other_replica = faults("unequal-lengths:dp=1", rank=0)
+    assert len(set(other_replica.packing(0) + other_replica.packing(1))) == 1
     struck = faults("unequal-lengths:dp=1", rank=2)
     drawn = [work(lengths) for step in range(200) for lengths in struck.packing(step)]
-    assert sum(drawn) / len(drawn) == pytest.approx(work(others.packing(0)[0]), rel=0.05)
+    assert sum(drawn) / len(drawn) == pytest.approx(work(other_replica.packing(0)[0]), rel=0.05)
 
 
 @pytest.mark.parametrize("documents", range(2, 33))
@@ -134,10 +134,10 @@ def test_a_slow_link_delays_a_message_on_its_way_not_its_sender(size: int) -> No
 
 
 def test_a_slow_link_strikes_one_rank_where_one_is_named() -> None:
-    everywhere, one = "slow-link:axis=dp,delay_ms=5", "slow-link:axis=dp,delay_ms=5,rank=1"
+    everywhere, on_one_rank = "slow-link:axis=dp,delay_ms=5", "slow-link:axis=dp,delay_ms=5,rank=1"
     assert faults(everywhere, rank=2).opened(("dp",))
-    assert faults(one, rank=1).opened(("dp",))
-    assert faults(one, rank=2).opened(("dp",)) is None
+    assert faults(on_one_rank, rank=1).opened(("dp",))
+    assert faults(on_one_rank, rank=2).opened(("dp",)) is None
 
 
 def test_a_brake_does_more_work_forward_and_backward() -> None:

@@ -71,8 +71,8 @@ def guess(draw: random.Random) -> tuple[int, str, str]:
         model |= {"experts": experts, "top-k": draw.choice((1, 2, 3))}
     options, how = (" ".join(f"--{name} {value}" for name, value in part.items()) for part in (model, layout))
     prefetch = " --no-prefetch" if layout["zero"] >= 2 and draw.random() < 0.3 else ""
-    whole = " --no-sequence-parallel" if tp > 1 and not experts and draw.random() < 0.4 else ""
-    return world, options, how + prefetch + whole
+    unsharded = " --no-sequence-parallel" if tp > 1 and not experts and draw.random() < 0.4 else ""
+    return world, options, how + prefetch + unsharded
 
 
 def later_options(seed: int, how: str) -> str:
@@ -125,12 +125,12 @@ def curves(request: pytest.FixtureRequest) -> dict:
 def test_a_random_layout_learns_what_one_process_learns(curves: dict, seed: int) -> None:
     world, model, how = layout(seed)
     print(f"seed {seed}: torchrun --nproc-per-node {world} trainer/run.py {MODEL} {model} {how}")  # noqa: T201
-    alone, found = curves[1][f"{MODEL} {model}"], curves[world][f"{MODEL} {model} {how}"]
+    alone, distributed = curves[1][f"{MODEL} {model}"], curves[world][f"{MODEL} {model} {how}"]
     assert "error" not in alone, alone["error"]
-    assert "error" not in found, found["error"]
-    assert found["loss"] == pytest.approx(alone["loss"], rel=0, abs=BOUND)
-    assert found["norm"] == pytest.approx(alone["norm"], rel=0, abs=BOUND)
-    assert found["forwards"] == [2.0 if "--recompute full" in how else 1.0]
+    assert "error" not in distributed, distributed["error"]
+    assert distributed["loss"] == pytest.approx(alone["loss"], rel=0, abs=BOUND)
+    assert distributed["norm"] == pytest.approx(alone["norm"], rel=0, abs=BOUND)
+    assert distributed["forwards"] == [2.0 if "--recompute full" in how else 1.0]
 
 
 def test_the_fleet_meets_what_it_should() -> None:
@@ -138,7 +138,7 @@ def test_the_fleet_meets_what_it_should() -> None:
     wanted = [f"--schedule {name} " for name in SCHEDULES] + [f"--zero {stage}" for stage in range(4)]
     wanted += ["--no-sequence-parallel", "--offload optimizer", "--tp-async"]
     wanted += [f"--cp-method {name}" for name in ("ring", "ulysses", "allgather")] + ["--world 8", "--experts"]
-    missing = [what for what in wanted if sum(f"{what}" in f"{case} " for case in drawn) < 2]
+    missing = [option for option in wanted if sum(f"{option}" in f"{case} " for case in drawn) < 2]
     assert not missing
     split = ("interleaved-zb", "zbv", "dualpipev")
     assert any("--experts" in case and "--recompute full" in case and name in case for case in drawn for name in split)

@@ -16,8 +16,8 @@ def test_the_product_and_its_gradients_are_near() -> None:
     exact = torch.nn.functional.linear(x, weight)
     expected = torch.autograd.grad(exact, [x, weight], grad)
     coarse = multiply(x, weight, fp8.PRODUCT, None)
-    found = torch.autograd.grad(coarse, [x, weight], grad)
-    for near, true in zip((coarse, *found), (exact, *expected), strict=True):
+    gradients = torch.autograd.grad(coarse, [x, weight], grad)
+    for near, true in zip((coarse, *gradients), (exact, *expected), strict=True):
         error = (near.float() - true.float()).norm() / true.float().norm()
         assert 0 < error < 0.1  # it is rounded, and only a little
 

@@ -129,9 +129,9 @@ def test_processes_over_nccl(processes: int, options: str) -> None:
 
 def test_a_run_continues_on_a_gpu(tmp_path: Path) -> None:
     options = f"--device cuda --checkpoint {tmp_path} --checkpoint-every 2"
-    whole = losses(1, options)
+    uninterrupted = losses(1, options)
     (tmp_path / "step-000004").rename(tmp_path / "aside")
-    assert losses(1, f"{options} --resume") == pytest.approx(whole[2:], rel=1e-5)
+    assert losses(1, f"{options} --resume") == pytest.approx(uninterrupted[2:], rel=1e-5)
 
 
 TRACED = ("--dtype bf16", "--dtype fp8", "--dtype bf16 --compile", "--dtype bf16 --offload optimizer", "")
@@ -186,9 +186,9 @@ def test_a_trace_over_nccl_tells_axes_and_actions(tmp_path: Path) -> None:
     for rank in (0, 1):
         actions = run.tables.columns("actions", rank)
         for kind in ("F", "B"):  # backward is launched by a thread of autograd's own
-            mine = actions.matches("kind", kind)
-            assert mine.any()
-            assert (actions["device_end_ns"][mine] > actions["device_start_ns"][mine]).all()
+            of_kind = actions.matches("kind", kind)
+            assert of_kind.any()
+            assert (actions["device_end_ns"][of_kind] > actions["device_start_ns"][of_kind]).all()
         assert run.tables.columns("collectives", rank).matches("axis", "pp").any()
 
 

@@ -67,9 +67,9 @@ def test_gains_are_those_of_steps_that_were_not_recorded(tmp_path: Path) -> None
         run = read(name, tmp_path)
         assert run.tables.manifest is not None
         unrecorded[name] = run.tables.manifest.unrecorded_step_ns["0"]
-        found = find(run.tables)
-        gains[name] = {finding.code: finding.gain_fraction for finding in found}
-        errors[name] = {finding.code: finding.error_fraction for finding in found}
+        findings = find(run.tables)
+        gains[name] = {finding.code: finding.gain_fraction for finding in findings}
+        errors[name] = {finding.code: finding.error_fraction for finding in findings}
     without_waits = 1 - unrecorded["logged-rarely"] / unrecorded["logged-each-step"]
     # Reading the loss copies it to pageable memory, for which the host waits.
     assert gains["logged-each-step"]["blocking-copies"] == pytest.approx(
@@ -124,8 +124,8 @@ def test_nccl_tells_axes_and_operations(name: str, axis: str, ops: set[str], tmp
     run = read(name, tmp_path)
     for rank in (0, 1):
         calls = run.tables.columns("collectives", rank)
-        mine = calls.matches("axis", axis)
-        assert all((mine & calls.matches("op", op)).any() for op in ops)
+        of_axis = calls.matches("axis", axis)
+        assert all((of_axis & calls.matches("op", op)).any() for op in ops)
     assert "odd_values" not in {row.code for row in run.health}
     assert run.tables.manifest is not None
     assert run.tables.manifest.processes_per_device == 2

@@ -80,16 +80,16 @@ WITH_A_SLOW_LINK = {"unoverlapped"}
 def record(processes: int, cases: dict[str, str], folder: Path) -> dict[str, Path]:
     """Record each fault with its options; return the folder of each run, by fault."""
     window = "--steps 5 --profile-skip 1 --profile-steps 3 --no-profile-memory"
-    named = {f"run-{place}": fault for place, fault in enumerate(cases)}
-    asked = {name: f"{window} {cases[fault]} --fault {fault}" for name, fault in named.items()}
-    folders = launch(processes, asked, folder, 120 * len(cases))
-    return {fault: folders[name] for name, fault in named.items()}
+    fault_by_run = {f"run-{place}": fault for place, fault in enumerate(cases)}
+    options_by_run = {name: f"{window} {cases[fault]} --fault {fault}" for name, fault in fault_by_run.items()}
+    folders = launch(processes, options_by_run, folder, 120 * len(cases))
+    return {fault: folders[name] for name, fault in fault_by_run.items()}
 
 
 def first_but_shared_cores(folder: Path) -> Finding:
     """Return the first finding, except that four ranks share two cores, which is also true and may cost more."""
-    found = find(open_run(folder, cache_dir=folder / "cache").tables)
-    return next(each for each in found if each.code != "shared-cores")
+    findings = find(open_run(folder, cache_dir=folder / "cache").tables)
+    return next(finding for finding in findings if finding.code != "shared-cores")
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, dict, 
     def find_folder(processes: int, cases: dict, fault: str) -> Path:
         launch_of = ", ".join(cases)
         if launch_of not in recorded:
-            options = {each: how for each, (how, _, _) in cases.items()}
+            options = {name: how for name, (how, _, _) in cases.items()}
             recorded[launch_of] = record(processes, options, tmp_path_factory.mktemp("faults"))
         return recorded[launch_of][fault]
 
@@ -122,13 +122,13 @@ def test_a_fault_is_named_first_and_where_it_is(
 ) -> None:
     """Whatever else takes a core makes a rank slow as well: what is not named is recorded again, twice at most."""
     options, code, where = SAMPLE[fault]
-    named = [named_first(folder_of(2, SAMPLE, fault), where)]
-    while named[-1] != (code, where) and len(named) < 3:
-        place = tmp_path / str(len(named))
+    first_findings = [named_first(folder_of(2, SAMPLE, fault), where)]
+    while first_findings[-1] != (code, where) and len(first_findings) < 3:
+        place = tmp_path / str(len(first_findings))
         place.mkdir()
         (folder,) = record(2, {fault: options}, place).values()
-        named.append(named_first(folder, where))
-    assert named[-1] == (code, where), named
+        first_findings.append(named_first(folder, where))
+    assert first_findings[-1] == (code, where), first_findings
 
 
 @pytest.mark.full
@@ -146,10 +146,10 @@ def test_every_fault_is_named_first(
 def test_what_is_not_overlapped_is_named_beside_the_link_that_makes_it_long(tmp_path: Path) -> None:
     how = f"{DP} {PACE} --fault slow-link:axis=dp,mbps=40"
     (folder,) = record(4, {"unoverlapped": how}, tmp_path).values()
-    codes = [each.code for each in find(open_run(folder, cache_dir=tmp_path / "cache").tables)[:2]]
+    codes = [finding.code for finding in find(open_run(folder, cache_dir=tmp_path / "cache").tables)[:2]]
     assert codes == ["slow-link", "exposed-gradient-sync"]
 
 
 def test_no_fault_is_left_out() -> None:
-    asked = {fault.partition(":")[0] for fault in (*PACED, *UNPACED)}
-    assert asked | WITH_A_SLOW_LINK == set(KINDS)
+    tested_kinds = {fault.partition(":")[0] for fault in (*PACED, *UNPACED)}
+    assert tested_kinds | WITH_A_SLOW_LINK == set(KINDS)

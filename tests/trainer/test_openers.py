@@ -50,7 +50,7 @@ def test_a_recorded_trace_keeps_the_rules_of_the_format(run: Path) -> None:
         trace = msgspec.json.decode(gzip.decompress(path.read_bytes()))  # strict: no NaN, nothing behind the end
         events = trace["traceEvents"]
         assert len(events) > 1000
-        assert Counter(name for name, kept in RULES.items() for event in events if not kept(event)) == {}
+        assert Counter(name for name, keeps_rule in RULES.items() for event in events if not keeps_rule(event)) == {}
         assert {"distributedInfo", "baseTimeNanoseconds", "schemaVersion", "usp_prof"} <= set(trace)
         assert trace["distributedInfo"]["rank"] == rank_of(path)
         flows = Counter((event["ph"], event["id"], event.get("cat")) for event in events if event["ph"] in {"s", "f"})

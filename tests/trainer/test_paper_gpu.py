@@ -24,7 +24,7 @@ from trainer.parallel.tensor_parallel import WIDENED_NUMBERS
 pytestmark = [
     pytest.mark.trainer,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(not hasattr(dist, "all_gather_single"), reason="it stands in for torch 2.13's parts"),
+    pytest.mark.skipif(not hasattr(dist, "all_gather_single"), reason="it replaces parts of torch 2.13"),
 ]
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
@@ -74,31 +74,31 @@ def answers() -> dict[str, Any]:
     if not (compiler := shutil.which("g++")):
         pytest.skip("no C++ compiler")
     with tempfile.TemporaryDirectory() as folder:
-        library, asked, answer = Path(folder, "gpu.so"), Path(folder, "cases.json"), Path(folder, "answers.json")
+        library, cases_file, answer = Path(folder, "gpu.so"), Path(folder, "cases.json"), Path(folder, "answers.json")
         flags = ["-std=c++20", "-shared", "-fPIC", f"-I{TORCH / 'include'}", f"-L{TORCH / 'lib'}"]
         linked = ["-lc10", "-ltorch_cpu", f"-Wl,-rpath,{TORCH / 'lib'}"]
         source = str(SUPPORT / "paper_gpu.cpp")
         subprocess.run([compiler, *flags, source, "-o", str(library), *linked], check=True, capture_output=True)
         run = f"0 1 --dtype bf16 --profile --profile-skip 0 --profile-steps 1 --output {folder}/run"
-        asked.write_text(json.dumps([f"{place} --steps {STEPS}" for place in (*PLACES, run)]))
-        process = start([sys.executable, str(SUPPORT / "paper_gpu.py"), str(library), str(asked), str(answer)])
+        cases_file.write_text(json.dumps([f"{place} --steps {STEPS}" for place in (*PLACES, run)]))
+        process = start([sys.executable, str(SUPPORT / "paper_gpu.py"), str(library), str(cases_file), str(answer)])
         _, err = finish(process, 500)
         assert answer.exists(), err
         missing = {"error": f"not reached:\n{err[-3000:]}"}
-        said = dict.fromkeys(json.loads(asked.read_text()), missing) | json.loads(answer.read_text())
-        said["profiled"] = said.pop(f"{run} --steps {STEPS}")
+        answer_by_case = dict.fromkeys(json.loads(cases_file.read_text()), missing) | json.loads(answer.read_text())
+        answer_by_case["profiled"] = answer_by_case.pop(f"{run} --steps {STEPS}")
         manifest = Path(folder, "run", "run.json")
-        said["manifest"] = json.loads(manifest.read_text()) if manifest.exists() else {}
-        return said
+        answer_by_case["manifest"] = json.loads(manifest.read_text()) if manifest.exists() else {}
+        return answer_by_case
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_step_waits_for_nothing_and_mixes_nothing(place: str) -> None:
-    said = answers()[f"{place} --steps {STEPS}"]
-    assert "error" not in said, said["error"]
-    assert said["status"] == 0
-    assert said["backend"] == ["gloo" if "/" in place else "nccl"]
-    waits = said["waits"]
+    result = answers()[f"{place} --steps {STEPS}"]
+    assert "error" not in result, result["error"]
+    assert result["status"] == 0
+    assert result["backend"] == ["gloo" if "/" in place else "nccl"]
+    waits = result["waits"]
     if (
         "--experts" in place and "--capacity" not in place
     ):  # the lengths of an uneven exchange, once a layer and micro-batch
@@ -108,23 +108,23 @@ def test_a_step_waits_for_nothing_and_mixes_nothing(place: str) -> None:
     if "--offload optimizer" in place:  # each slice's gradient comes down, and its weights go up
         slices = waits.pop("offload.step")
         assert slices >= STEPS
-        assert said["crossings"].pop("offload._fetch_gradients cuda to cpu") == slices
-        assert said["crossings"].pop("offload._send_weights cpu to cuda") == slices
+        assert result["crossings"].pop("offload._fetch_gradients cuda to cpu") == slices
+        assert result["crossings"].pop("offload._send_weights cpu to cuda") == slices
     assert waits == ({"reporting.report": STEPS} if place.startswith("0 ") else {})
-    crossings = {crossing.split()[0]: count for crossing, count in said["crossings"].items()}
-    assert {crossing.partition(" ")[2] for crossing in said["crossings"]} == {"cpu to cuda"}
+    crossings = {crossing.split()[0]: count for crossing, count in result["crossings"].items()}
+    assert {crossing.partition(" ")[2] for crossing in result["crossings"]} == {"cpu to cuda"}
     assert crossings.pop("batches._passes") == STEPS
     assert set(crossings) <= BUILT
-    assert said["masks"] == 0, "a mask keeps attention from the flash kernel"
-    assert said["widened"] <= WIDENED_NUMBERS, "a copy of all logits in fp32"
-    assert said["queues"] == ("1" if "--tp-async" in place else ""), "messages queue behind products"
+    assert result["masks"] == 0, "a mask keeps attention from the flash kernel"
+    assert result["widened"] <= WIDENED_NUMBERS, "a copy of all logits in fp32"
+    assert result["queues"] == ("1" if "--tp-async" in place else ""), "messages queue behind products"
 
 
 def test_a_recording_asks_for_the_gpu_and_names_it() -> None:
-    said = answers()
-    assert "error" not in said["profiled"], said["profiled"]["error"]
-    assert said["profiled"]["recorded"] == ["CPU", "CUDA"]
-    assert "H100" in said["manifest"]["device"]
+    results = answers()
+    assert "error" not in results["profiled"], results["profiled"]["error"]
+    assert results["profiled"]["recorded"] == ["CPU", "CUDA"]
+    assert "H100" in results["manifest"]["device"]
 
 
 def test_mistakes_that_a_cpu_lets_pass_are_refused() -> None:

@@ -143,8 +143,8 @@ def test_two_processes(case: str) -> None:
 
 @pytest.mark.parametrize("case", OFFLOADED)
 def test_an_optimizer_in_host_memory_changes_no_digit(case: str) -> None:
-    found = curves(2, TWO)
-    assert found[f"{case} --offload optimizer"] == found[case]
+    curve_by_case = curves(2, TWO)
+    assert curve_by_case[f"{case} --offload optimizer"] == curve_by_case[case]
 
 
 @pytest.mark.parametrize("case", FOUR)
@@ -156,10 +156,10 @@ def test_four_processes(case: str) -> None:
 def test_single_precision(case: str) -> None:
     alone = ("--dtype fp32", f"--dtype fp32 {EXPERTS}")
     expected = curves(1, alone)[alone["--experts" in case]]
-    found = curves(4, FOUR + SINGLE)[case]
-    assert "error" not in found, found["error"]
-    assert found["loss"] == pytest.approx(expected["loss"], rel=0, abs=SINGLE_LOSS)
-    assert found["norm"] == pytest.approx(expected["norm"], rel=0, abs=SINGLE_NORM)
+    curve = curves(4, FOUR + SINGLE)[case]
+    assert "error" not in curve, curve["error"]
+    assert curve["loss"] == pytest.approx(expected["loss"], rel=0, abs=SINGLE_LOSS)
+    assert curve["norm"] == pytest.approx(expected["norm"], rel=0, abs=SINGLE_NORM)
 
 
 @pytest.mark.parametrize("case", EIGHT)

@@ -123,12 +123,12 @@ def test_messages_are_those_of_torch(name: str, ranks: int, micro_batches: int) 
         for rank, actions in enumerate(order(schedule, shape))
     }
     lowered = lower(actions, stage_to_rank=lambda stage: home[stage], num_stages=len(home))
-    for rank, mine in enumerate(steps(name, ranks, micro_batches)):
+    for rank, own_steps in enumerate(steps(name, ranks, micro_batches)):
         theirs = [str(action) for action in lowered[rank]]
         kinds = {"send_f": "SEND_F", "recv_f": "RECV_F", "send_b": "SEND_B", "recv_b": "RECV_B"}
         ours = [
             f"{step.stage}{kinds[step.name]}{step.micro_batch}" if isinstance(step, Transfer) else str(step)
-            for step in mine
+            for step in own_steps
         ]
         assert sorted(ours) == sorted(theirs)
         for sends in (True, False):
@@ -150,7 +150,7 @@ ENDS = torch.tensor(LENGTHS).cumsum(0).to(torch.int32)
 
 
 @pytest.mark.parametrize(
-    ("product", "whole", "weight"),
+    ("product", "reference", "weight"),
     [
         (LINEAR, F.linear, (6, 4)),
         (fp8.PRODUCT, F.linear, (6, 4)),  # sizes that its kernels do not take
@@ -159,17 +159,17 @@ ENDS = torch.tensor(LENGTHS).cumsum(0).to(torch.int32)
     ],
 )
 def test_a_split_backward_gives_the_gradients_of_a_whole_one(
-    product: Product, whole: Callable[..., torch.Tensor], weight: tuple[int, ...]
+    product: Product, reference: Callable[..., torch.Tensor], weight: tuple[int, ...]
 ) -> None:
     grad_store = WeightGradStore()
     x, w = torch.randn(8, 4, requires_grad=True), torch.randn(weight, requires_grad=True)
-    expected = whole(x, w)
+    expected = reference(x, w)
     gradient = torch.randn_like(expected)
     d_x, d_w = torch.autograd.grad(expected, (x, w), gradient)
-    found = multiply(x, w, product, grad_store)
-    assert torch.allclose(found, expected, atol=1e-6)
+    gradients = multiply(x, w, product, grad_store)
+    assert torch.allclose(gradients, expected, atol=1e-6)
     with grad_store.collect() as jobs:
-        found.backward(gradient)
+        gradients.backward(gradient)
     assert torch.allclose(x.grad, d_x, atol=1e-6)
     assert w.grad is None
     assert len(jobs) == 1

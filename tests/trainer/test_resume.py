@@ -65,10 +65,10 @@ def folder_of(folder: Path, processes: int, options: str) -> Path:
 def resumed(folder: Path, pairs: tuple[tuple[int, str, int, str], ...]) -> dict:
     """Write and resume all pairs, in as few launches as there are numbers of processes to go on with."""
     writes, resumes = defaultdict(list), defaultdict(list)
-    for before, options, after, others in pairs:
+    for before, options, after, other_options in pairs:
         place = folder_of(folder, before, options)
         writes[before].append(f"{options} --steps {STOPPED_AFTER} --checkpoint {place}")
-        resumes[after].append(f"{others} --resume --checkpoint {place}")
+        resumes[after].append(f"{other_options} --resume --checkpoint {place}")
     curves = {}
     if any(options.startswith(BF16) for _, options, _, _ in pairs):
         writes[2].append(BF16)
@@ -89,12 +89,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(folder: Path, pairs: tuple, pair: tuple[int, str, int, str]) -> None:
-    before, options, _, others = pair
-    curve = resumed(folder, pairs)[f"{others} --resume --checkpoint {folder_of(folder, before, options)}"]
+    before, options, _, other_options = pair
+    curve = resumed(folder, pairs)[f"{other_options} --resume --checkpoint {folder_of(folder, before, options)}"]
     assert "error" not in curve, curve["error"]
     if options.startswith(BF16):
-        whole = resumed(folder, pairs)[BF16]
-        assert (curve["loss"], curve["norm"]) == (whole["loss"][STOPPED_AFTER:], whole["norm"][STOPPED_AFTER:])
+        uninterrupted = resumed(folder, pairs)[BF16]
+        assert (curve["loss"], curve["norm"]) == (
+            uninterrupted["loss"][STOPPED_AFTER:],
+            uninterrupted["norm"][STOPPED_AFTER:],
+        )
         return
     golden = GOLDEN["experts" if EXPERTS in options else "dense"]
     assert curve["loss"] == pytest.approx(golden["loss"][STOPPED_AFTER:], rel=0, abs=BOUND)
@@ -126,8 +129,8 @@ def test_what_several_ranks_hold_is_written_once(folder: Path) -> None:
         assert needed <= written < 1.3 * needed  # each box has a header
         names = FileSystemReader(stored).read_metadata().state_dict_metadata
         assert {name for name in names if "layers.3.attention" in name} >= {
-            f"{what}/layers.3.attention.{matrix}.weight"
-            for what in ("weight", "exp_avg", "exp_avg_sq")
+            f"{state}/layers.3.attention.{matrix}.weight"
+            for state in ("weight", "exp_avg", "exp_avg_sq")
             for matrix in ("q", "k", "v", "out")
         }
 
@@ -135,16 +138,16 @@ def test_what_several_ranks_hold_is_written_once(folder: Path) -> None:
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), data=st.data())
 def test_a_run_of_memory_is_the_boxes_it_is_cut_into(sizes: list[int], data: st.DataObject) -> None:
     part = tuple(sizes)
-    whole = torch.arange(torch.Size(part).numel()).view(part)
-    start = data.draw(st.integers(0, whole.numel()))
-    stop = data.draw(st.integers(start, whole.numel()))
-    memory = whole.flatten()[start:stop]
+    full = torch.arange(torch.Size(part).numel()).view(part)
+    start = data.draw(st.integers(0, full.numel()))
+    stop = data.draw(st.integers(start, full.numel()))
+    memory = full.flatten()[start:stop]
     boxes = list(boxes_of_run("w", Note(constant(0), part, (0,) * len(part)), part, range(start, stop), 0))
     assert sum(box.view(memory).numel() for box in boxes) == stop - start
     assert len(boxes) <= max(2 * len(part) - 1, 1)
     for box in boxes:
         place = tuple(slice(first, first + size) for first, size in zip(box.offsets, box.sizes, strict=True))
-        assert torch.equal(box.view(memory), whole[place])
+        assert torch.equal(box.view(memory), full[place])
 
 
 def written(folder: Path, options: str) -> Path:

@@ -35,24 +35,26 @@ def test_the_fused_kernel_gives_what_scores_in_memory_give(dtype: torch.dtype, b
         assert torch.allclose(fused.double(), written.double(), rtol=bound, atol=bound)
     out, lse = plain(q, k, v, causal)
     fused = attend_backward(grad, (q, k, v), out, lse, causal=causal)
-    for found, expected in zip(fused, plain_backward(grad, (q, k, v), out, lse, causal), strict=True):
-        assert torch.allclose(found.double(), expected.double(), rtol=bound, atol=2 * bound)
+    for result, expected in zip(fused, plain_backward(grad, (q, k, v), out, lse, causal), strict=True):
+        assert torch.allclose(result.double(), expected.double(), rtol=bound, atol=2 * bound)
 
 
 @pytest.mark.parametrize("split", [8, 16])
 def test_gradients_of_two_tiles_are_those_of_all_keys_at_once(split: int) -> None:
     q, k, v, grad = (x.requires_grad_() for x in tensors(4, 24, torch.float64))
-    whole = F.scaled_dot_product_attention(q, k, v)
-    expected = torch.autograd.grad(whole, [q, k, v], grad)
+    full_output = F.scaled_dot_product_attention(q, k, v)
+    expected = torch.autograd.grad(full_output, [q, k, v], grad)
     parts = [slice(0, split), slice(split, 24)]
     with torch.no_grad():
         outs, lses = zip(*(attend(q, k[:, :, part], v[:, :, part], causal=False) for part in parts), strict=True)
         lse = torch.logaddexp(*lses)
-        out = sum(one * (its_lse - lse).exp().unsqueeze(-1) for one, its_lse in zip(outs, lses, strict=True))
-        assert torch.allclose(out, whole, rtol=0, atol=1e-12)
+        out = sum(
+            tile_output * (its_lse - lse).exp().unsqueeze(-1) for tile_output, its_lse in zip(outs, lses, strict=True)
+        )
+        assert torch.allclose(out, full_output, rtol=0, atol=1e-12)
         grads = [attend_backward(grad, (q, k[:, :, part], v[:, :, part]), out, lse, causal=False) for part in parts]
-    found = (grads[0][0] + grads[1][0], *(torch.cat([one[i] for one in grads], 2) for i in (1, 2)))
-    for near, true in zip(found, expected, strict=True):
+    gradients = (grads[0][0] + grads[1][0], *(torch.cat([gradient[i] for gradient in grads], 2) for i in (1, 2)))
+    for near, true in zip(gradients, expected, strict=True):
         assert torch.allclose(near, true, rtol=0, atol=1e-12)
 
 
@@ -65,7 +67,7 @@ def area(tile: Tile) -> float:
 def test_zigzag_gives_each_rank_the_same_work(layout: str, areas: list[int]) -> None:
     """Of 32 tokens over 2 ranks: what each computes, in pairs of a query and a key."""
     held = [runs(32, 2, rank, layout) for rank in range(2)]
-    assert [sum(area(tile) for source in held for tile in _tiles(mine, source)) for mine in held] == areas
+    assert [sum(area(tile) for source in held for tile in _tiles(own_part, source)) for own_part in held] == areas
 
 
 def test_a_block_of_later_tokens_costs_nothing() -> None:

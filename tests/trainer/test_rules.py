@@ -251,13 +251,13 @@ def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
 
 def obeyed(words: list[str], hint: str, world: int) -> tuple[list[str], int]:
     """Do what a hint says: `--x 3`, `leave --x out`, or `torchrun --nproc-per-node N`; the first of several."""
-    said = hint.split(", or ", maxsplit=1)[0].split()
-    if said[0] == "leave":
-        return [word for word in words if word.split("=")[0] != said[1]], world
-    if said[0] == "torchrun":
-        return words, int(said[2].rstrip(","))
-    kept = [word for word in words if word.split("=")[0] != said[0]]
-    return [*kept, f"{said[0]}={said[1].rstrip(',')}"], world
+    advice = hint.split(", or ", maxsplit=1)[0].split()
+    if advice[0] == "leave":
+        return [word for word in words if word.split("=")[0] != advice[1]], world
+    if advice[0] == "torchrun":
+        return words, int(advice[2].rstrip(","))
+    remaining = [word for word in words if word.split("=")[0] != advice[0]]
+    return [*remaining, f"{advice[0]}={advice[1].rstrip(',')}"], world
 
 
 counts = st.sampled_from([0, 1, 2, 3, 4, 6])

@@ -57,7 +57,7 @@ def test_a_profiled_run_leaves_plain_traces_and_the_truth(tmp_path: Path) -> Non
             if mark.area == "pp" and "mb" in mark.values
         }
         for stage in manifest.stages[str(rank)]:
-            assert {mb for what, where, mb in done if what == "F" and where == stage} == set(range(4))
+            assert {mb for kind, where, mb in done if kind == "F" and where == stage} == set(range(4))
         assert {"fwd", "dgrad", "wgrad"} <= {mark.what for mark in marks if mark.area == "pace"}
 
 
@@ -72,9 +72,9 @@ def test_a_slow_link_delays_each_message_on_its_way(tmp_path: Path) -> None:
     messages = [event for event in events if event.get("args", {}).get("Process Group Description") == "mesh_dp"]
     assert len(marks) == len(messages) >= 6  # FSDP2 has a gather and a sum for each layer and for what is around them
     # A message that gloo's two threads begin late has spent the delay in their queue.
-    taken, before = (sorted(event["dur"] for event in each)[len(each) // 2] for each in (messages, marks))
-    assert taken >= 40_000
-    assert before < taken / 2, "nobody waits before it is posted"
+    median_taken, median_before = (sorted(event["dur"] for event in kind)[len(kind) // 2] for kind in (messages, marks))
+    assert median_taken >= 40_000
+    assert median_before < median_taken / 2, "messages wait before they are posted"
 
 
 def test_a_product_stands_between_a_chunk_that_leaves_and_its_arrival(tmp_path: Path) -> None:
@@ -124,11 +124,11 @@ def test_a_text_is_learned(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", ["--dp 2 --zero 3 --experts 4", "--pp 2 --schedule interleaved"])
 def test_resuming_continues_bit_for_bit(tmp_path: Path, options: str) -> None:
     options = f"{options} --steps 4 --checkpoint {tmp_path} --checkpoint-every 2"
-    whole = train(forked(2), options)
+    uninterrupted = train(forked(2), options)
     (tmp_path / "step-000004").rename(tmp_path / "aside")
     resumed = train(forked(2), f"{options} --resume")
     assert [line["step"] for line in resumed] == [2, 3]
-    for before, after in zip(whole[2:], resumed, strict=True):
+    for before, after in zip(uninterrupted[2:], resumed, strict=True):
         assert (before["loss"], before["grad_norm"]) == (after["loss"], after["grad_norm"])
 
 
@@ -144,10 +144,10 @@ def test_a_rank_that_stands_still_is_named_within_the_timeout() -> None:
     process = begin(torchrun(2), "--dp 2 --steps 100000 --timeout 15")
     victim = training(process, 1)
     os.kill(victim, signal.SIGSTOP)  # its connections stay open
-    said = next((line for line in process.stderr if "gives up" in line), "")
+    final_line = next((line for line in process.stderr if "gives up" in line), "")
     os.kill(victim, signal.SIGKILL)
     finish(process, 150)
-    assert said.startswith(f"error: rank 1 (pid {victim} on ")
+    assert final_line.startswith(f"error: rank 1 (pid {victim} on ")
 
 
 def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def test_ranks_that_hear_nothing_still_name_the_lost_one() -> None:
     assert process.returncode != 0
     assert "rank 0 gives up (stopped by SIGTERM)" in err
     assert "rank 2 gives up (stopped by SIGTERM)" in err
-    named = re.findall(r"rank (\d) \(pid", err)
-    assert named  # and only the lost one
-    assert set(named) == {"1"}
+    ranks = re.findall(r"rank (\d) \(pid", err)
+    assert ranks  # and only the lost one
+    assert set(ranks) == {"1"}
 
 
 def test_what_torchrun_says_of_a_refusal_ends_with_the_reason() -> None:

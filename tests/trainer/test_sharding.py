@@ -57,8 +57,8 @@ def messages(train: Callable[[], object]) -> Counter[str]:
     names = [event.name for event in profile.events()]
     kinds = {"zero_all_gather": "gather", "FSDP::all_gather ": "gather"}  # not `FSDP::all_gather_copy_in`
     kinds |= {"zero_reduce_scatter": "sum", "FSDP::post_backward_reduce": "sum"}
-    found = [next((kind for part, kind in kinds.items() if part in f"{name} "), "") for name in names]
-    return Counter(kind for kind in found if kind)
+    kinds_of_messages = [next((kind for part, kind in kinds.items() if part in f"{name} "), "") for name in names]
+    return Counter(kind for kind in kinds_of_messages if kind)
 
 
 def whole_layers(update: Update) -> list[int]:
@@ -95,24 +95,26 @@ def test_which_layers_are_whole_while_one_computes(options: str, seen: list[list
     with rank_of_two():
         update, train = trained(options)
         assert whole_layers(update) == []
-        found = []
+        layer_counts = []
         for layer in update.chunks[0].layers.values():
-            layer.ffn.register_forward_hook(lambda *_: found.append(whole_layers(update)))
+            layer.ffn.register_forward_hook(lambda *_: layer_counts.append(whole_layers(update)))
         train()
-        assert found == seen
+        assert layer_counts == seen
         assert whole_layers(update) == []  # the weights have changed
 
 
 def test_gradients_are_whole_for_one_layer_at_a_time() -> None:
     with rank_of_two():
         update, train = trained("--zero 3")
-        whole: list[int] = []
+        full_gradients: list[int] = []
         units = list(update.data)
         for layer in update.chunks[0].layers.values():
-            layer.register_full_backward_hook(lambda *_: whole.append(sum(unit.grad is not None for unit in units)))
+            layer.register_full_backward_hook(
+                lambda *_: full_gradients.append(sum(unit.grad is not None for unit in units))
+            )
         train()
     # Those of the layer before are on their way, and those of the head and the last norm wait for the embedding's.
-    assert max(whole) <= 3
+    assert max(full_gradients) <= 3
 
 
 def test_updated_weights_of_zero_1_travel_while_the_next_forward_begins() -> None:

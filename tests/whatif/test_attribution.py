@@ -14,28 +14,33 @@ from usp_prof.whatif.attribution import slowdown
 from usp_prof.whatif.predict import predict, unedited
 
 
-@pytest.mark.parametrize(("fault", "what", "name"), [("slow_rank", "rank", "1"), ("slow_link", "axis", "dp")])
-def test_the_fault_explains_the_loss(fault: str, what: str, name: str) -> None:
-    found = slowdown(run_with(fault).tables)
-    assert found.slowdown is not None
-    assert found.slowdown > 1.05
-    first = next(part for part in found.parts if part.what == what)
+@pytest.mark.parametrize(("fault", "dimension", "name"), [("slow_rank", "rank", "1"), ("slow_link", "axis", "dp")])
+def test_the_fault_explains_the_loss(fault: str, dimension: str, name: str) -> None:
+    result = slowdown(run_with(fault).tables)
+    assert result.slowdown is not None
+    assert result.slowdown > 1.05
+    first = next(part for part in result.parts if part.dimension == dimension)
     assert first.name == name
     assert first.share == pytest.approx(1, abs=0.05)
-    others = [part.share for part in found.parts if part.what == what and part.name != name]
-    assert all(abs(share) < 0.05 for share in others)
+    other_shares = [part.share for part in result.parts if part.dimension == dimension and part.name != name]
+    assert all(abs(share) < 0.05 for share in other_shares)
 
 
 def test_a_run_at_its_ideal_has_no_loss_to_share_out() -> None:
-    found = slowdown(run_with("clean").tables)
-    assert found.slowdown == pytest.approx(1, abs=0.01)
-    assert found.parts == ()
-    assert NO_LOSS in of_run(found, as_json=False)
-    assert json.loads(of_run(found, as_json=True))["parts"] == []
+    result = slowdown(run_with("clean").tables)
+    assert result.slowdown == pytest.approx(1, abs=0.01)
+    assert result.parts == ()
+    assert NO_LOSS in of_run(result, as_json=False)
+    assert json.loads(of_run(result, as_json=True))["parts"] == []
 
 
 def test_a_run_with_a_loss_has_all_kinds_of_parts() -> None:
-    assert {part.what for part in slowdown(run_with("slow_rank").tables).parts} == {"rank", "stage", "axis", "kind"}
+    assert {part.dimension for part in slowdown(run_with("slow_rank").tables).parts} == {
+        "rank",
+        "stage",
+        "axis",
+        "kind",
+    }
 
 
 def test_a_run_with_nothing_to_idealise_is_no_error() -> None:
@@ -44,18 +49,18 @@ def test_a_run_with_nothing_to_idealise_is_no_error() -> None:
         trace.step(step, step * 100_000, 100_000).memcpy(
             step * 100_000 + 5_000, 50_000, launch_at=step * 100_000 + 1_000
         )
-    found = slowdown(table_set({0: trace}))
-    assert found.parts == ()
-    assert found.slowdown == 1
-    assert NO_LOSS in of_run(found, as_json=False)
+    result = slowdown(table_set({0: trace}))
+    assert result.parts == ()
+    assert result.slowdown == 1
+    assert NO_LOSS in of_run(result, as_json=False)
 
 
 def test_without_device_work_it_says_what_is_missing() -> None:
     """A trace of launches without their kernels once printed nan."""
-    found = slowdown(table_set({0: Trace().step(1, 0, 100_000).launch(1, 1_000)}))
-    assert found.slowdown is None
-    assert "no device work" in of_run(found, as_json=False)
-    data = json.loads(of_run(found, as_json=True))
+    result = slowdown(table_set({0: Trace().step(1, 0, 100_000).launch(1, 1_000)}))
+    assert result.slowdown is None
+    assert "no device work" in of_run(result, as_json=False)
+    data = json.loads(of_run(result, as_json=True))
     assert (data["step_ns"], data["ideal_ns"], data["slowdown"]) == (None, None, None)
     assert "no device work" in data["unknown"]
 

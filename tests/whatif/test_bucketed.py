@@ -36,22 +36,24 @@ def _trace(rank: int, per_byte: int = 1, uneven: tuple[int, ...] = (0,)) -> Trac
 def test_a_bucket_pays_one_latency() -> None:
     tables = table_set({rank: _trace(rank) for rank in range(2)})
     limits = (1_000_000, 32_000, 1_000)
-    found = [predict(tables, [parse_edit(f"bucketed={limit},axis=dp")]) for limit in limits]
-    whole, quarter, none = (each.before_ns - each.after_ns for each in found)
-    assert abs(whole - (CALLS - 1) * 90 * US) <= 20 * US, "126 kB fill one bucket"
+    predictions = [predict(tables, [parse_edit(f"bucketed={limit},axis=dp")]) for limit in limits]
+    unsplit, quarter, none = (prediction.before_ns - prediction.after_ns for prediction in predictions)
+    assert abs(unsplit - (CALLS - 1) * 90 * US) <= 20 * US, "126 kB fill one bucket"
     assert abs(quarter - (CALLS - 4) * 90 * US) <= 20 * US, "four buckets"
     assert none == 0, "nothing is that small"
 
 
 def test_messages_whose_time_grows_with_their_size_pay_no_latency() -> None:
-    found = predict(table_set({rank: _trace(rank, 10) for rank in range(2)}), [parse_edit("bucketed=1000000,axis=dp")])
-    assert found.after_ns == found.before_ns
+    prediction = predict(
+        table_set({rank: _trace(rank, 10) for rank in range(2)}), [parse_edit("bucketed=1000000,axis=dp")]
+    )
+    assert prediction.after_ns == prediction.before_ns
 
 
 def test_what_messages_take_more_or_less_by_chance_is_latency_too() -> None:
     uneven = (-60, 30, 0, -50, 60, 20, 40)
-    found = predict(
+    prediction = predict(
         table_set({rank: _trace(rank, 0, uneven) for rank in range(2)}), [parse_edit("bucketed=1000000,axis=dp")]
     )
-    whole = sum(90 + uneven[i % len(uneven)] for i in range(CALLS)) * US
-    assert abs(found.before_ns - found.after_ns - (whole - 90 * US)) <= 60 * US
+    calls_ns = sum(90 + uneven[i % len(uneven)] for i in range(CALLS)) * US
+    assert abs(prediction.before_ns - prediction.after_ns - (calls_ns - 90 * US)) <= 60 * US

@@ -14,12 +14,12 @@ from usp_prof.whatif.predict import unedited
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not beside the project"),
+    pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not available next to the project"),
 ]
 
 
 SETS = ("megatron-tp2-v100", "megatron-tp8-a100", "param-dlrm-8r", "torchrec-4r-two-runs", "torchrec-4r-v100")
-RUNS = (*sorted(f"gloo/{each.name}" for each in TRACES.glob("gloo/*") if each.is_dir()), *SETS)
+RUNS = (*sorted(f"gloo/{folder.name}" for folder in TRACES.glob("gloo/*") if folder.is_dir()), *SETS)
 
 
 @pytest.mark.parametrize("name", RUNS)

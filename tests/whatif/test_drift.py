@@ -24,8 +24,8 @@ RUN = Declaration(
 
 def gain(run: Declaration, folder: Path) -> float:
     write(run, folder / "run")
-    found = engine.find(usp_prof.open_run(folder / "run", cache_dir=folder / "cache").tables)
-    return next(finding.gain_fraction for finding in found if finding.code == "slow-rank")
+    findings = engine.find(usp_prof.open_run(folder / "run", cache_dir=folder / "cache").tables)
+    return next(finding.gain_fraction for finding in findings if finding.code == "slow-rank")
 
 
 def test_drifting_clocks_leave_a_gain_as_it_is(tmp_path: Path) -> None:

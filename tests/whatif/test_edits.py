@@ -115,8 +115,8 @@ def test_edits_are_written_as_they_are_read() -> None:
 
 def test_replay_is_deterministic() -> None:
     edits = [parse_edit("rank_as_peers=1")]
-    one, two = (predict(run_with("slow_rank").tables, edits).timeline.start for _ in range(2))
-    np.testing.assert_array_equal(one, two)
+    first, second = (predict(run_with("slow_rank").tables, edits).timeline.start for _ in range(2))
+    np.testing.assert_array_equal(first, second)
 
 
 RECORDED = Path(__file__).parents[2] / "traces"

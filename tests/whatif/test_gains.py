@@ -49,8 +49,10 @@ def test_what_cannot_be_predicted_has_no_gain(edit: str) -> None:
 def test_gains_that_are_too_small_lack_nothing_but_their_error(least: list[float]) -> None:
     tables = run_with("slow_rank").tables
     for edit, wanted in zip(map(parse_edit, EDITS), least, strict=True):
-        full, found = gain_alone(tables, edit), gain_alone(tables, edit, wanted)
-        assert found == (full if full.gain_fraction >= wanted else replace(full, error_fraction=found.error_fraction))
+        full, estimate = gain_alone(tables, edit), gain_alone(tables, edit, wanted)
+        assert estimate == (
+            full if full.gain_fraction >= wanted else replace(full, error_fraction=estimate.error_fraction)
+        )
 
 
 def test_findings_are_those_of_all_drafts_whose_gains_are_worked_out_in_full() -> None:
@@ -62,6 +64,8 @@ def test_findings_are_those_of_all_drafts_whose_gains_are_worked_out_in_full() -
     gains = {str(draft.edit): gain_alone(tables, draft.edit) for draft in drafts}
     least = {str(draft.edit): draft.least_gain for draft in drafts}
     worth = {edit: gain for edit, gain in gains.items() if gain.gain_fraction >= least[edit]}
-    found = {each.edit: (each.gain_fraction, each.error_fraction) for each in find_all(tables).findings}
-    assert found == {edit: (gain.gain_fraction, gain.error_fraction) for edit, gain in worth.items()}
+    gain_by_edit = {
+        finding.edit: (finding.gain_fraction, finding.error_fraction) for finding in find_all(tables).findings
+    }
+    assert gain_by_edit == {edit: (gain.gain_fraction, gain.error_fraction) for edit, gain in worth.items()}
     assert len(worth) < len(drafts)

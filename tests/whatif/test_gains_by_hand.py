@@ -40,8 +40,8 @@ class Host:
 
 def gain(host: Host, edit: str) -> float:
     """Return the saving of an edit in the mean step, in us."""
-    found = predict(table_set(host.trace), [parse_edit(edit)])
-    return (found.before_ns - found.after_ns) / US
+    prediction = predict(table_set(host.trace), [parse_edit(edit)])
+    return (prediction.before_ns - prediction.after_ns) / US
 
 
 def test_op_faster_shortens_the_kernels_of_one_op() -> None:
@@ -121,5 +121,5 @@ def test_even_work_gives_each_member_the_mean() -> None:
             )
             trace.step(step, at, 3_120 * US)
         at += 3_120 * US
-    found = predict(table_set(traces), [parse_edit("even_work=ep")])
-    assert (found.before_ns - found.after_ns) / US == pytest.approx(1_000, abs=20)
+    prediction = predict(table_set(traces), [parse_edit("even_work=ep")])
+    assert (prediction.before_ns - prediction.after_ns) / US == pytest.approx(1_000, abs=20)

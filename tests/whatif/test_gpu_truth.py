@@ -71,7 +71,7 @@ def assert_close(gains: list[tuple[float, MadeRun]]) -> None:
 def test_the_culprits_finding_comes_first(kind: str) -> None:
     runs = [run for run in made_runs(kind) if run.gain >= WORTH_NAMING]
     first = {run.name: [f"{f.code} {dict(f.where)}" for f in findings(run)[:3]] for run in runs}
-    missed = [run.name for run in runs if not any(names_culprit(run, kind, each) for each in findings(run)[:1])]
+    missed = [run.name for run in runs if not any(names_culprit(run, kind, finding) for finding in findings(run)[:1])]
     if len(missed) > (1 - FIRST_IN) * len(runs):
         pytest.fail("\n".join(f"{name}: {first[name]}" for name in missed))
 
@@ -80,9 +80,9 @@ def test_the_culprits_finding_comes_first(kind: str) -> None:
 def test_the_culprits_finding_gains_what_mending_it_gains(kind: str) -> None:
     gains = []
     for run in made_runs(kind):
-        named = [finding.gain_fraction for finding in findings(run) if names_culprit(run, kind, finding)]
-        if named or run.gain >= WORTH_NAMING:
-            gains.append((named[0] if named else 0.0, run))
+        culprit_gains = [finding.gain_fraction for finding in findings(run) if names_culprit(run, kind, finding)]
+        if culprit_gains or run.gain >= WORTH_NAMING:
+            gains.append((culprit_gains[0] if culprit_gains else 0.0, run))
     assert_close(gains)
 
 
@@ -113,8 +113,8 @@ def test_at_its_ideal_a_run_gains_what_it_would_were_all_alike(kind: str) -> Non
     gains = []
     for name, fault in faulty_runs(kind):
         run = made_run(name, fault)
-        found = slowdown(run.tables)
-        gains.append((1 - 1 / found.slowdown, replace(run, gain=ideal_gain(name, fault))))
+        result = slowdown(run.tables)
+        gains.append((1 - 1 / result.slowdown, replace(run, gain=ideal_gain(name, fault))))
     assert_close(gains)
 
 
@@ -122,7 +122,7 @@ def test_at_its_ideal_a_run_gains_what_it_would_were_all_alike(kind: str) -> Non
 def test_the_loss_from_the_ideal_is_that_of_the_culprit(kind: str) -> None:
     for run in made_runs(kind):
         if run.gain >= WORTH_NAMING and run.fault:
-            parts = [part for part in slowdown(run.tables).parts if part.what == "rank"]
+            parts = [part for part in slowdown(run.tables).parts if part.dimension == "rank"]
             assert parts[0].name == str(run.fault.rank), run.name
             assert parts[0].share == pytest.approx(1, abs=0.1), run.name
 

@@ -51,7 +51,7 @@ def test_a_late_rank_as_its_peers_is_worth_what_its_fault_costs(case: str, seed:
     declared, fault = CASES[case]
     faulty = made(declared, seed, faults=[fault | {"rank": 2}])
     recorded, repaired = unedited(faulty), unedited(made(declared, seed))
-    same_steps = np.isin(repaired.step, recorded.step[recorded.whole])
+    same_steps = np.isin(repaired.step, recorded.step[recorded.is_complete])
     before, clean = recorded.mean_measured_ns, repaired.measured_ns[same_steps].mean()
     cost = 1 - clean / before
     assert cost > 0.1
@@ -86,9 +86,9 @@ def test_only_the_rank_that_sleeps_is_to_blame(sleeping: TableSet) -> None:
     assert set(graph.nodes.rank[pauses(graph, sleeping)].tolist()) == {2}
     for rank in (0, 1, 3):
         assert predict(sleeping, [parse_edit(f"rank_as_peers={rank}")]).gain_fraction == pytest.approx(0, abs=0.01)
-    found = slowdown(sleeping)
-    assert 1 - 1 / found.slowdown == pytest.approx(predict(sleeping, [parse_edit("ideal")]).gain_fraction)
-    shares = {part.name: part.share for part in found.parts if part.what == "rank"}
+    result = slowdown(sleeping)
+    assert 1 - 1 / result.slowdown == pytest.approx(predict(sleeping, [parse_edit("ideal")]).gain_fraction)
+    shares = {part.name: part.share for part in result.parts if part.dimension == "rank"}
     assert shares["2"] > 0.95
 
 
@@ -143,5 +143,5 @@ def test_a_copy_that_ends_within_its_call_is_waited_for() -> None:
     ],
 )
 def test_a_piece_takes_what_it_should(own: list[int], piece: list[int], should: list[int], expected: list[int]) -> None:
-    found = _shared_out(np.array(own), np.array(piece), np.array(should, float))
-    assert found.tolist() == expected
+    durations = _shared_out(np.array(own), np.array(piece), np.array(should, float))
+    assert durations.tolist() == expected

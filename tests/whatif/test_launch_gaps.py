@@ -28,9 +28,9 @@ def _behind(*, waits: bool) -> Trace:
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_host_that_is_always_behind_is_what_the_step_takes(waits: bool) -> None:
-    found = predict(table_set({0: _behind(waits=waits)}), [parse_edit("no_launch_gaps")])
+    prediction = predict(table_set({0: _behind(waits=waits)}), [parse_edit("no_launch_gaps")])
     device = EACH * KERNEL / (EACH * PACE)
     host = 0.08 if waits else 0.0  # between a wait and the next first launch the host does what it did
-    assert found.before_ns == pytest.approx(EACH * PACE, rel=0.05)
-    assert 1 - device - host - 0.05 < found.gain_fraction < 1 - device + 0.02
-    assert 0.2 < found.error_fraction < 0.6, "how much of the host's work graphs take is not known"
+    assert prediction.before_ns == pytest.approx(EACH * PACE, rel=0.05)
+    assert 1 - device - host - 0.05 < prediction.gain_fraction < 1 - device + 0.02
+    assert 0.2 < prediction.error_fraction < 0.6, "how much of the host's work graphs take is not known"

@@ -21,10 +21,10 @@ def test_each_layers_paced_forward_lies_in_a_piece_of_its_own(tmp_path: Path) ->
     tables = open_run(RUN, cache_dir=tmp_path).tables
     graph = graph_of(tables)
     for rank in tables.ranks:
-        forwards = [each for each in passes_of(graph, tables, rank) if each.key[1] == FORWARD]
+        forwards = [layer_pass for layer_pass in passes_of(graph, tables, rank) if layer_pass.key[1] == FORWARD]
         assert len(first_forwards(forwards)) == len(forwards) == 2  # of two steps
-        for each in forwards:
-            begins = np.array([head for _, head in heads(graph, each.rows, LAYERS)])
-            paces = [row for row in each.rows if graph.names[graph.nodes.name[row]] == "pace::fwd"]
-            assert [layer for layer, _ in heads(graph, each.rows, LAYERS)] == list(range(LAYERS))
+        for layer_pass in forwards:
+            begins = np.array([head for _, head in heads(graph, layer_pass.rows, LAYERS)])
+            paces = [row for row in layer_pass.rows if graph.names[graph.nodes.name[row]] == "pace::fwd"]
+            assert [layer for layer, _ in heads(graph, layer_pass.rows, LAYERS)] == list(range(LAYERS))
             assert np.searchsorted(begins, paces, side="right").tolist() == list(range(1, LAYERS + 1))

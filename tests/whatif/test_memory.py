@@ -41,24 +41,24 @@ def test_activations_of_a_layer_after_fujii() -> None:
 
 @pytest.mark.parametrize(("stage", "factor"), [(1, (1, 1, 1 / 8)), (2, (1, 1 / 8, 1 / 8)), (3, (1 / 8, 1 / 8, 1 / 8))])
 def test_zero_shards_what_its_stage_says(stage: int, factor: tuple[float, float, float]) -> None:
-    whole, sharded = memory_of(replace(PLAIN, dp=8)), memory_of(replace(PLAIN, dp=8, zero=stage))
-    assert whole is not None
+    unsharded, sharded = memory_of(replace(PLAIN, dp=8)), memory_of(replace(PLAIN, dp=8, zero=stage))
+    assert unsharded is not None
     assert sharded is not None
     assert sharded.gathered_bytes == (2 * 2 * (2 * 4096**2 * 1.25 + 3 * 4096 * 14336 + 2 * 4096) if stage == 3 else 0)
-    found = (sharded.parameter_bytes / whole.parameter_bytes, sharded.gradient_bytes / whole.gradient_bytes)
-    assert (*found, sharded.optimizer_bytes / whole.optimizer_bytes) == pytest.approx(factor)
+    ratios = (sharded.parameter_bytes / unsharded.parameter_bytes, sharded.gradient_bytes / unsharded.gradient_bytes)
+    assert (*ratios, sharded.optimizer_bytes / unsharded.optimizer_bytes) == pytest.approx(factor)
 
 
 @pytest.mark.parametrize(
-    ("schedule", "chunks", "kept"),
+    ("schedule", "chunks", "ratio"),
     [("gpipe", 1, 8), ("1f1b", 1, 4), ("interleaved", 2, 4 * 1.375), ("dualpipev", 2, 4.5)],
 )
-def test_a_stage_keeps_what_its_schedule_has_under_way(schedule: str, chunks: int, kept: float) -> None:
-    one = memory_of(PLAIN)
+def test_a_stage_keeps_what_its_schedule_has_under_way(schedule: str, chunks: int, ratio: float) -> None:
+    without_pipeline = memory_of(PLAIN)
     pipelined = memory_of(replace(PLAIN, pp=4, schedule=schedule, chunks=chunks))
-    assert one is not None
+    assert without_pipeline is not None
     assert pipelined is not None
-    assert pipelined.activation_bytes == pytest.approx(one.activation_bytes / 4 * kept)
+    assert pipelined.activation_bytes == pytest.approx(without_pipeline.activation_bytes / 4 * ratio)
 
 
 def test_fp32_training_and_what_is_split() -> None:
@@ -72,10 +72,10 @@ def test_fp32_training_and_what_is_split() -> None:
 
 def test_experts_are_divided_by_their_own_axis() -> None:
     model = replace(LLAMA_8B, experts=8, experts_per_token=2, expert_ffn_hidden=14336)
-    one, four = (memory_of(replace(PLAIN, model=model, dp=4, ep=ep)) for ep in (1, 4))
-    assert one is not None
-    assert four is not None
-    assert 3 < one.parameter_bytes / four.parameter_bytes < 4
+    without_ep, with_ep = (memory_of(replace(PLAIN, model=model, dp=4, ep=ep)) for ep in (1, 4))
+    assert without_ep is not None
+    assert with_ep is not None
+    assert 3 < without_ep.parameter_bytes / with_ep.parameter_bytes < 4
 
 
 def test_what_is_not_known_is_not_shown() -> None:

@@ -47,10 +47,10 @@ def test_two_sizes_tell_latency_from_bandwidth() -> None:
         "network": {"latency_ns": 50_000, "noise": 0.0, "end_jitter_ns": 0},
     }  # fmt: skip
     run = run_of(json.dumps(side)).tables
-    found, graph = network_of(run), graph_of(run)
-    assert not found.guessed.all() or found.latency_ns.max() <= USUAL_LATENCY_NS
-    assert (found.latency(graph) <= np.maximum(graph.transfer, 0)).all()
-    assert found.spread(graph, found.latency_ns, 7.0)[graph.nodes.call < 0].tolist().count(7.0) > 0
+    network, graph = network_of(run), graph_of(run)
+    assert not network.guessed.all() or network.latency_ns.max() <= USUAL_LATENCY_NS
+    assert (network.latency(graph) <= np.maximum(graph.transfer, 0)).all()
+    assert network.spread(graph, network.latency_ns, 7.0)[graph.nodes.call < 0].tolist().count(7.0) > 0
 
 
 def _steps(traces: dict[int, Trace], length_ns: int) -> Iterator[tuple[Trace, int, int]]:
@@ -72,8 +72,8 @@ def test_a_small_message_that_waits_for_a_large_one_tells_no_latency() -> None:
         trace.gloo("all_reduce", at + 2_100_000, 90_500_000, dims=(64,), sequence=3 * step + 1, thread=201, **sent)
         sent["posted_at"] = at + 120_000_000
         trace.gloo("all_reduce", at + 120_100_000, 400_000, dims=(64,), sequence=3 * step + 2, **sent)
-    found = network_of(table_set(traces, Manifest(device="cpu")))
-    assert found.latency_ns.max() == pytest.approx(400_000, rel=0.05)
+    network = network_of(table_set(traces, Manifest(device="cpu")))
+    assert network.latency_ns.max() == pytest.approx(400_000, rel=0.05)
 
 
 def test_messages_of_nearly_one_size_tell_no_latency() -> None:
@@ -86,8 +86,8 @@ def test_messages_of_nearly_one_size_tell_no_latency() -> None:
                 "all_reduce", begin, took, dims=(elements,), sequence=3 * step + number,
                 group="1", posted_at=begin - 100_000,
             )  # fmt: skip
-    found = network_of(table_set(traces, Manifest(device="cpu")))
-    assert found.latency_ns.max() == pytest.approx(400_000, rel=0.05)
+    network = network_of(table_set(traces, Manifest(device="cpu")))
+    assert network.latency_ns.max() == pytest.approx(400_000, rel=0.05)
 
 
 def test_kernels_scale_along_the_line() -> None:

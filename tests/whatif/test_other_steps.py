@@ -56,10 +56,10 @@ def test_a_step_with_anothers_durations_takes_as_long_as_the_other(mesh: dict[st
     times = step_times(tables, swapped, replay(swapped))
     errors = []
     for rank in np.unique(times.rank).tolist():
-        mine = times.rank == rank
-        measured, replayed = times.measured_ns[mine], times.replayed_ns[mine]
+        of_rank = times.rank == rank
+        measured, replayed = times.measured_ns[of_rank], times.replayed_ns[of_rank]
         errors += np.abs(replayed[1:-2] / measured[2:-1] - 1).tolist()  # the last ends with its work
-    spread = np.ptp(times.measured_ns[mine]) / times.measured_ns[mine].mean()
+    spread = np.ptp(times.measured_ns[of_rank]) / times.measured_ns[of_rank].mean()
     assert spread > 0.01, "steps that are all alike would prove nothing"
     assert np.median(errors) <= 0.01
     assert max(errors) <= 0.03

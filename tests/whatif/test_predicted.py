@@ -48,10 +48,10 @@ def test_a_repaired_run_divides_like_the_one_without_the_fault() -> None:
     tables, clean = run_with("slow_rank").tables, run_with("clean").tables
     repaired = predicted_tables(predict(tables, [parse_edit("rank_as_peers=all")]))
     wanted = {part.role: part.mean_ns for part in breakdown.compute(clean).slices()}
-    found = {part.role: part.mean_ns for part in breakdown.compute(repaired).slices()}
-    whole = sum(wanted.values())
-    assert found.keys() == wanted.keys()
-    assert all(abs(found[role] - wanted[role]) < 0.01 * whole for role in wanted)
+    repaired_ns = {part.role: part.mean_ns for part in breakdown.compute(repaired).slices()}
+    total_ns = sum(wanted.values())
+    assert repaired_ns.keys() == wanted.keys()
+    assert all(abs(repaired_ns[role] - wanted[role]) < 0.01 * total_ns for role in wanted)
 
 
 def test_another_schedule_has_its_own_bubble() -> None:
@@ -59,8 +59,10 @@ def test_another_schedule_has_its_own_bubble() -> None:
     prediction = predict(tables, [parse_edit("schedule=zb-h1")])
     assert prediction.rescheduled is not None
     bubble = pipeline.compute(predicted_tables(prediction))
-    whole = next(value.value for value in bubble.values() if value.metric.id == "bubble_fraction" and not value.dims)
-    assert whole == pytest.approx(prediction.rescheduled.bubble_fraction, abs=1e-3)
+    bubble_fraction = next(
+        value.value for value in bubble.values() if value.metric.id == "bubble_fraction" and not value.dims
+    )
+    assert bubble_fraction == pytest.approx(prediction.rescheduled.bubble_fraction, abs=1e-3)
 
 
 @pytest.mark.parametrize("edits", ["rank_as_peers=all", "dp=4", "rank_as_peers=all schedule=zb-h1"])

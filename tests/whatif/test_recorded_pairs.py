@@ -31,9 +31,11 @@ PAIRS = [
 @pytest.mark.skipif(not (TRACES / "recorded-zero3-prefetch").is_dir(), reason="the recorded runs are not here")
 @pytest.mark.parametrize(("before", "edit", "after"), PAIRS)
 def test_a_recorded_change_is_predicted(before: str, edit: str, after: str, tmp_path: Path) -> None:
-    one, other = (open_run(TRACES / f"recorded-{name}", cache_dir=tmp_path).tables for name in (before, after))
-    predicted = predict(one, [parse_edit(edit)])
-    measured = 1 - unedited(other).mean_measured_ns / predicted.before_ns
+    before_tables, after_tables = (
+        open_run(TRACES / f"recorded-{name}", cache_dir=tmp_path).tables for name in (before, after)
+    )
+    predicted = predict(before_tables, [parse_edit(edit)])
+    measured = 1 - unedited(after_tables).mean_measured_ns / predicted.before_ns
     assert predicted.gain_fraction * measured > 0
     assert abs(predicted.gain_fraction - measured) <= predicted.error_fraction
 
@@ -47,7 +49,7 @@ def test_over_gloo_all_that_a_message_takes_may_be_its_bytes(tmp_path: Path) -> 
     assert likely.gain_fraction - worst.gain_fraction <= likely.error_fraction + 1e-9
 
 
-@pytest.mark.parametrize("name", sorted(each.name for each in TRACES.glob("recorded-*")))
+@pytest.mark.parametrize("name", sorted(folder.name for folder in TRACES.glob("recorded-*")))
 def test_a_recorded_run_replays_to_its_measured_steps(name: str, tmp_path: Path) -> None:
     times = unedited(open_run(TRACES / name, cache_dir=tmp_path).tables)
     assert len(times.error) > 0
@@ -58,6 +60,6 @@ def test_a_recorded_run_replays_to_its_measured_steps(name: str, tmp_path: Path)
 @pytest.mark.skipif(not (TRACES / "recorded-zero3-prefetch").is_dir(), reason="the recorded runs are not here")
 def test_gathers_that_are_asked_for_earlier_still_take_their_time(tmp_path: Path) -> None:
     run = usp_prof.open_run(TRACES / "recorded-zero3-no-prefetch", cache_dir=tmp_path)
-    before, after = (each.communication().df for each in (run, run.whatif("prefetch=on")))
-    taken = [float(table[table["op"] == "all_gather"]["transfer_ns"].median()) for table in (before, after)]
-    assert taken[1] == pytest.approx(taken[0], rel=0.5)
+    before, after = (shown_run.communication().df for shown_run in (run, run.whatif("prefetch=on")))
+    gather_ns = [float(table[table["op"] == "all_gather"]["transfer_ns"].median()) for table in (before, after)]
+    assert gather_ns[1] == pytest.approx(gather_ns[0], rel=0.5)

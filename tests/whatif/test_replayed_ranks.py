@@ -53,14 +53,16 @@ def test_the_gain_is_that_of_all_ranks_within_its_error(run: Run, text: str) -> 
     edits = [parse_edit(text)]
     replayed = replayed_ranks(run.tables, edits)
     assert len(replayed.tables.ranks) == len(run.ranks) / 2
-    whole, part = predict(run.tables, edits), predict_on(replayed, edits)
-    assert part.gain_fraction == pytest.approx(whole.gain_fraction, abs=part.error_fraction)
+    of_run, of_part = predict(run.tables, edits), predict_on(replayed, edits)
+    assert of_part.gain_fraction == pytest.approx(of_run.gain_fraction, abs=of_part.error_fraction)
 
 
 def test_the_ideal_step_is_that_of_all_ranks_within_its_error(run: Run) -> None:
     replayed = replayed_ranks(run.tables, [])
-    whole, part = slowdown(run.tables).whole, slowdown_on(replayed).whole
-    assert part.ideal_ns / part.step_ns == pytest.approx(whole.ideal_ns / whole.step_ns, abs=part.error_fraction)
+    of_run, of_part = slowdown(run.tables).overall, slowdown_on(replayed).overall
+    assert of_part.ideal_ns / of_part.step_ns == pytest.approx(
+        of_run.ideal_ns / of_run.step_ns, abs=of_part.error_fraction
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 9, 14, 23])
@@ -79,8 +81,8 @@ def test_what_needs_every_rank_is_replayed_on_all(run: Run, texts: list[str]) ->
 def test_the_command_says_which_ranks_were_replayed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     words = [str(run.path), "--edit", "rank_as_peers=5"]
     assert main(["whatif", *words]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "The prediction is from 12 of 24 ranks, 3 of 6 replicas of the model" in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert "The prediction is from 12 of 24 ranks, 3 of 6 replicas of the model" in output
     assert main(["whatif", *words, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["prediction"]["replayed"].startswith("from 12 of 24 ranks")
     assert main(["whatif", str(run.path), "--ideal"]) == 0
@@ -119,6 +121,6 @@ def test_ranks_that_are_among_the_usual_ones_take_no_further_memory(run: Run) ->
     usual = replayed_ranks(run.tables, [])
     assert replayed_ranks(run.tables, [parse_edit("rank_as_peers=5")]) is usual
     other = next(rank for rank in run.ranks if rank not in usual.tables.ranks)
-    named = [parse_edit(f"rank_as_peers={other}")]
-    assert replayed_ranks(run.tables, named) is replayed_ranks(run.tables, named) is not usual
+    edits = [parse_edit(f"rank_as_peers={other}")]
+    assert replayed_ranks(run.tables, edits) is replayed_ranks(run.tables, edits) is not usual
     assert replayed_ranks(run.tables, []) is usual

@@ -50,10 +50,10 @@ def test_a_made_up_pipeline_takes_another_order(before: str, after: str, chunks:
 
 
 def test_more_micro_batches_of_the_same_batch_shrink_the_bubble() -> None:
-    found = [predict(made("1F1B"), [parse_edit(f"schedule=1f1b,m={m}")]) for m in (6, 12, 24)]
-    assert found[0].gain_fraction == pytest.approx(0, abs=0.01)
-    assert found[0].after_ns > found[1].after_ns > found[2].after_ns
-    assert found[1].layout_after.tokens_per_step == found[0].layout_after.tokens_per_step
+    predictions = [predict(made("1F1B"), [parse_edit(f"schedule=1f1b,m={m}")]) for m in (6, 12, 24)]
+    assert predictions[0].gain_fraction == pytest.approx(0, abs=0.01)
+    assert predictions[0].after_ns > predictions[1].after_ns > predictions[2].after_ns
+    assert predictions[1].layout_after.tokens_per_step == predictions[0].layout_after.tokens_per_step
 
 
 def test_a_batch_of_more_micro_batches_takes_longer() -> None:
@@ -66,13 +66,13 @@ def test_a_batch_of_more_micro_batches_takes_longer() -> None:
 
 @pytest.mark.parametrize("edits", [("schedule=zbv", "micro_batches=12"), ("micro_batches=12", "schedule=zbv")])
 def test_a_schedule_and_a_larger_batch_are_one_pipeline(edits: tuple[str, ...]) -> None:
-    predicted = predict(made("1F1B"), [parse_edit(each) for each in edits])
+    predicted = predict(made("1F1B"), [parse_edit(edit) for edit in edits])
     truth = measured_ns(made("zbv", 2, micro_batches=12))
     assert predicted_ns(predicted) == pytest.approx(truth, rel=BAR)
 
 
 @pytest.mark.parametrize(
-    ("several", "one"),
+    ("several", "edits_alone"),
     [
         ("schedule=zbv schedule=zbv", "schedule=zbv"),
         ("schedule=zbv schedule=gpipe", "schedule=gpipe"),
@@ -82,9 +82,11 @@ def test_a_schedule_and_a_larger_batch_are_one_pipeline(edits: tuple[str, ...]) 
         ("balance_stages schedule=zbv balance_stages", "schedule=zbv balance_stages"),
     ],
 )
-def test_edits_of_one_pipeline_do_not_add_up(several: str, one: str) -> None:
+def test_edits_of_one_pipeline_do_not_add_up(several: str, edits_alone: str) -> None:
     """Each edit was once compared with the recorded order, so that the same schedule twice saved twice as much."""
-    together, alone = (predict(made("1F1B"), [parse_edit(each) for each in edits.split()]) for edits in (several, one))
+    together, alone = (
+        predict(made("1F1B"), [parse_edit(edit) for edit in edits.split()]) for edits in (several, edits_alone)
+    )
     assert together.after_ns == pytest.approx(alone.after_ns, rel=1e-9)
     for field in ("chunks", "micro_batches", "micro_batch_tokens", "tokens_per_step"):
         assert getattr(together.layout_after, field) == getattr(alone.layout_after, field)
@@ -163,7 +165,7 @@ PACED = {
 
 @pytest.mark.slow
 @pytest.mark.real
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the corpus of real traces is not beside the project")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the corpus of real traces is not available next to the project")
 @pytest.mark.parametrize("before", ["gpipe", "1f1b"])
 def test_recorded_pipelines_take_another_order(before: str, tmp_path: Path) -> None:
     run = open_run(SHARED / PACED[before], cache_dir=tmp_path).tables

@@ -26,7 +26,7 @@ def made(zero: int) -> TableSet:
 
 
 def after_ns(zero: int, edits: str) -> float:
-    return predict(made(zero), [parse_edit(each) for each in edits.split()]).after_ns
+    return predict(made(zero), [parse_edit(edit) for edit in edits.split()]).after_ns
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_last_value_of_a_setting_stands(zero: int, several: str, last: str) 
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("edit", "other"),
     [
         ("zero=3", "bandwidth=2,axis=dp"),
         ("zero=1", "comm_dtype=fp8,axis=dp"),
@@ -62,9 +62,9 @@ def test_the_last_value_of_a_setting_stands(zero: int, several: str, last: str) 
         ("latency=2", "algorithm=tree"),
     ],
 )
-def test_calls_that_are_put_in_take_what_the_runs_own_take_by_then(one: str, other: str) -> None:
-    assert after_ns(0, f"{one} {other}") == after_ns(0, f"{other} {one}")
-    assert after_ns(0, f"{one} {other}") != after_ns(0, one)
+def test_calls_that_are_put_in_take_what_the_runs_own_take_by_then(edit: str, other: str) -> None:
+    assert after_ns(0, f"{edit} {other}") == after_ns(0, f"{other} {edit}")
+    assert after_ns(0, f"{edit} {other}") != after_ns(0, edit)
 
 
 def test_the_same_change_twice_is_one() -> None:
@@ -93,5 +93,5 @@ def test_factors_multiply(name: str) -> None:
 def test_each_edit_of_a_named_value_says_what_it_does_again() -> None:
     """A new edit with a value is a factor or a setting, or names one of several places that stand side by side."""
     of_places = {"rank_as_peers", "host_as_peers", "link_as_peers", "even_work", "bucketed", "no_blocking"}
-    valued = {each.name for each in EDITS if "=" in each.example.partition(",")[0]}
-    assert {each.name for each in EDITS if each.again is not Again.NOTHING} == valued - of_places
+    valued = {edit.name for edit in EDITS if "=" in edit.example.partition(",")[0]}
+    assert {edit.name for edit in EDITS if edit.again is not Again.NOTHING} == valued - of_places

@@ -12,7 +12,7 @@ from usp_prof.whatif.layout import footprints, in_flight, layers_of_stages, stag
 
 
 @pytest.mark.parametrize(
-    ("schedule", "shape", "kept"),
+    ("schedule", "shape", "in_flight_counts"),
     [
         (Schedule.GPIPE, Shape(4, 8), (8, 8, 8, 8)),
         (Schedule.ONE_F_ONE_B, Shape(4, 8), (4, 3, 2, 1)),
@@ -20,8 +20,8 @@ from usp_prof.whatif.layout import footprints, in_flight, layers_of_stages, stag
         (Schedule.ZBV, Shape(4, 8, 2), (8, 8, 8, 8)),
     ],
 )
-def test_what_is_in_flight(schedule: Schedule, shape: Shape, kept: tuple[int, ...]) -> None:
-    assert in_flight(schedule, shape) == kept
+def test_what_is_in_flight(schedule: Schedule, shape: Shape, in_flight_counts: tuple[int, ...]) -> None:
+    assert in_flight(schedule, shape) == in_flight_counts
 
 
 def test_interleaving_keeps_more_than_one_f_one_b() -> None:
@@ -46,8 +46,8 @@ def test_v_shaped_schedules_hold_both_ends_on_the_first_rank() -> None:
 
 
 def test_the_fullest_rank_is_the_worst() -> None:
-    each = Configuration(pp=4, micro_batches=8)
-    assert worst(LLAMA_8B, each).total_bytes == max(f.total_bytes for f in footprints(LLAMA_8B, each))
+    configuration = Configuration(pp=4, micro_batches=8)
+    assert worst(LLAMA_8B, configuration).total_bytes == max(f.total_bytes for f in footprints(LLAMA_8B, configuration))
 
 
 def test_an_unknown_schedule_is_refused() -> None:

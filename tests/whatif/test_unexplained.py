@@ -65,11 +65,11 @@ def test_what_the_repair_of_such_a_rank_saves_is_not_stated() -> None:
     removed = KERNELS / (2 * KERNELS + 1)
     assert gain.gain_fraction == pytest.approx(0, abs=0.02)
     assert gain.gain_fraction + gain.error_fraction == pytest.approx(removed, abs=0.05)
-    found = search(tables)
-    assert all(finding.where.get("rank") != 2 or finding.is_noise for finding in found.findings)
+    search_result = search(tables)
+    assert all(finding.where.get("rank") != 2 or finding.is_noise for finding in search_result.findings)
     assert all(
         repair.gain_fraction + repair.error_fraction >= repair.late_fraction or repair.disagrees
-        for repair in found.repairs
+        for repair in search_result.repairs
     )
 
 

@@ -41,20 +41,20 @@ class StepTimes:
         return np.asarray(np.abs(self.replayed_ns - self.measured_ns) / np.maximum(self.measured_ns, 1))
 
     @property
-    def whole(self) -> Flags:
-        """Marks of completely recorded steps: those that are not cut, or all steps if all are cut."""
-        is_whole = ~np.isin(self.step, self.step[self.is_cut])
-        return is_whole if is_whole.any() else np.ones_like(is_whole)
+    def is_complete(self) -> Flags:
+        """Whether each step was recorded completely, or True for all steps if all are cut."""
+        is_uncut = ~np.isin(self.step, self.step[self.is_cut])
+        return is_uncut if is_uncut.any() else np.ones_like(is_uncut)
 
     @property
     def mean_measured_ns(self) -> float:
         """Mean measured step over ranks and complete steps."""
-        return float(self.measured_ns[self.whole].mean()) if len(self.rank) else float("nan")
+        return float(self.measured_ns[self.is_complete].mean()) if len(self.rank) else float("nan")
 
     @property
     def mean_replayed_ns(self) -> float:
         """Mean replayed step over ranks and complete steps."""
-        return float(self.replayed_ns[self.whole].mean()) if len(self.rank) else float("nan")
+        return float(self.replayed_ns[self.is_complete].mean()) if len(self.rank) else float("nan")
 
 
 def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:

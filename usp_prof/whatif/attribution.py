@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class Part:
     """One part of the run, the step with only that part made ideal, and its share of the loss."""
 
-    what: str
+    dimension: str
     name: str
     step_ns: float
     share: float
@@ -48,9 +48,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """The ideal step, and the parts of the run that cause the loss, sorted by `what` and share."""
+    """The ideal step, and the parts of the run that cause the loss, sorted by dimension and share."""
 
-    whole: IdealStep
+    overall: IdealStep
     parts: tuple[Part, ...]
     replayed: Representatives
     """The ranks that were replayed."""
@@ -58,7 +58,7 @@ class Slowdown:
     @property
     def slowdown(self) -> float | None:
         """S: the step divided by its ideal; `None` if unknown."""
-        return self.whole.slowdown
+        return self.overall.slowdown
 
 
 def ideal_step(tables: TableSet) -> IdealStep:
@@ -141,7 +141,7 @@ def slowdown_on(replayed: Representatives, ideal: IdealStep | None = None) -> Sl
     if not step.is_loss:
         return Slowdown(step, (), replayed)
     parts = [part for key, name in _parts(tables) if (part := part_of_loss(tables, step, key, name))]
-    parts.sort(key=lambda part: (part.what, -part.share, part.name))
+    parts.sort(key=lambda part: (part.dimension, -part.share, part.name))
     return Slowdown(step, tuple(parts), replayed)
 
 

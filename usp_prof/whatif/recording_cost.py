@@ -90,7 +90,7 @@ def _recording_cost(tables: TableSet) -> RecordingCost:
 
 def _profiler_start_ns(before: StepTimes) -> float:
     """Return how much the first recorded step, which may contain the start of the profiler, lengthens the mean step."""
-    steps = np.unique(before.step[before.whole])
+    steps = np.unique(before.step[before.is_complete])
     if len(steps) < 2:
         return 0.0
     mean_ns = [before.measured_ns[before.step == step].mean() for step in steps.tolist()]

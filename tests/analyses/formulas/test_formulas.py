@@ -241,7 +241,9 @@ def test_unknown_ops_and_unrecorded_or_odd_shapes_have_no_cost() -> None:
     assert formulas.cost("aten::mm", formulas.parse("[[1,2]", "{}", "")) is None
 
 
-def listed(name: str, dims: list[Any], types: list[str], *, lists: str = "", values: list[str] | None = None) -> Any:
+def recorded_op(
+    name: str, dims: list[Any], types: list[str], *, lists: str = "", values: list[str] | None = None
+) -> Any:
     return formulas.cost(name, formulas.parse(json.dumps(dims), json.dumps(types), json.dumps(values or []), lists))
 
 
@@ -271,28 +273,30 @@ LISTS = ["TensorList"] * 6
     ],
 )
 def test_lists_of_tensors(name: str, dims: list[Any], elements: int) -> None:
-    op_cost = listed(name, dims, LISTS, lists="c10::BFloat16")
+    op_cost = recorded_op(name, dims, LISTS, lists="c10::BFloat16")
     assert op_cost is not None
     assert (op_cost.family, op_cost.flop, op_cost.bytes) == (Family.ELEMENTWISE, 0.0, 2 * elements)
-    assert listed(name, dims, LISTS) is None  # the element size is unknown
+    assert recorded_op(name, dims, LISTS) is None  # the element size is unknown
 
 
 def test_another_input_of_the_op_tells_the_lists_type() -> None:
-    assert listed("fsdp::all_gather_copy_in", [WEIGHTS, [160], []], ["TensorList", "float", ""]).bytes == 2 * 40 * 4
-    padded = listed("fsdp::chunk_cat", [WEIGHTS, [], [], [4, 12]], ["TensorList", "Scalar", "Scalar", "float"])
+    assert (
+        recorded_op("fsdp::all_gather_copy_in", [WEIGHTS, [160], []], ["TensorList", "float", ""]).bytes == 2 * 40 * 4
+    )
+    padded = recorded_op("fsdp::chunk_cat", [WEIGHTS, [], [], [4, 12]], ["TensorList", "Scalar", "Scalar", "float"])
     assert padded.bytes == (40 + 48) * 4
-    apart = listed("fsdp::split_with_sizes_copy", [[4, 10], [], [], WEIGHTS], ["float", "", "", "TensorList"])
+    apart = recorded_op("fsdp::split_with_sizes_copy", [[4, 10], [], [], WEIGHTS], ["float", "", "", "TensorList"])
     assert apart.bytes == 2 * 40 * 4
 
 
 def test_lists_that_were_not_recorded_have_no_cost() -> None:
-    assert listed("aten::_fused_adamw_", [[]] * 6, LISTS, lists="float") is None
-    assert listed("aten::_fused_adamw_", [WEIGHTS, [[4, 8]], WEIGHTS, WEIGHTS], LISTS, lists="float") is None
-    assert listed("aten::cat", [[], []], LISTS, lists="float") is None
+    assert recorded_op("aten::_fused_adamw_", [[]] * 6, LISTS, lists="float") is None
+    assert recorded_op("aten::_fused_adamw_", [WEIGHTS, [[4, 8]], WEIGHTS, WEIGHTS], LISTS, lists="float") is None
+    assert recorded_op("aten::cat", [[], []], LISTS, lists="float") is None
 
 
 @pytest.mark.parametrize(
-    ("kernel", "told"),
+    ("kernel", "element"),
     [
         ("void at::native::CatArrayBatchedCopy_contig<OpaqueType<2u>, unsigned int, 3>(...)", "c10::BFloat16"),
         ("void at::native::CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<4u>, int>", "float"),
@@ -302,8 +306,8 @@ def test_lists_that_were_not_recorded_have_no_cost() -> None:
         ("elementwise_kernel", ""),
     ],
 )  # fmt: skip
-def test_kernels_tell_their_elements(kernel: str, told: str) -> None:
-    assert bandwidth.element_type(kernel) == told
+def test_kernels_tell_their_elements(kernel: str, element: str) -> None:
+    assert bandwidth.element_type(kernel) == element
 
 
 @pytest.mark.parametrize("name", ["aten::view", "aten::t", "aten::empty_strided", "aten::slice", "aten::to"])
@@ -316,7 +320,7 @@ def test_views_and_allocation_have_nothing_to_do(name: str) -> None:
 
 def test_what_is_scattered_put_sorted_and_given_back_to_a_table() -> None:
     def moved(name: str, dims: list[Any], types: list[str], values: list[str] | None = None) -> float:
-        moved_bytes: float = listed(name, dims, types, values=values).bytes
+        moved_bytes: float = recorded_op(name, dims, types, values=values).bytes
         return moved_bytes
 
     float_long = ["float", "Scalar", "long int", "float"]

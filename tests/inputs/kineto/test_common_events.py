@@ -32,7 +32,7 @@ ARGUMENTS = st.fixed_dictionaries(
 EVENTS = st.fixed_dictionaries(
     {"ph": PHASES, "name": st.sampled_from(["a", "thread_name", "b"]), "pid": st.integers(0, 3) | st.just("Spans")},
     optional={
-        "cat": st.sampled_from(["cpu_op", "kernel", "python_function", "cuda_runtime", "ac2g", "", "of nobody"]),
+        "cat": st.sampled_from(["cpu_op", "kernel", "python_function", "cuda_runtime", "ac2g", "", "other"]),
         "tid": st.integers(0, 3) | st.text(max_size=2),
         "ts": TIMES,
         "dur": TIMES,
@@ -44,9 +44,9 @@ EVENTS = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(st.lists(EVENTS, min_size=1, max_size=6))
-def test_both_ways_give_the_same(tmp_path_factory: pytest.TempPathFactory, listed: list[dict[str, Any]]) -> None:
+def test_both_ways_give_the_same(tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]]) -> None:
     path = tmp_path_factory.mktemp("common") / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": [*listed, {"ph": "X", "name": "last", "ts": 1, "dur": 1}]}))
+    path.write_text(json.dumps({"traceEvents": [*events, {"ph": "X", "name": "last", "ts": 1, "dur": 1}]}))
     quick = reader.read(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "_UNCOMMON", 0)
@@ -60,8 +60,8 @@ def test_both_ways_give_the_same(tmp_path_factory: pytest.TempPathFactory, liste
 
 
 def test_a_sound_trace_is_read_the_quick_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[int] = []
-    monkeypatch.setattr(columns.EventColumns, "take", lambda *_: taken.append(1))
+    fallbacks: list[int] = []
+    monkeypatch.setattr(columns.EventColumns, "take", lambda *_: fallbacks.append(1))
     event = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 7, "tid": 8, "ts": 1.5, "dur": 2, "args": {"stream": 7}}
     path = tmp_path / "rank0.json"
     mark = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 7, "tid": 8, "ts": 2.5}
@@ -70,7 +70,7 @@ def test_a_sound_trace_is_read_the_quick_way(tmp_path: Path, monkeypatch: pytest
     assert events["start_ns"].to_pylist() == [2500, 1500]
     assert events["dur_ns"].to_pylist() == [-1, 2000]
     assert events["phase"].to_pylist() == ["i", "X"]
-    assert taken == []
+    assert fallbacks == []
 
 
 def test_whole_times_too_large_for_nanoseconds_are_absent() -> None:

@@ -40,8 +40,8 @@ _ARGUMENTS = st.fixed_dictionaries(
 
 def raw_of(*arguments: dict[str, Any], category: str = "kernel") -> TraceRecord:
     trace = Trace().op("aten::mm", at=0, dur=5, dims=[[2, 2]])
-    for place, said in enumerate(arguments):
-        trace.event("k", category, at=100 * place, dur=50, args=said)
+    for place, event_arguments in enumerate(arguments):
+        trace.event("k", category, at=100 * place, dur=50, args=event_arguments)
     return raw_trace(trace)
 
 
@@ -62,8 +62,8 @@ def test_kernels_are_the_same_read_either_way(arguments: list[dict[str, Any]], c
 
 
 def test_each_combination_is_kept_once() -> None:
-    said = {"grid": [2, 1, 1], "block": [64, 1, 1]}
-    raw = raw_of(said, {**said, "correlation": 9}, {"bytes": 64})
+    arguments = {"grid": [2, 1, 1], "block": [64, 1, 1]}
+    raw = raw_of(arguments, {**arguments, "correlation": 9}, {"bytes": 64})
     assert raw.work is not None
     assert raw.work.texts.to_pylist() == ["{}", '{"grid":[2, 1, 1],"block":[64, 1, 1]}', '{"bytes":64}']
     assert raw.work.code.tolist() == [0, 1, 1, 2]

@@ -70,13 +70,13 @@ def _real() -> list[Path]:
     files = [
         sorted(folder.glob("*.json.gz")) for folder in [*folders, REAL / "param-dlrm-8r", REAL / "torchrec-4r-v100"]
     ]
-    return [found[-1] for found in files if found]
+    return [matches[-1] for matches in files if matches]
 
 
 def _beginning(path: Path) -> bytes:
-    whole = json.loads(gzip.decompress(path.read_bytes()))
-    middle = len(whole["traceEvents"]) // 2
-    return json.dumps({**whole, "traceEvents": whole["traceEvents"][middle : middle + EVENTS]}, indent=1).encode()
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    middle = len(document["traceEvents"]) // 2
+    return json.dumps({**document, "traceEvents": document["traceEvents"][middle : middle + EVENTS]}, indent=1).encode()
 
 
 def _cut(noise: random.Random, text: bytes) -> bytes:

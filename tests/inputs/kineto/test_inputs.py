@@ -20,18 +20,24 @@ rows = st.tuples(st.booleans(), st.tuples(texts, texts, texts), st.integers(-(2*
 def test_each_row_says_what_was_put_in(pieces: list[list[tuple[bool, tuple[bytes, bytes, bytes], int]]]) -> None:
     growing = GrowingInputs()
     for piece in pieces:
-        known = np.array([there for there, _, _ in piece], bool)
-        said = [(given, number) for there, given, number in piece if there]
-        growing.add(known, [given for given, _ in said], np.array([number for _, number in said], np.int64))
+        has_arguments = np.array([is_present for is_present, _, _ in piece], bool)
+        present_rows = [(given, number) for is_present, given, number in piece if is_present]
+        growing.add(
+            has_arguments,
+            [given for given, _ in present_rows],
+            np.array([number for _, number in present_rows], np.int64),
+        )
     made = growing.columns()
     expected = [
-        ({key: json.loads(text) for key, text in zip(KEYS, given, strict=True) if text}, number) if there else ({}, -1)
+        ({key: json.loads(text) for key, text in zip(KEYS, given, strict=True) if text}, number)
+        if is_present
+        else ({}, -1)
         for piece in pieces
-        for there, given, number in piece
+        for is_present, given, number in piece
     ]
     distinct = [json.loads(text) for text in made.texts.to_pylist()]
     assert [(distinct[code], number) for code, number in zip(made.code, made.sequence, strict=True)] == expected
-    assert len({json.dumps(one) for one in distinct}) == len(distinct)
+    assert len({json.dumps(combination) for combination in distinct}) == len(distinct)
 
 
 def test_rows_are_left_out_and_none_says_nothing() -> None:

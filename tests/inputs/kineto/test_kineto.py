@@ -34,8 +34,8 @@ def read(tmp_path: Path, text: str | bytes, name: str = "rank0.json") -> TraceRe
     return reader.read(path)
 
 
-def document(*listed: dict[str, Any], **top: Any) -> str:
-    return json.dumps({**top, "traceEvents": list(listed)})
+def document(*events: dict[str, Any], **top: Any) -> str:
+    return json.dumps({**top, "traceEvents": list(events)})
 
 
 def column(trace: TraceRecord, name: str) -> list[Any]:
@@ -136,8 +136,8 @@ def test_tables_have_the_columns_of_their_schemas(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"indent": 2}, {"indent": 4}, {"separators": (",", ":")}])
 @pytest.mark.parametrize("bare", [False, True])
 def test_every_layout_gives_the_same(tmp_path: Path, options: dict[str, Any], bare: bool) -> None:
-    listed = [event(f"op{i}", ts=i, args={"External id": i, "nested": [{"name": "}, {"}]}) for i in range(50)]
-    text = json.dumps(listed if bare else {"traceEvents": listed, "deviceProperties": [{"id": 0}]}, **options)
+    events = [event(f"op{i}", ts=i, args={"External id": i, "nested": [{"name": "}, {"}]}) for i in range(50)]
+    text = json.dumps(events if bare else {"traceEvents": events, "deviceProperties": [{"id": 0}]}, **options)
     trace = read(tmp_path, text)
     assert column(trace, "name") == [f"op{i}" for i in range(50)]
     assert column(trace, "external_id") == list(range(50))
@@ -147,9 +147,9 @@ def test_every_layout_gives_the_same(tmp_path: Path, options: dict[str, Any], ba
 
 @pytest.mark.parametrize("piece", [64, 257, 1000])
 def test_pieces_may_be_cut_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
-    listed = [event(f"op{i}", ts=i, args={"x": [{"name": "a"}, {"name": '"}, {"ph'}], "e": "ü"}) for i in range(200)]
+    events = [event(f"op{i}", ts=i, args={"x": [{"name": "a"}, {"name": '"}, {"ph'}], "e": "ü"}) for i in range(200)]
     monkeypatch.setattr(split, "PIECE", piece)
-    trace = read(tmp_path, document(*listed, head=[{"a": 1}]))
+    trace = read(tmp_path, document(*events, head=[{"a": 1}]))
     assert column(trace, "name") == [f"op{i}" for i in range(200)]
     assert codes(trace) == {"no_base_time"}
 
@@ -160,8 +160,8 @@ def test_an_event_may_be_longer_than_any_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, between: str
 ) -> None:
     monkeypatch.setattr(split, "PIECE", 1_000)
-    listed = [event(f"op{i}", ts=i, args={"x": between * (length if i == 5 else 1)}) for i in range(50)]
-    trace = read(tmp_path, document(*listed))
+    events = [event(f"op{i}", ts=i, args={"x": between * (length if i == 5 else 1)}) for i in range(50)]
+    trace = read(tmp_path, document(*events))
     assert column(trace, "name") == [f"op{i}" for i in range(50)]
     assert codes(trace) == {"no_base_time"}
 
@@ -169,7 +169,7 @@ def test_an_event_may_be_longer_than_any_piece(
 @pytest.mark.parametrize("odd", [{}, {"Sequence number": "31"}, {"External id": 1e400}, {"stream": "seven"}])
 def test_what_went_into_ops_is_read_on_the_way(tmp_path: Path, odd: dict[str, Any]) -> None:
     shapes = {"Input Dims": [[2, 3], []], "Input type": ["float", ""], "Concrete Inputs": ["", "1"]}
-    listed = [
+    events = [
         event("a", args={"External id": 1, "Sequence number": 5, **shapes}),
         event("b", cat="python_function", args={"Python id": 1}),
         event("a", ts=3, args={"External id": 2, **shapes}),
@@ -179,9 +179,9 @@ def test_what_went_into_ops_is_read_on_the_way(tmp_path: Path, odd: dict[str, An
         event("d", ts=6, args={"Input Dims": [[7]], **odd}),
         event("e", ts=7, args=[]),
     ]
-    inputs = read(tmp_path, document(*listed)).inputs
-    said = [json.loads(inputs.texts[code].as_py()) for code in inputs.code.tolist()]
-    assert said == [shapes, {}, shapes, {}, {"Input Dims": [[7]]}, {"Input Dims": [[7]]}, {}]
+    inputs = read(tmp_path, document(*events)).inputs
+    parsed = [json.loads(inputs.texts[code].as_py()) for code in inputs.code.tolist()]
+    assert parsed == [shapes, {}, shapes, {}, {"Input Dims": [[7]]}, {"Input Dims": [[7]]}, {}]
     assert len(inputs.texts) == 3
     assert inputs.sequence.tolist() == [5, -1, -1, -1, -1, 31 if "Sequence number" in odd else -1, -1]
 
@@ -189,7 +189,7 @@ def test_what_went_into_ops_is_read_on_the_way(tmp_path: Path, odd: dict[str, An
 def test_arguments_need_nothing_between_them() -> None:
     """The decoder of lines takes values that follow each other: what the reader rests on, and else is merely slow."""
     read = msgspec.json.Decoder(Links).decode_lines(b'{"External id": 1}{\n"stream": 2}{} {"a": {"stream": 3}}')
-    assert [(one.external, one.stream) for one in read] == [(1, -1), (-1, 2), (-1, -1), (-1, -1)]
+    assert [(arguments.external, arguments.stream) for arguments in read] == [(1, -1), (-1, 2), (-1, -1), (-1, -1)]
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress])
@@ -213,7 +213,7 @@ def test_times_are_exact_beyond_what_a_float_holds(
     tmp_path_factory: pytest.TempPathFactory, first: int, after: list[int], base: bool
 ) -> None:
     zero = 123_456_789 if base and first < 2**61 else 0
-    ns = [first + each for each in after]
+    ns = [first + offset_ns for offset_ns in after]
     texts = [
         f'{{"ph":"X","name":"a{i}","ts":{n // 1000}.{n % 1000:03d},"dur":{dur // 1000}.{dur % 1000:03d}}}'
         for i, (n, dur) in enumerate(zip(ns, after, strict=True))
@@ -240,29 +240,29 @@ def test_finer_than_a_nanosecond_is_rounded_and_said(tmp_path: Path) -> None:
 
 def test_the_categories_of_2021_are_spelt_as_today(tmp_path: Path) -> None:
     old = ["Operator", "Kernel", "Memcpy", "Memset", "Runtime", "user_annotation", "Own"]
-    listed = [event(str(i), cat=cat, args={"external id": i}) for i, cat in enumerate(old)]
-    trace = read(tmp_path, document(*listed))
+    events = [event(str(i), cat=cat, args={"external id": i}) for i, cat in enumerate(old)]
+    trace = read(tmp_path, document(*events))
     today = ["cpu_op", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "user_annotation", "Own"]
     assert column(trace, "category") == today
     assert column(trace, "external_id") == list(range(7))
 
 
 def test_a_profiler_step_among_the_ops_of_2021_is_a_mark(tmp_path: Path) -> None:
-    listed = [
+    events = [
         event("ProfilerStep#3", cat="Operator"), event("aten::mm", cat="Operator"),
         event("mine", cat="User Annotation"), event("ProfilerStep#3", cat="kernel"), event("ProfilerStep#4"),
     ]  # fmt: skip
-    trace = read(tmp_path, document(*listed))
+    trace = read(tmp_path, document(*events))
     assert column(trace, "category") == ["user_annotation", "cpu_op", "user_annotation", "kernel", "user_annotation"]
 
 
 def test_ids_may_be_numbers_or_texts(tmp_path: Path) -> None:
-    listed = [
+    events = [
         event("a", pid="Spans", tid=1.0, args={"stream": "7", "device": 1.0}),
         event("b", pid=1, tid="1", args={"stream": "0x7f", "correlation": 2**64}),
         event("c", pid="1", tid=None),
     ]
-    trace = read(tmp_path, document(*listed))
+    trace = read(tmp_path, document(*events))
     assert column(trace, "process") == ["Spans", "1", "1"]
     assert column(trace, "thread") == ["1", "1", ""]
     assert column(trace, "stream") == [7, -1, -1]
@@ -274,12 +274,12 @@ def test_begin_and_end_become_one_event(tmp_path: Path) -> None:
     def mark(phase: str, name: str, ts: int, tid: int = 8) -> dict[str, Any]:
         return {"ph": phase, "name": name, "pid": 7, "tid": tid, "ts": ts}
 
-    listed = [
+    events = [
         mark("B", "outer", 10), mark("B", "inner", 20), mark("B", "other thread", 25, tid=9), mark("E", "inner", 30),
         event("x", ts=31), mark("E", "outer", 50), mark("E", "stray", 60), mark("E", "other thread", 70, tid=9),
         mark("B", "never ends", 80),
     ]  # fmt: skip
-    trace = read(tmp_path, document(*listed))
+    trace = read(tmp_path, document(*events))
     got = dict(
         zip(column(trace, "name"), zip(column(trace, "phase"), column(trace, "dur_ns"), strict=True), strict=True)
     )
@@ -314,8 +314,8 @@ class TestDamage:
 
     @pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress])
     def test_truncated_packing(self, tmp_path: Path, pack: Any) -> None:
-        listed = [event(f"op{hash((i, 7))}", ts=i) for i in range(20_000)]
-        packed = pack(document(*listed).encode())
+        events = [event(f"op{hash((i, 7))}", ts=i) for i in range(20_000)]
+        packed = pack(document(*events).encode())
         trace = read(tmp_path, packed[: len(packed) * 3 // 4])
         assert 5_000 < len(column(trace, "name")) < 20_000
         assert "truncated" in codes(trace)
@@ -419,5 +419,5 @@ class TestDamage:
 
 @pytest.mark.parametrize("index", [True, "3", 1e300, 1 << 70, None])
 def test_a_sort_index_that_is_no_number_is_absent(tmp_path: Path, index: Any) -> None:
-    named = {"ph": "M", "name": "thread_sort_index", "pid": 7, "tid": 8, "ts": 0, "args": {"sort_index": index}}
-    assert read(tmp_path, document(event(), named)).threads["sort_index"].to_pylist() == [-1]
+    metadata = {"ph": "M", "name": "thread_sort_index", "pid": 7, "tid": 8, "ts": 0, "args": {"sort_index": index}}
+    assert read(tmp_path, document(event(), metadata)).threads["sort_index"].to_pylist() == [-1]

@@ -124,7 +124,7 @@ elif case == "a_step_raises_and_the_loop_goes_on":
                 with ours.step():
                     work()
                     if step == 2:
-                        raise MemoryError("made up")  # noqa: TRY301
+                        raise MemoryError("injected")  # noqa: TRY301
             except MemoryError:
                 pass
 elif case == "forked_loader":

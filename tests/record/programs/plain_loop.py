@@ -38,16 +38,16 @@ with record.session(
                 # the same size in two groups, at the same time: only order and threads tell them apart
                 work.append(dist.all_reduce(torch.ones(7), group=pipeline, async_op=True))
                 work.append(dist.all_reduce(torch.ones(7), group=tensor, async_op=True))
-                for one in work:
-                    one.wait()
+                for transfer in work:
+                    transfer.wait()
             with record.pipeline_transfer("send_f", stage=rank, micro_batch=0, peer=1 - rank):
-                here, there = torch.ones(9), torch.empty(9)
+                sent, received = torch.ones(9), torch.empty(9)
                 transfers = [
-                    dist.P2POp(dist.isend, here, 1 - rank, group=pipeline),
-                    dist.P2POp(dist.irecv, there, 1 - rank, group=pipeline),
+                    dist.P2POp(dist.isend, sent, 1 - rank, group=pipeline),
+                    dist.P2POp(dist.irecv, received, 1 - rank, group=pipeline),
                 ]
-                for one in dist.batch_isend_irecv(transfers):
-                    one.wait()
+                for transfer in dist.batch_isend_irecv(transfers):
+                    transfer.wait()
             with record.phase("optimizer"):
                 dist.reduce_scatter(torch.empty(30), [torch.ones(30)] * world)
                 dist.all_to_all_single(torch.empty(12), torch.ones(12), group=tensor)

@@ -26,13 +26,13 @@ def of_run(slowdown: Slowdown, *, as_json: bool) -> str:
     replayed = slowdown.replayed.which
     if as_json:
         parts = [
-            {"what": part.what, "name": part.name, "step_ns": part.step_ns, "share": part.share}
+            {"what": part.dimension, "name": part.name, "step_ns": part.step_ns, "share": part.share}
             for part in slowdown.parts
         ]
-        overall = slowdown.whole
+        overall = slowdown.overall
         step_ns, ideal_ns = overall.step_ns or None, None if overall.unknown else overall.ideal_ns
         return _ideal_json(step_ns, ideal_ns, overall.slowdown, parts, overall.unknown, replayed)
-    overall = slowdown.whole
+    overall = slowdown.overall
     if overall.unknown:
         return MISSING.format(overall.unknown) + "\n"
     head = _head(overall.step_ns, overall.ideal_ns, overall.step_ns / overall.ideal_ns)
@@ -43,7 +43,7 @@ def of_run(slowdown: Slowdown, *, as_json: bool) -> str:
         why = WITHIN_ERROR.format(quantity(overall.error_fraction, Unit.FRACTION)) if is_uncertain else NO_LOSS
         return f"{head}\n{why}\n"
     lines = [head, "Share of the loss that disappears if only this part is ideal:"]
-    lines += [f"  {part.what:6} {part.name:12} {part.share:z8.1%}" for part in slowdown.parts]
+    lines += [f"  {part.dimension:6} {part.name:12} {part.share:z8.1%}" for part in slowdown.parts]
     return "\n".join(lines) + "\n"
 
 

@@ -136,7 +136,7 @@ def _table(alone: Sequence[Prediction]) -> DataTable:
 def predicted_steps(prediction: Prediction) -> Selection:
     """Return the steps that a prediction covers: all but those cut by the end of the recording."""
     measured = unedited(prediction.replayed.tables)
-    steps = measured.step[measured.whole]
+    steps = measured.step[measured.is_complete]
     if not len(steps):
         return EVERYTHING
     is_cut = steps.max() < measured.step.max()

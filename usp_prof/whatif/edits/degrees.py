@@ -42,12 +42,12 @@ def data_parallel(graph: Graph, request: Request) -> Graph:
     graph = _communicating(graph, request, "dp")
     if request.layout.zero < 1:
         return graph
-    return _computing(graph, request, _optimizing(graph, request), request.layout.dp / request.whole())
+    return _computing(graph, request, _optimizing(graph, request), request.layout.dp / request.integer())
 
 
 def tensor_parallel(graph: Graph, request: Request) -> Graph:
     """Change the tensor-parallel degree; split work such as products and attention scales with it."""
-    ratio, work = request.layout.tp / request.whole(), work_of(request.tables)
+    ratio, work = request.layout.tp / request.integer(), work_of(request.tables)
     graph = _communicating(graph, request, "tp")
     is_split = [_is_split(shape.family, shape.sizes, request.layout) for shape in work.shapes]
     rows = graph.spread(work.of_shapes(is_split) > 0, missing=False) | _optimizing(graph, request)
@@ -57,7 +57,7 @@ def tensor_parallel(graph: Graph, request: Request) -> Graph:
 
 def context_parallel(graph: Graph, request: Request) -> Graph:
     """Change the context-parallel degree; each rank gets a smaller or larger part of every sequence."""
-    ratio = request.layout.cp / request.whole()
+    ratio = request.layout.cp / request.integer()
     graph = _communicating(graph, request, "cp")
     rows = (graph.nodes.kind == NodeKind.COMPUTE) & ~_optimizing(graph, request)
     graph = _computing(graph, request, rows, ratio)
@@ -71,7 +71,7 @@ def expert_parallel(graph: Graph, request: Request) -> Graph:
 
 def _communicating(graph: Graph, request: Request, axis: str) -> Graph:
     """Return the graph with another group size of an axis; with size 1, its calls disappear."""
-    size, now = request.whole(), request.layout.degree(axis)
+    size, now = request.integer(), request.layout.degree(axis)
     if size == now:
         return graph
     if now < 2:

@@ -45,7 +45,7 @@ class Request:
             raise UsageError(f"edit {self.edit}: the factor must be more than 0", hint="2 means twice as fast")
         return factor
 
-    def whole(self, key: str = "", default: int | None = None) -> int:
+    def integer(self, key: str = "", default: int | None = None) -> int:
         """Return the value, or that of a key, as an integer of at least 1."""
         number = self.edit.number(key, default=None if default is None else float(default))
         if number < 1 or number != int(number):

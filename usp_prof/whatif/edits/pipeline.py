@@ -124,7 +124,7 @@ def schedule_of(edit: Edit, now: str, chunks: int) -> tuple[str, int]:
 
 def micro_batches(graph: Graph, request: Request) -> Graph:
     """Change the number of micro-batches per step; their size stays, so the batch and the step change."""
-    wanted, number = request.whole(), passes_of(graph, request.tables)
+    wanted, number = request.integer(), passes_of(graph, request.tables)
     now = int(number.max(initial=-1)) + 1
     declared = layout_of(request.tables).micro_batches
     if declared and now and declared != now:
