@@ -19,6 +19,7 @@ from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+METRICS = ("step_time", "clock_residual_p99", "exposed_comm_fraction", "job_slowdown", "repair_gain")
 MADE_OF_PARTS = {"f'steps_{flag}'": {"steps_warm_up", "steps_odd"}}
 SEVERITIES = {"Severity.INFO", "Severity.ERROR", "Severity.DATA_LOSS", "INFO", "ERROR", "LOSS"}
 
@@ -73,6 +74,7 @@ def test_the_codes_of_health_are_those_that_modules_write() -> None:
         *(rule.CODE for rule in all_rules()),
         *HEALTH_CODES,
         *(kind.name for kind in (*EDITS, *PIPELINE_EDITS)),
+        *METRICS,
     ],
 )
 def test_every_code_has_a_page(code: str) -> None:
@@ -88,4 +90,4 @@ def test_an_unknown_code_is_refused_with_the_nearest() -> None:
 def test_the_list_has_them_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain"]) == 0
     output = capsys.readouterr().out
-    assert all(f"  {code} " in output for code in ("slow-rank", "late-rank", "truncated", "rank_as_peers"))
+    assert all(f"  {code} " in output for code in ("slow-rank", "truncated", "rank_as_peers", *METRICS))

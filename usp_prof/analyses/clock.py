@@ -42,7 +42,8 @@ CLOCK_RESIDUAL = Metric(
 )  # fmt: skip
 CLOCK_RESIDUAL_P99 = Metric(
     "clock_residual_p99", Unit.NS, Better.LOWER, "Clock residual, 99th percentile",
-    "99th percentile of the same disagreement. Without a rank: the largest over ranks.",
+    "99th percentile of the disagreement, on the common clock, between the ends of a rank's calls. It limits how "
+    "exactly ranks can be compared and does not affect the step. Without a rank: the largest over ranks.",
     ("rank",),
 )  # fmt: skip
 METRICS = (CLOCK_OFFSET, CLOCK_DRIFT, CLOCK_RESIDUAL, CLOCK_RESIDUAL_P99)

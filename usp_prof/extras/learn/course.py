@@ -58,7 +58,7 @@ def run_of(lesson: Lesson, path: str) -> str:
 # Pages: a lesson and its measured figures, as Markdown.
 
 
-MADE = "<!-- Made by tools/make_course from usp_prof/extras/learn/lessons and recorded runs: do not edit. -->"
+MADE = "<!-- Made by tools/make_course: do not edit. -->"
 _INTRODUCTION = """\
 Each lesson records a technique of the
 [Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook) before and after, with this
@@ -121,7 +121,7 @@ def commands(lesson: Lesson) -> str:
 def _runs(lesson: Lesson) -> str:
     """Return the command that all runs of a lesson share, and a table of the options that distinguish them."""
     command = f"```text\ntorchrun {' '.join(lesson.shared_words()[1:])}\n```"
-    lines = ["It runs this command once per row, with the options of the row:", "", command, ""]
+    lines = ["Each row's options are added to this command:", "", command, ""]
     lines += ["| run | technique | options |", "|---|---|---|"]
     lines += [f"| {run.name} | {run.title} | {f'`{run.options}`' if run.options else ''} |" for run in lesson.runs]
     return "\n".join(lines)

@@ -140,7 +140,8 @@ class ExposedGathers:
                 **longest(graph, graph.on_axis(str(axis)), graph.transfer),
             },
             Edit("prefetch", "on"),
-            "Gather each layer's weights while the previous layer computes",
+            "Gather each layer's weights while the previous layer computes. The first gather of each pass and "
+            "gathers longer than a layer's compute stay exposed",
             least_gain=0.04,
             covers=(RuleCode.SLOW_LINK,),
             rows=proof.largest("collectives", f"{proof.equals('axis', axis)} AND op = 'all_gather'", "dur_ns"),

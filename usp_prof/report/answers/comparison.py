@@ -43,6 +43,10 @@ NOT_DIVIDED = (
     "These runs differ in device or work, so the difference of their steps is not divided into parts: the parts of one "
     "do not correspond to the parts of the other."
 )
+METRICS_NOTE = (
+    "Within noise: steps vary too much, or are too few, to attribute the change to the runs. "
+    "usp-prof explain METRIC describes a metric."
+)
 _OWN = 2
 """The first two figures of a metric, before and after, are in its unit; its change may have another."""
 _ENDS = {True: (-1.0, 10.0), False: (-1.0, 1.0)}
@@ -167,9 +171,10 @@ def metrics(pair: Pair, *, everything: bool) -> Section:
             direction(judgement) or str(judgement.reason),
             interval(judgement) if math.isfinite(judgement.low) else None,
         )
-        for judgement in _judged(pair, everything=everything)
+        for judgement in sorted(_judged(pair, everything=everything), key=_importance)
     )
-    return Section("metrics", "Metrics", (DataTable("", tuple(TableColumn(name) for name in columns), rows),))
+    table = DataTable("", tuple(TableColumn(name) for name in columns), rows)
+    return Section("metrics", "Metrics, most important first", (table, Text(METRICS_NOTE)))
 
 
 def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:

@@ -139,7 +139,7 @@ def micro_batches(graph: Graph, request: Request) -> Graph:
     if min(now, shown) < 2:
         few = "one micro-batch" if now else "no micro-batches"
         raise UsageError(
-            f"edit {request.edit}: the run shows {few} a step, not what one without gradient sync takes",
+            f"edit {request.edit}: the run shows {few} per step; the time of one without gradient sync is unknown",
             hint="record with gradient accumulation, and marks for each pass (pp::F mb=..., or train::fwd_bwd)",
         )
     number = graph.spread(number, missing=-1)

@@ -1,6 +1,6 @@
 """Rank the configurations that fit in memory by predicted step time.
 
-Any knob may be fixed (`--tp 8 --pp 4`); `--table` predicts a table of configurations row by row.
+Settings may be fixed (`--tp 8 --pp 4`), and all others are searched. `--table` predicts a table of configurations.
 """
 
 from __future__ import annotations
@@ -49,7 +49,12 @@ ASSUMED = ("node", "network", "efficiency", "memory_share")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("path", metavar="PATH", nargs="?", help="recorded run to learn from")
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        nargs="?",
+        help="recorded run to learn from; without PATH or --table, give --model, --device, --devices and --batch",
+    )
     choice_options(parser)
     parser.add_argument(
         "--table", metavar="CSV", help="predict each row of a table (see docs/reference/planner.md); - reads stdin"
@@ -62,15 +67,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _what_to_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", metavar="MODEL", help="known name, Hugging Face config.json, or our JSON")
-    parser.add_argument("--sequence", metavar="N", type=whole_number(), default=0, help="tokens per sequence")
-    parser.add_argument(
+    needed = parser.add_argument_group("required without PATH or --table")
+    needed.add_argument("--model", metavar="MODEL", help="known name, Hugging Face config.json, or our JSON")
+    needed.add_argument("--device", metavar="NAME", help="device, such as H100 (default: the run's)")
+    needed.add_argument(
         "--devices", metavar="N", type=whole_number(), default=0, help="number of devices (default: the run's)"
     )
-    parser.add_argument("--device", metavar="NAME", help="device, such as H100 (default: the run's)")
-    parser.add_argument(
+    needed.add_argument(
         "--batch", metavar="N", type=whole_number(), default=0, help="sequences per step over all devices"
     )
+    parser.add_argument("--sequence", metavar="N", type=whole_number(), default=0, help="tokens per sequence")
     parser.add_argument(
         "--dtype", choices=("bf16", "fp16", "fp32", "fp8", "fp4"), default="", help="data type of training"
     )
