@@ -70,7 +70,7 @@ def test_declared_counts_serve_where_the_shape_is_unknown() -> None:
     assert tied["matmul"] == tied["palm"]
 
 
-def test_what_cannot_be_known_is_absent() -> None:
+def test_unknown_costs_are_absent() -> None:
     assert conventions.flop_per_token(ModelEntry()) == {}
     assert conventions.flop_per_token(replace(LLAMA_3_8B, sequence=0)) == {}
     unknown_ffn = replace(LLAMA_3_8B, ffn_hidden=0, vocab=0)

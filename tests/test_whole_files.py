@@ -27,7 +27,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
 
 
-def test_nothing_stands_under_the_final_name_until_all_is_written(tmp_path: Path) -> None:
+def test_the_final_name_appears_when_everything_is_written(tmp_path: Path) -> None:
     path = tmp_path / "rank0.json.gz"
     with whole_gzip_file(path) as file:
         file.write(b"whole")
@@ -42,7 +42,7 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_what_a_link_points_to_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
+def test_the_target_of_a_link_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
     (tmp_path / "real").write_text("before")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with whole_file(tmp_path / "link") as file:
@@ -106,7 +106,7 @@ for part in range(20):
 """
 
 
-def test_what_processes_append_at_once_stands_apart(tmp_path: Path) -> None:
+def test_concurrent_appends_stay_separate(tmp_path: Path) -> None:
     """Two checks that read the summary of a step, and wrote it with their own text added, lost one of the two."""
     path = tmp_path / "summary.md"
     path.write_text("before\n")
@@ -118,7 +118,7 @@ def test_what_processes_append_at_once_stands_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="limits of a process are POSIX's")
-def test_what_a_full_disk_takes_only_a_part_of_is_taken_back(tmp_path: Path) -> None:
+def test_a_partial_write_to_a_full_disk_is_undone(tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     path.write_text("before\n")
     limited = (

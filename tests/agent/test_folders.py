@@ -23,7 +23,7 @@ def given(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("text", ["run", "run/rank0.json", "./run/../run", "."])
-def test_what_lies_below_is_found(given: Path, text: str) -> None:
+def test_folders_below_a_root_are_accepted(given: Path, text: str) -> None:
     assert Folders([str(given)]).place(text) == (given / text).resolve()
 
 
@@ -35,13 +35,13 @@ def test_an_absolute_path_below_is_found(given: Path) -> None:
     "text",
     ["..", "../secret", "run/../../secret", "/", "/etc/passwd", "", "\0", "file:///etc", "https://host/x", "S3://b"],
 )
-def test_what_lies_elsewhere_is_refused_with_a_hint(given: Path, text: str) -> None:
+def test_paths_outside_the_roots_are_refused_with_a_hint(given: Path, text: str) -> None:
     with pytest.raises(InputError, match="only") as refused:
         Folders([str(given)]).place(text)
     assert refused.value.hint
 
 
-def test_what_is_not_there_elsewhere_is_refused_alike(given: Path) -> None:
+def test_missing_and_existing_paths_outside_get_the_same_error(given: Path) -> None:
     folders = Folders([str(given)])
     messages = []
     for name in ("secret", "missing"):

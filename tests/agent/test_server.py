@@ -83,7 +83,7 @@ def test_a_question_is_answered_with_what_its_metrics_mean(ask: Callable[..., di
     assert rows_of(ranks)[0]["rank"] == 2
 
 
-def test_a_diagnosis_goes_from_a_finding_through_its_proof_to_what_mending_it_gains(
+def test_a_diagnosis_leads_from_finding_to_proof_to_predicted_gain(
     ask: Callable[..., dict[str, Any]],
 ) -> None:
     first, *other_findings = rows_of(ask("findings", path=SLOW)["tables"][0])
@@ -156,7 +156,7 @@ def test_a_plan_keeps_what_is_pinned_and_says_that_it_was_not_measured(ask: Call
         ("plan", {"model": "../pyproject.json", "device": "H100", "devices": 8, "batch": 8}, "lies outside"),
     ],
 )
-def test_what_is_refused_is_refused_with_a_hint(call: Ask, tool: str, arguments: dict[str, Any], message: str) -> None:
+def test_refusals_have_a_hint(call: Ask, tool: str, arguments: dict[str, Any], message: str) -> None:
     result = call(tool, **arguments)
     assert result.is_error
     assert message in result.content[0].text

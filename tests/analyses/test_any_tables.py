@@ -207,7 +207,7 @@ def hostile_ranks(draw: st.DrawFn) -> dict[str, list[made.Row]]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(hostile_ranks(), min_size=1, max_size=2), manifests)
-def test_no_figure_ever_lies_outside_its_declared_range(
+def test_every_figure_is_within_its_declared_range(
     drawn: list[dict[str, list[made.Row]]], manifest: Manifest | None
 ) -> None:
     tables = made.run(dict(enumerate(drawn)), manifest)

@@ -110,7 +110,7 @@ def test_a_gap_is_the_hosts_when_its_end_was_launched_after_its_begin() -> None:
     assert causes(gpu(rows, launches)) == {"host": 30, "other": 10}
 
 
-def test_late_input_and_blocking_calls_are_told_from_slow_launching() -> None:
+def test_idle_time_distinguishes_late_input_blocking_calls_and_slow_launches() -> None:
     rows = [work("compute", 0, 10), work("compute", 60, 100, launch_event=7)]
     launches = [
         {"event": 7, "start_ns": 55, "dur_ns": 2},

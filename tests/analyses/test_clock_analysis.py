@@ -51,7 +51,7 @@ def test_drift_is_a_ratio() -> None:
     assert value_of_metric["clock_drift", 0] == 0
 
 
-def test_what_nothing_ties_and_what_has_no_name_is_said() -> None:
+def test_unconnected_clocks_and_unnamed_hosts_are_reported() -> None:
     apart = clock.compute(made.run({0: rows(0, 0), 2: rows(2, 0, group="o@2,3")}))
     assert [n.code for n in apart.notes] == ["clocks_untied"]
     unnamed = clock.compute(made.run({r: rows(r, 0, host="") for r in range(2)}), Selection(ranks=(1,)))

@@ -49,7 +49,7 @@ def test_unmarked_exchanges_are_said_and_runs_without_the_axis_stay_silent() -> 
     assert (plain.values(), plain.notes) == ([], ())
 
 
-def test_a_made_up_slow_part_is_found(tmp_path: Path) -> None:
+def test_a_synthetic_slow_part_is_found(tmp_path: Path) -> None:
     slow = Fault(FaultKind.SLOW_RANK, 1, factor=1.5)
     run = Declaration(mesh=Mesh(cp=2), work=Work(steps=2), speed=Speed(noise=0.0), faults=(slow,))
     write(run, tmp_path / "run")

@@ -30,7 +30,7 @@ def test_a_difference_is_named(factor: float, word: str) -> None:
     assert word in part.why
 
 
-def test_more_work_than_the_model_needs_is_not_called_recomputation_where_none_runs() -> None:
+def test_more_work_than_the_model_needs_is_not_recomputation_if_none_runs() -> None:
     work = flop_check.Traced(4 / 3 * 6 * (90_000 - HEAD) * 100, ATTENTION * 50, 1e9, 1e9, 0, 1_000)
     weights = {again: flop_check.compared(MODEL, 100.0, work, is_recomputed=again)[0].why for again in (False, True)}
     assert "recomputation" not in weights[False]
@@ -53,7 +53,7 @@ def test_a_difference_of_attention_is_named(factor: float, again: bool, word: st
     assert word in flop_check._part("attention", 100.0, 100.0 * factor, reasons, 0.2).why
 
 
-def test_what_ops_tell_is_added_up() -> None:
+def test_recorded_shapes_add_up_to_the_flop() -> None:
     ops = [
         op("aten::mm", "matrix product", 8e6, 1_000),
         op("aten::bmm", "matrix product", 2e6, 1_000),

@@ -141,7 +141,7 @@ def test_cpu_time_is_by_op_less_what_is_inside() -> None:
     assert [op.name for op in result.ops] == ["aten::addmm", "aten::linear"]
 
 
-def test_a_made_up_run_shows_its_pause_and_its_waiting(tmp_path: Path) -> None:
+def test_a_synthetic_run_shows_its_pause_and_its_waiting(tmp_path: Path) -> None:
     pause = Fault(FaultKind.GC_PAUSE, 1, delay_ns=2_000_000)
     write(Declaration(mesh=Mesh(dp=2), work=Work(steps=2), faults=(pause,)), tmp_path / "run")
     result = host.compute(usp_prof.open_run(tmp_path / "run", cache_dir=tmp_path / "cache").tables)

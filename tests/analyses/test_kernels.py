@@ -48,7 +48,7 @@ def test_an_ops_flop_over_its_kernels_time_against_the_roof() -> None:
     assert result.notes == ()
 
 
-def test_steps_tell_how_the_efficiency_varies() -> None:
+def test_efficiency_is_computed_per_step() -> None:
     run = Trace().meta(**H100).step(1, at=0, dur=50_000).step(2, at=50_000, dur=50_000)
     product(run, at=0, dur=10_000)
     product(run, at=20_000, dur=10_000, external=2)
@@ -102,7 +102,7 @@ def test_statistics_are_over_calls_not_over_sums_by_name() -> None:
     assert last.std_ns == pytest.approx(durations.std())
 
 
-def test_single_precision_is_held_against_tf32_where_the_kernel_rounds() -> None:
+def test_single_precision_uses_the_tf32_peak_if_the_kernel_rounds() -> None:
     run = product(trace(), at=0, dur=10_000, kind="float", kernel="cutlass_80_tensorop_s1688gemm_128x128")
     product(run, at=20_000, dur=10_000, kind="float", kernel="sm80_sgemm_128x128")
     op_of_precision = {op.precision: op for op in kernels.compute(table_set(run)).ops}
@@ -182,7 +182,7 @@ def test_a_gpu_run_of_which_only_the_host_was_recorded_has_no_kernels() -> None:
     assert (result.ops, result.kernels, result.values()) == ((), (), [])
 
 
-def test_a_fused_kernel_is_held_against_the_memory() -> None:
+def test_a_fused_kernel_is_bound_by_memory() -> None:
     run = trace().op(
         "triton_poi_fused_add_0", at=0, dur=90, dims=[[1 << 20], [1 << 20], []], types=[BF16, BF16, "Scalar"]
     )
@@ -241,7 +241,7 @@ def trace_with_op(kernel: str) -> Trace:
     return run.kernel(kernel, at=1_000, dur=2_000, launch_at=10)
 
 
-def test_a_kernels_name_tells_the_type_of_a_lists_tensors() -> None:
+def test_a_kernel_name_determines_the_type_of_listed_tensors() -> None:
     kernel_name = (
         "void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<OpaqueType<2u>, unsigned int, 1, 64, 64>"
     )
@@ -253,7 +253,7 @@ def test_a_kernels_name_tells_the_type_of_a_lists_tensors() -> None:
     assert (silent.family, silent.bytes) == ("", 0)
 
 
-def test_a_run_in_one_type_tells_the_type_of_its_lists() -> None:
+def test_a_run_with_one_type_determines_the_type_of_its_lists() -> None:
     run = Trace(device="cpu").step(1, at=0, dur=100_000)
     run.op("aten::cat", at=0, dur=50_000, dims=[[[8], [8]], []], types=["TensorList", "Scalar"])
     (op,) = kernels.compute(table_set(run, Manifest(dtype="fp32"))).ops
@@ -307,7 +307,7 @@ def test_the_tables_have_one_row_an_op_and_one_a_kernel() -> None:
     ]
 
 
-def test_a_made_up_run_has_the_flop_that_it_was_made_of(tmp_path: Path) -> None:
+def test_a_synthetic_run_has_its_declared_flop(tmp_path: Path) -> None:
     import usp_prof  # noqa: PLC0415 - only here
 
     run = Declaration(mesh=Mesh(tp=2), work=Work(steps=2))

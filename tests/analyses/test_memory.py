@@ -21,7 +21,7 @@ def values(result: memory.MemoryResult) -> dict[tuple[str, object], float]:
     return {(value.metric.id, next(iter(value.dims.values()), "")): value.value for value in result.values()}
 
 
-def test_the_peak_is_the_allocators_own_and_what_is_alive_is_told_by_phase() -> None:
+def test_the_peak_is_the_allocators_and_live_memory_is_split_by_phase() -> None:
     run = trace(deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 10_000}])
     run.mark("Optimizer.step#AdamW.step", at=5_000, dur=500)
     run.memory(1_000, 300, 1_300, address=1).memory(2_000, 200, 1_500, address=2).memory(3_000, -300, 1_200, address=1)
@@ -50,7 +50,7 @@ def test_the_whole_is_the_fullest_ranks_and_steps_can_be_chosen() -> None:
     assert "no_memory_events" in [note.code for note in memory.compute(table_set(trace())).notes]
 
 
-def test_of_a_cpu_is_known_what_was_taken_since_the_profiler_began_and_no_peak() -> None:
+def test_a_cpu_has_memory_taken_since_the_profiler_started_but_no_peak() -> None:
     """Torch's CPU totals start at 0 with the profiler: 300 bytes do not include 3 GB of weights."""
     run = Trace(device="cpu").step(1, at=0, dur=10_000).op("aten::mm", at=900, dur=400)
     result = memory.compute(table_set(run.memory(1_000, 300, 300)))

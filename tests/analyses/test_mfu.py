@@ -77,7 +77,7 @@ def test_the_convention_is_named_and_changes_the_figure() -> None:
         mfu.compute(run_tables)
 
 
-def test_what_is_given_by_hand_stands_above_the_manifest() -> None:
+def test_assumptions_take_precedence_over_the_manifest() -> None:
     run_tables = tables()
     run_tables = run_tables.assuming(Assumptions(model=replace(MODEL, parameters=180_000, sequence=0), peak_flops=1e12))
     result = mfu.compute(run_tables)
@@ -85,7 +85,7 @@ def test_what_is_given_by_hand_stands_above_the_manifest() -> None:
     assert (result.peak, result.peak_source) == (1e12, "given by hand")
 
 
-def test_tokens_given_by_hand_stand_in_for_those_that_nobody_recorded() -> None:
+def test_assumed_tokens_replace_missing_recorded_ones() -> None:
     run_tables = tables(replace(MANIFEST, tokens_per_step=0))
     run_tables = run_tables.assuming(Assumptions(tokens_per_step=1_000_000))
     assert figures(mfu.compute(run_tables)) == figures(mfu.compute(tables()))
@@ -107,13 +107,13 @@ def test_a_cpus_measured_peak_is_shared_by_its_processes() -> None:
         (None, "NVIDIA B200", "no_model"),
     ],
 )
-def test_what_is_missing_is_said_and_no_figure_shown(manifest: Manifest | None, device: str, code: str) -> None:
+def test_missing_inputs_are_reported_and_figures_withheld(manifest: Manifest | None, device: str, code: str) -> None:
     result = mfu.compute(tables(manifest, device))
     assert code in [note.code for note in result.notes]
     assert not {key for key in figures(result) if key[0] in {"mfu", "hfu"}}
 
 
-def test_what_a_models_description_leaves_open_is_said() -> None:
+def test_incomplete_model_descriptions_are_reported() -> None:
     result = mfu.compute(tables(replace(MANIFEST, model=replace(MODEL, notes=["vision layers are not counted"]))))
     assert {note.code: note.detail for note in result.notes}["model_description"] == "vision layers are not counted"
 
@@ -148,7 +148,7 @@ def test_unknown_recomputation_gives_no_hfu() -> None:
 SHAPE = Shape(layers=2, hidden=512, heads=8, kv_heads=8, ffn_hidden=1024, vocab=2048, sequence=256)
 
 
-def test_the_ops_of_a_made_up_run_explain_its_model(tmp_path: Path) -> None:
+def test_the_ops_of_a_synthetic_run_match_its_model(tmp_path: Path) -> None:
     declared = Declaration(mesh=Mesh(dp=2, tp=2, pp=2), shape=SHAPE, work=Work(steps=2), speed=Speed(head_ns=50_000))
     write(declared, tmp_path / "run")
     run_tables = usp_prof.open_run(tmp_path / "run", cache_dir=tmp_path / "cache").tables
@@ -217,7 +217,7 @@ def test_tokens_that_the_ops_contradict_have_no_mfu_and_no_rate(synthetic_run: P
     assert f"{tokens:,} tokens per step" in {note.code: note.detail for note in result.notes}["model_contradicted"]
 
 
-def test_recorded_tokens_stand_where_the_recorded_model_fits_them(synthetic_run: Path) -> None:
+def test_recorded_tokens_are_kept_if_the_recorded_model_matches_the_ops(synthetic_run: Path) -> None:
     """Only the model given by hand is wrong then; without another model it is unknown which one is wrong."""
     recorded = figures(mfu.compute(assumed(synthetic_run)))["tokens_per_second", ""]
     wrong = scaled(model_of(synthetic_run), 10)
@@ -286,7 +286,7 @@ def test_recorded_runs_multiply_exactly_what_their_model_says(name: str, tmp_pat
 
 
 @pytest.mark.parametrize("mesh", [{"dp": 2}, {"replicate": 2, "tp": 2}, {"sp": 2, "dp": 2}], ids=str)
-def test_a_mesh_that_does_not_tell_all_of_the_job_leaves_mfu(mesh: dict[str, int]) -> None:
+def test_a_partial_mesh_does_not_withhold_mfu(mesh: dict[str, int]) -> None:
     """A user's loop may pass one dimension of its mesh, or dimensions with custom names."""
     result = mfu.compute(tables(replace(MANIFEST, mesh=mesh), world=4))
     assert not np.isnan(result.mfu)

@@ -85,7 +85,7 @@ def test_one_expert_a_rank_is_a_number() -> None:
     assert moe.compute(table_set(runs)).experts == {0: 0.5, 1: 1.0}
 
 
-def test_uneven_all_to_alls_tell_the_load_where_nothing_is_marked() -> None:
+def test_without_marks_the_load_comes_from_all_to_all_sizes() -> None:
     runs = {}
     for rank, received in ((0, 30), (1, 10)):
         run = Trace(rank=rank, world=2).group("1", [0, 1], "mesh_ep").step(1, at=0, dur=10_000)

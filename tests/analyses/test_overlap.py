@@ -100,7 +100,7 @@ def three_parts(spans: list[tuple[int, int, str]], low: int, high: int) -> dict[
     return parts
 
 
-def test_what_could_be_hidden_is_bounded_by_free_compute() -> None:
+def test_hideable_communication_is_bounded_by_free_compute() -> None:
     value_of_dims = values(overlap.compute(tables()), "hideable_comm_time")
     # 80 of compute, of which 35 already hide communication: 45 are free, 18 are exposed.
     assert value_of_dims[()] == 18

@@ -67,7 +67,7 @@ def wholes(result: pipeline.PipelineResult) -> dict[str, float]:
 
 @pytest.mark.parametrize("schedule", list(Schedule))
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_known_schedules_are_recognised_with_their_bubbles(schedule: Schedule, replicas: int) -> None:
+def test_known_schedules_are_recognized_with_their_bubbles(schedule: Schedule, replicas: int) -> None:
     shape = Shape(4, 8, 2 if schedule in TWO else 1)
     truth = simulate(order(schedule, shape), even).bubble_fraction
     result = pipeline.compute(made.run(laid_out(schedule, shape, steps=2, replicas=replicas)))
@@ -94,7 +94,7 @@ def test_uneven_stages_show_in_the_ideal_and_not_in_the_balanced_bubble(lengths:
     assert value_of_metric["stage_imbalance"] == pytest.approx(max(lengths) / np.mean(lengths))
 
 
-def test_idle_is_told_by_phase_and_adds_up() -> None:
+def test_idle_time_splits_by_phase_and_adds_up() -> None:
     result = pipeline.compute(made.run(laid_out(Schedule.ONE_F_ONE_B, Shape(4, 8))))
     for cell in result.cells:
         parts = cell.busy_ns + cell.warm_up_idle_ns + cell.steady_idle_ns + cell.cool_down_idle_ns
@@ -193,7 +193,7 @@ def test_actions_of_no_known_stage_have_a_bubble_and_no_ideal() -> None:
     assert "bubble_ideal_fraction" not in wholes(result)
 
 
-def test_stages_held_by_different_numbers_of_ranks_have_no_known_chain() -> None:
+def test_stages_with_different_numbers_of_ranks_have_no_pipeline_chain() -> None:
     tables = laid_out(Schedule.GPIPE, Shape(2, 4), replicas=2)
     del tables[3]
     result = pipeline.compute(made.run(tables))

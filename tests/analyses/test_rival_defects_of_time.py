@@ -108,7 +108,7 @@ def test_t5_a_clock_offset_is_no_waiting() -> None:
     assert late == {0: 0, 1: 0, 2: 0, 3: 8}
 
 
-def test_t6_no_skew_blames_nobody() -> None:
+def test_t6_without_skew_no_rank_is_late() -> None:
     assert {row.late for row in stragglers.compute(shifted(0)).lateness} == {0}
 
 

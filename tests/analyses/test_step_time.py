@@ -70,7 +70,7 @@ def test_tokens_per_second_leave_odd_steps_out() -> None:
     ("profiler_step", None), ("mark", "recorder's marks"), ("annotation", "repeating annotation"),
     ("pattern", "pattern of kernels"),
 ])  # fmt: skip
-def test_where_steps_come_from_is_said(source: str, says: str | None) -> None:
+def test_the_source_of_inferred_steps_is_reported(source: str, says: str | None) -> None:
     notes = step_time.compute(run({rank: [10] for rank in range(10)}, source=source)).notes
     assert [n.code for n in notes] == (["steps_inferred"] if says else [])
     if says:
@@ -116,7 +116,7 @@ def test_a_window_of_unknown_steps_has_no_figure_per_step() -> None:
     assert result.to_pandas()["is_window"].tolist() == [True, True]
 
 
-def test_ranks_with_steps_beside_windows_keep_their_figures() -> None:
+def test_ranks_with_steps_keep_their_figures_if_others_have_windows() -> None:
     windows = run({1: [50]}, source="window")
     tables = made.run(
         {

@@ -73,7 +73,7 @@ def test_the_last_to_arrive_is_named_not_the_one_with_most_communication() -> No
     assert value_of_metric["own_time_slowdown",] == pytest.approx(15 / 12)
 
 
-def test_ties_and_equal_ranks_blame_nobody() -> None:
+def test_tied_and_equal_ranks_have_no_straggler() -> None:
     result = stragglers.compute(synchronous({rank: [10, 10] for rank in range(4)}))
     assert result.culprits == ()
     assert {late.late for late in result.lateness} == {0}
@@ -159,7 +159,7 @@ def test_larger_shapes_are_more_work_too() -> None:
     assert [(c.rank, c.why) for c in stragglers.compute(tiny.table_set(traces)).culprits] == [(0, Why.MORE_WORK)]
 
 
-def test_without_peers_lateness_is_told_and_no_cause() -> None:
+def test_without_peers_lateness_has_no_cause() -> None:
     stages = {r: [{"stage": r, "kind": "F", "micro_batch": 0, "step": 0}] for r in range(2)}
     tables = synchronous({0: [10], 1: [14]})
     rows = {

@@ -143,7 +143,7 @@ def test_on_ordinary_lanes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NO_PRODUCT)
-def test_beside_a_product(name: str) -> None:
+def test_kernels_that_accompany_products_are_no_products(name: str) -> None:
     assert cores(name) is Cores.NO_PRODUCT
 
 

@@ -56,7 +56,7 @@ def test_an_answer_has_a_sentence_a_table_metrics_and_a_picture(name: str) -> No
 
 
 @pytest.mark.parametrize("name", [*QUESTIONS, "memory"])
-def test_columns_of_numbers_tell_their_unit(name: str) -> None:
+def test_number_columns_have_a_unit(name: str) -> None:
     table = ask(name).df
     numbers = {column for column in table.columns if pd.api.types.is_numeric_dtype(table[column])}
     assert {column for column in numbers - BARE if not column.endswith(UNITS)} == set()
@@ -100,7 +100,7 @@ def test_ranks_and_steps_are_taken_as_a_table_gives_them() -> None:
         (None, [1, 3]), (None, []), (None, "1"),
     ],
 )  # fmt: skip
-def test_what_the_run_has_not_is_refused_with_a_hint(name: str, ranks: object, steps: object) -> None:
+def test_missing_ranks_and_steps_are_refused_with_a_hint(name: str, ranks: object, steps: object) -> None:
     with pytest.raises(UspProfError) as refused:
         getattr(run_with("clean"), name)(ranks=ranks, steps=steps)
     assert refused.value.hint
@@ -116,7 +116,7 @@ def test_every_table_and_metric_keeps_to_the_chosen_ranks(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pipeline", "critical_path"])
-def test_what_is_of_all_ranks_is_not_said_to_be_of_the_chosen_ones(name: str) -> None:
+def test_figures_of_all_ranks_are_not_attributed_to_selected_ones(name: str) -> None:
     run = run_with("slow_rank")
     assert getattr(run, name)(ranks=[1]).sentence == getattr(run, name)().sentence
     assert run.breakdown(ranks=[1]).sentence.startswith("1 of 4 ranks (1) only: ")
@@ -149,7 +149,7 @@ def test_a_sentence_that_begins_with_an_op_keeps_its_letters() -> None:
     assert sentences.findings([slow_op]).startswith("aten::mm takes")
 
 
-def test_the_picture_of_communication_sets_waiting_beside_transfer() -> None:
+def test_the_communication_chart_shows_waiting_and_transfer() -> None:
     picture = ask("communication").picture
     assert isinstance(picture, BreakdownRows)
     assert [part.label for part in picture.parts] == ["waiting for the last member", "transfer"]
@@ -230,7 +230,7 @@ def test_a_timeline_is_of_one_step_of_the_chosen_ranks() -> None:
         run.timeline(999)
 
 
-def test_what_was_not_recorded_is_said_and_not_drawn() -> None:
+def test_unrecorded_figures_are_reported_and_not_drawn() -> None:
     answer = ask("memory")
     assert "not recorded" in answer.sentence
     with pytest.raises(UspProfError, match="this answer has no chart"):
@@ -261,7 +261,7 @@ def test_assuming_another_device_changes_the_mfu_and_is_given_back() -> None:
     assert run.mfu().metrics["mfu"] == before
 
 
-def test_what_is_assumed_stays_until_all_is_forgotten() -> None:
+def test_assumptions_stay_until_they_are_cleared() -> None:
     run = run_with("late_input")
     recorded = run.mfu()
     run.assume(device="B200").assume(convention="causal")

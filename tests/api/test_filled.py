@@ -29,7 +29,7 @@ def test_parts_add_up_to_the_peak() -> None:
     assert (table[parts].sum(axis=1) == table["total_bytes"]).all()
 
 
-def test_a_run_has_its_measured_peak_beside_the_prediction(tmp_path: Path) -> None:
+def test_a_run_has_a_measured_and_a_predicted_peak(tmp_path: Path) -> None:
     run = usp_prof.open_run(TRACES / "recorded-1f1b", cache_dir=tmp_path)
     filled = usp_prof.memory(run)
     assert len(filled.df) == 4
@@ -50,6 +50,6 @@ def test_a_run_has_its_measured_peak_beside_the_prediction(tmp_path: Path) -> No
         ({"run": "traces/recorded-1f1b", "tp": 8}, "its own"),
     ],
 )
-def test_what_cannot_be_predicted_is_refused(question: dict[str, object], message: str) -> None:
+def test_invalid_questions_are_refused(question: dict[str, object], message: str) -> None:
     with pytest.raises(usp_prof.UspProfError, match=message):
         usp_prof.memory(**question)

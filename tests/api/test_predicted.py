@@ -56,7 +56,7 @@ def test_a_comparison_is_of_the_steps_that_the_prediction_is_of() -> None:
     assert sum(part.before_ns for part in pair.waterfall) == pytest.approx(predicted.before_ns, rel=0.01)
 
 
-def test_what_changed_is_told_by_importance() -> None:
+def test_changes_are_sorted_by_importance() -> None:
     table = usp_prof.compare(run_with("slow_rank"), run_with("clean"))._answer.df
     assert list(table["metric"].head(2)) == ["job_step_time", "step_time"]
 
@@ -120,7 +120,7 @@ def test_a_plan_learns_from_a_recorded_run_that_it_predicts_closely() -> None:
             usp_prof.plan(run_with("clean"))
 
 
-def test_models_go_by_name_and_knobs_are_held() -> None:
+def test_models_are_known_by_name_and_pinned_knobs_stay() -> None:
     plans = usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=16, batch=64, tp=8)
     assert set(plans.df["tp"]) == {8}
     with pytest.raises(UspProfError, match="no knob is named 'hue'"):

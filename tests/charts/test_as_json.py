@@ -17,7 +17,7 @@ def test_the_same_chart_gives_the_same_json_whatever_was_drawn_before() -> None:
     assert height_of(first) > 0
 
 
-def test_a_prefix_tells_drawings_apart() -> None:
+def test_a_prefix_distinguishes_drawings() -> None:
     first, second = as_json(ROWS, LIGHT, "a-"), as_json(ROWS, LIGHT, "b-")
     assert json.dumps(first).replace('"a-', '"b-') == json.dumps(second)
     assert {root["id"][:2] for root in first["doc"]["roots"]} == {"a-"}

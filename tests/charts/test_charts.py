@@ -37,7 +37,7 @@ def test_every_chart_is_in_the_list_with_a_sample() -> None:
 
 @pytest.mark.parametrize("theme", THEMES.values(), ids=list(THEMES))
 @pytest.mark.parametrize("data", SAMPLES, ids=lambda data: type(data).__name__)
-def test_a_chart_draws_in_the_themes_colours(data: inputs.ChartInput, theme: Theme) -> None:
+def test_a_chart_uses_the_colors_of_the_theme(data: inputs.ChartInput, theme: Theme) -> None:
     plot = charts.draw(data, theme)
     assert plot.background_fill_color == theme.background
     assert plot.border_fill_color == theme.background
@@ -118,7 +118,7 @@ def test_schedule_numbers_show_where_they_fit() -> None:
     assert boxes.data["text"] == ["0", "1"]
 
 
-def test_a_role_has_one_colour_and_falls_back_to_its_family() -> None:
+def test_a_role_has_one_color_and_falls_back_to_its_family() -> None:
     for theme in THEMES.values():
         assert theme.color("comm:tp") == HUES["comm:tp"]
         assert theme.color("comm:new") == HUES["comm"]
@@ -127,7 +127,7 @@ def test_a_role_has_one_colour_and_falls_back_to_its_family() -> None:
 
 
 @pytest.mark.parametrize("color", [*HUES.values(), "#FFFFFF", "#000000", "#777777"])
-def test_text_on_a_colour_can_be_read(color: str) -> None:
+def test_text_on_a_color_is_readable(color: str) -> None:
     """A contrast of 4.5 is what WCAG asks of small text; black or white always gives it."""
 
     def light(shade: str) -> float:
@@ -139,7 +139,7 @@ def test_text_on_a_colour_can_be_read(color: str) -> None:
     assert (second + 0.05) / (first + 0.05) > 4.2
 
 
-def test_axes_are_told_apart_by_colour() -> None:
+def test_axes_have_different_colors() -> None:
     colors = [HUES[f"comm:{axis}"] for axis in ("tp", "dp", "dp_shard", "dp_replicate", "pp", "cp", "ep", "world")]
     assert len(set(colors)) == len(colors)
 
@@ -166,7 +166,7 @@ def test_a_grid_of_ranks_leaves_places_without_one_out() -> None:
     assert cells["deviation"].tolist() == [0, 2, 0]
 
 
-def test_neighbours_share_a_row_and_no_outlier_is_lost() -> None:
+def test_neighbors_share_a_row_and_no_outlier_is_lost() -> None:
     values = np.ones((512, 3))
     values[301, 1] = 1.5
     folded, deviation, rank = maps.folded(inputs.HeatMap("compute", tuple(range(512)), (0, 1, 2), values))
@@ -199,7 +199,7 @@ def test_the_largest_ops_of_a_roofline_are_named_once_and_do_not_cover_each_othe
     assert shown_texts == {"mm: saves up to 38%", "…t_product_flash_attention: saves up to 5%"}
 
 
-def test_the_plan_that_is_named_has_its_label_beside_its_mark() -> None:
+def test_the_labeled_plan_has_its_label_next_to_its_mark() -> None:
     plans = inputs.PlanPoints(
         ("fast", "startable"), np.array([1e5, 8e4]), np.array([6e9, 2e9]), np.array([0.4, 0.3]),
         np.array([True, False]), 64e9, labeled=1,

@@ -35,7 +35,7 @@ def test_every_input_is_drawn_or_known_not_to_be(data: inputs.ChartInput) -> Non
         ET.fromstring(drawn)  # noqa: S314 - our own
 
 
-def test_bars_are_as_long_as_their_times_and_stand_end_to_end() -> None:
+def test_bars_are_as_long_as_their_times_and_adjacent() -> None:
     rows = inputs.BreakdownRows(
         ("rank 0",), (inputs.Part("compute", "compute", (3e6,)), inputs.Part("idle", "idle:host", (1e6,)))
     )
@@ -72,7 +72,7 @@ def test_names_of_a_legend_do_not_collide() -> None:
     assert float(square.attrib["x"]) > float(name.attrib["x"]) + 48
 
 
-def test_a_drawing_for_a_light_ground_is_the_one_for_a_dark_when_recoloured() -> None:
+def test_a_light_drawing_is_the_dark_one_with_other_colors() -> None:
     rows = inputs.BreakdownRows(
         ("rank 0",), (inputs.Part("compute", "compute", (3e6,)), inputs.Part("idle", "idle:bubble", (1e6,)))
     )

@@ -48,7 +48,7 @@ def test_the_command_says_no_less_than_the_library(run: Path, capsys: pytest.Cap
     assert "rules skipped: " in capsys.readouterr().out
 
 
-def test_the_terminal_tells_run_step_and_parts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_shows_run_step_and_parts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(run)]) == 0
     text = capsys.readouterr().out
     assert "2 ranks, tp=2" in text
@@ -153,7 +153,7 @@ def test_one_analysis_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "comm_time" not in ids
 
 
-def test_of_several_runs_the_newest_or_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_runs_show_the_newest_or_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = {rank: trace(rank) for rank in range(2)}
     for rank_trace in other.values():
         rank_trace.base += 3_600_000_000_000

@@ -36,7 +36,7 @@ def test_a_bar_comes_with_the_first_word_and_goes(monkeypatch: pytest.MonkeyPatc
     assert "1.0/2.0 MB" in screen.getvalue()
 
 
-def test_nothing_is_drawn_where_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_bar_is_drawn_if_no_trace_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")

@@ -24,13 +24,13 @@ PATHS = "USP_PROF_DASHBOARD_PATHS"
 TOKEN = "USP_PROF_DASHBOARD_TOKEN"  # noqa: S105 - the variable's name
 
 
-def test_the_server_listens_where_it_is_told_and_tells_nobody() -> None:
+def test_the_server_listens_on_the_given_address_and_sends_no_statistics() -> None:
     words = dashboard.command("dashboard", "127.0.0.1", 8600)
     assert words[:4] == [sys.executable, "-m", "uvicorn", "dashboard.app:app"]
     assert words[4:8] == ["--host", "127.0.0.1", "--port", "8600"]
 
 
-def test_streamlit_takes_its_settings_from_the_file_beside_the_script() -> None:
+def test_streamlit_reads_its_settings_next_to_the_script() -> None:
     pytest.importorskip("streamlit")
     code = (
         "from dashboard.app import app\nfrom streamlit import config\n"
@@ -55,7 +55,7 @@ def test_a_browser_is_opened_when_the_server_answers(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("host", "guarded"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])  # noqa: S104
-def test_whoever_others_can_reach_asks_for_a_token(
+def test_public_addresses_require_a_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str, *, guarded: bool
 ) -> None:
     tokens: list[str] = []
@@ -134,7 +134,7 @@ def test_a_published_sweep_needs_a_form_that_is_known_and_a_table(capsys: pytest
     assert "there is no table no-such.csv" in capsys.readouterr().err
 
 
-def test_the_package_is_the_installed_one_else_that_of_the_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_package_is_the_installed_one_or_that_of_the_clone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dashboard.package() == "dashboard"
     monkeypatch.setattr(dashboard, "INSTALLED_PACKAGE", "json")
     assert dashboard.package() == "json"
@@ -163,7 +163,7 @@ def test_the_server_is_started_with_the_runs_and_the_cache(tmp_path: Path, monke
     assert main(["dashboard", str(tmp_path), "--cache-dir", "kept", "--no-browser"]) == 0
 
 
-def test_who_ends_the_command_ends_the_server(tmp_path: Path) -> None:
+def test_ending_the_command_ends_the_server(tmp_path: Path) -> None:
     """The server reports its process number, and has exited after the command was asked to end."""
     pid_file = tmp_path / "told"
     server = f"import os, signal; open({str(pid_file)!r}, 'w').write(str(os.getpid())); signal.pause()"

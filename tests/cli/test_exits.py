@@ -104,7 +104,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("words", [("analyze",), ("query", "SELECT 1"), ("check", "--min", "step_time=0")])
-def test_a_run_is_read_where_nothing_can_be_written(run: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_run_is_read_from_a_read_only_folder(run: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     """It ended with 2, and said that the current folder was gone."""
     (tmp_path / "file").write_text("")
     typed = [words[0], str(run), *words[1:], "--cache-dir", str(tmp_path / "file")]

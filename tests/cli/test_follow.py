@@ -108,7 +108,7 @@ def test_it_ends_with_the_job_and_says_what_stayed_half_written(tmp_path: Path, 
 @pytest.mark.parametrize(
     "words", [("--format", "json"), ("--run", "all"), ("--patience", "-1"), ("--patience", "nan")], ids=" ".join
 )
-def test_what_cannot_be_followed_is_refused(
+def test_follow_refuses_incompatible_options(
     tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["analyze", "--follow", str(tmp_path), *words]) == Exit.UNUSABLE

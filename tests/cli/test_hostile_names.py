@@ -229,7 +229,7 @@ def test_a_spreadsheet_gets_no_formula(run: Path, baseline: Path, capsys: pytest
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
 
 
-def test_what_is_harmless_stays_as_it_is() -> None:
+def test_harmless_text_is_unchanged() -> None:
     for text in ("at::native::vectorized<float>", "größe 平均 🙂", "tab\tand\nline", "::", "a::error::b"):
         assert for_log(printable(text)) == text
 

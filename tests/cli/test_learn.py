@@ -20,7 +20,7 @@ def test_lessons_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in shown.splitlines()[1 : 1 + len(LESSONS)]] == list(LESSONS)
 
 
-def test_a_lesson_shows_measurement_beside_theory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lesson_shows_measurement_and_theory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["learn", "ring", "--output", str(tmp_path), "--cache-dir", str(tmp_path / "cache")]) == 0
     shown = capsys.readouterr().out
     assert "zigzag" in shown

@@ -64,7 +64,7 @@ def test_moments_may_be_narrower(capsys: pytest.CaptureFixture[str]) -> None:
     assert narrow == pytest.approx(usual * 8 / 12)
 
 
-def test_what_does_not_fit_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_configuration_that_does_not_fit_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WORDS, "--device", "L4"]) == 1
     shown = capsys.readouterr().out
     assert "the fullest" in shown

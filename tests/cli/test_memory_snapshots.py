@@ -96,7 +96,9 @@ def test_a_snapshot_of_no_known_rank_is_shown_and_said(
     assert not [m for m in report["metrics"] if m["id"] == "peak_memory" and m["dims"].get("rank") == 0]
 
 
-def test_what_cannot_be_meant_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contradictory_snapshot_options_are_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = save(tmp_path / "s.pickle", snapshot(GIB, 2 * GIB))
     assert main(["analyze", str(run), "--memory-snapshot", f"7={path}"]) == 2
     assert "belongs to rank 7" in capsys.readouterr().err

@@ -58,7 +58,7 @@ def test_a_trainer_that_can_run_nothing_is_named_and_all_is_listed(
     assert "no plan can be started: torchtitan cannot run" in text
 
 
-def test_pinned_knobs_are_held_fast(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pinned_knobs_keep_their_values(capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "plan",
         "--model",
@@ -148,14 +148,14 @@ def test_nothing_fits(model: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("missing", ["--model", "--device", "--devices", "--batch"])
-def test_what_is_missing_is_said(missing: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_options_are_named(missing: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     given = {"--model": model, "--device": "H100", "--devices": "8", "--batch": "8", "--sequence": "64"}
     del given[missing]
     assert main(["plan", *(word for pair in given.items() for word in pair)]) == 2
     assert "hint: usp-prof plan --model" in capsys.readouterr().err
 
 
-def test_a_device_that_nobody_knows(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_device_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "--model", model, "--sequence", "64", "--devices", "8", "--device", "H1000X", "--batch", "8"]
     assert main([*words[:-3], "Potato", *words[-2:]]) == 2
     assert "no device 'Potato'" in capsys.readouterr().err

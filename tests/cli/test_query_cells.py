@@ -144,7 +144,7 @@ def test_the_query_page_shows_the_texts_that_duckdb_writes(run: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["timetz", "bit", "uhugeint", "union"])
-def test_what_parquet_cannot_hold_comes_as_text(run: str, tmp_path: Path, name: str) -> None:
+def test_types_without_a_parquet_form_become_text(run: str, tmp_path: Path, name: str) -> None:
     """A UHUGEINT came as -1, a TIMETZ without its zone."""
     target = tmp_path / "rows.parquet"
     assert main(["query", run, f"SELECT {RARE[name]} AS x", "-q", "--format", "parquet", "-o", str(target)]) == 0

@@ -55,7 +55,7 @@ def test_shares_of_several_processes_make_the_store_of_one(run: Path, tmp_path: 
     assert entries(tmp_path / "shares") == entries(tmp_path / "one")
 
 
-def test_what_was_read_is_opened_without_its_traces_being_read_again(
+def test_stored_ranks_are_opened_without_reading_traces(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for share in range(3):
@@ -87,7 +87,7 @@ def test_an_empty_store_is_refused(run: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(("choice", "read"), [("sample:2", 2), ("one-per-stage", 1), ("outliers", RANKS)], ids=str)
-def test_of_a_choice_of_ranks_as_many_are_read_as_analyze_needs(
+def test_a_selection_reads_as_many_ranks_as_analyze_needs(
     run: Path, choice: str, read: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for share in range(2):
@@ -98,13 +98,13 @@ def test_of_a_choice_of_ranks_as_many_are_read_as_analyze_needs(
 
 
 @pytest.mark.parametrize("text", ["3", "4/4", "-1/2", "0/0", "a/b"])
-def test_what_is_no_share_is_refused(text: str) -> None:
+def test_an_invalid_shard_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a share"):
         parse_shard(text)
 
 
 @pytest.mark.parametrize("name", ["ray", "dask:", "dask:head", "dask:tcp://head:99999", "dask:tcp://head:a", ""])
-def test_an_executor_that_nobody_has_is_refused(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_executor_is_refused(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["read", str(run), "--executor", name]) == 2
     assert "dask:tcp://" in capsys.readouterr().err
 

@@ -246,7 +246,7 @@ def test_lists_of_numbers(text: str, numbers: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "1-", "-1", "0-99999999"])
-def test_what_is_no_list_of_numbers(text: str) -> None:
+def test_an_invalid_list_of_numbers_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_numbers(text, "--ranks")
 
@@ -277,7 +277,7 @@ class TestQuerySafely:
             "SELECT '\udcff'",
         ],
     )
-    def test_what_cannot_be_answered_is_refused_in_a_line(
+    def test_an_invalid_query_is_refused_in_one_line(
         self, run: str, sql: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["query", run, sql, "-q"]) == 2
@@ -292,7 +292,7 @@ class TestQuerySafely:
     def test_selects_and_their_explanations_are_answered(self, run: str, sql: str) -> None:
         assert main(["query", run, sql, "-q"]) == 0
 
-    def test_what_parquet_cannot_hold_is_refused_with_what_to_ask_instead(
+    def test_types_without_a_parquet_form_are_refused_with_an_alternative(
         self, run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         target = tmp_path / "rows.parquet"

@@ -154,7 +154,9 @@ def test_a_published_job_by_the_command(job: str, capsys: pytest.CaptureFixture[
         (["--edit", "tp=4"], "hint: record a run with tp"),
     ],
 )
-def test_what_is_wrong_is_said(words: list[str], says: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_name_the_problem(
+    words: list[str], says: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["whatif", str(folder / "run"), *words]) == 2
     assert says in capsys.readouterr().err
 

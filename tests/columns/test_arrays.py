@@ -51,7 +51,7 @@ def test_numbers_reach_numpy_unchanged(numbers: list[int], skipped: int, kind: p
         np.testing.assert_array_equal(array, column.to_numpy())
 
 
-def test_what_lies_in_arrow_cannot_be_written_to() -> None:
+def test_arrow_memory_is_read_only() -> None:
     assert not numbers_of(pa.array([1, 2], pa.int64())).flags.writeable
 
 

@@ -60,7 +60,7 @@ def test_the_last_row_by_a_time() -> None:
     assert last_by(end, rows[:0], by=np.array([99])).tolist() == [-1]
 
 
-def test_of_rows_that_end_together_the_later_one_is_last() -> None:
+def test_the_later_of_rows_that_end_together_is_last() -> None:
     assert last_by(np.array([5, 5]), np.array([0, 1]), by=np.array([5])).tolist() == [1]
 
 

@@ -79,7 +79,7 @@ def test_noise_does_not_repeat(symbols: list[int]) -> None:
         [],
     ],
 )
-def test_what_repeats_inside_one_step_is_no_step(symbols: list[int]) -> None:
+def test_repeats_within_one_step_are_no_steps(symbols: list[int]) -> None:
     assert seek(symbols) is None
 
 
@@ -111,6 +111,6 @@ def test_given_places_are_judged_alike() -> None:
     assert repetition_at(codes, np.array([size])) is None
 
 
-def test_where_the_table_of_counts_would_be_too_large_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_repetition_is_sought_if_the_count_table_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("usp_prof.columns.repetition._CELLS", 10)
     assert seek(STEP * 4) is None

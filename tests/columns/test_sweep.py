@@ -42,7 +42,7 @@ def test_cuts_measure_each_label_in_each_window(
     assert cut.tolist() == [[int((owners == i).sum()) for i in range(len(many))]]
 
 
-def test_without_sets_nobody_owns_anything() -> None:
+def test_without_sets_all_moments_are_gaps() -> None:
     labels = by_priority([])
     assert labels.at([1, 2]).tolist() == [-1, -1]
     assert labels.cut([0], [9], 0).shape == (1, 0)

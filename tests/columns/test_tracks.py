@@ -17,7 +17,7 @@ def test_depth_and_parent_of_nested_ranges() -> None:
     assert tracks.parent.tolist() == [-1, 0, 1, -1]
 
 
-def test_touching_ranges_are_neighbours() -> None:
+def test_touching_ranges_are_neighbors() -> None:
     tracks = nest(ints(1, 1, 1), ints(0, 10, 10), ints(10, 10, 0))
     assert tracks.depth.tolist() == [0, 0, 1]
     assert tracks.parent.tolist() == [-1, -1, 1]

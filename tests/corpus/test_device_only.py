@@ -58,9 +58,7 @@ def test_the_parts_of_whole_periods_are_those_of_the_full_traces(name: str, tmp_
 
 
 @pytest.mark.parametrize("name", ["torchrec-4r-sleeping-rank", "single/mi300-resnet", "single/v100-rank1-of-2"])
-def test_where_each_step_holds_the_same_work_the_median_step_is_the_marked_one(
-    name: str, tmp_path: Path, cache: Path
-) -> None:
+def test_with_equal_steps_the_median_step_is_the_marked_one(name: str, tmp_path: Path, cache: Path) -> None:
     full, stripped = both(name, tmp_path, cache)
     assert median_step(stripped.tables) == pytest.approx(median_step(full.tables), rel=0.01)
     for rank, steps in lengths(full).items():
@@ -77,7 +75,7 @@ def test_the_culprit_is_the_rank_that_sleeps(tmp_path: Path, cache: Path) -> Non
     assert measured.own_time_slowdown[0] == pytest.approx(next(iter(truth.own_time_slowdown.values())), rel=0.01)
 
 
-def test_what_the_sleeping_ranks_host_did_is_not_replayed(tmp_path: Path, cache: Path) -> None:
+def test_the_sleeping_ranks_host_activity_is_not_replayed(tmp_path: Path, cache: Path) -> None:
     """The rank is named as late, and no gain is claimed for what its host did: the device alone cannot tell."""
     _, stripped = both("torchrec-4r-sleeping-rank", tmp_path, cache)
     document = build(stripped.tables, analyze(stripped.tables), name="stripped")
@@ -120,9 +118,7 @@ def test_ranks_stripped_of_all_but_launches_are_cut_alike(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("complete_ranks", [{0}, {1, 2}])
-def test_stripped_ranks_beside_marked_ones_have_their_steps(
-    complete_ranks: set[int], tmp_path: Path, cache: Path
-) -> None:
+def test_stripped_ranks_get_their_steps_from_marked_ones(complete_ranks: set[int], tmp_path: Path, cache: Path) -> None:
     name = "torchrec-4r-sleeping-rank"
     full, mixed = (
         open_run(TRACES / name, cache_dir=cache),

@@ -25,7 +25,7 @@ ANALYSES = (breakdown, clock, collectives, critical_path, overlap, pipeline, ste
 
 
 @pytest.mark.parametrize(("path", "name"), sets())
-def test_every_set_is_analysed_and_its_parts_add_up(path: str, name: str, cache: Path) -> None:
+def test_every_set_is_analyzed_and_its_parts_add_up(path: str, name: str, cache: Path) -> None:
     tables = usp_prof.open_run(TRACES / path, run=name, cache_dir=cache).tables
     parts = breakdown.compute(tables).parts
     total = parts.compute + parts.exposed.sum(axis=1) + parts.memcpy + parts.idle.sum(axis=1)
@@ -45,7 +45,7 @@ def opened(path: str, cache: Path) -> Run:
     return usp_prof.open_run(TRACES / path, cache_dir=cache)
 
 
-def test_megatron_tp8_is_held_up_by_ranks_0_and_6(cache: Path) -> None:
+def test_ranks_0_and_6_delay_megatron_tp8(cache: Path) -> None:
     """HTA names their victims, others crash: 0 and 6 arrive last and wait least in NCCL."""
     tables = opened("megatron-tp8-a100", cache).tables
     result = stragglers.compute(tables)

@@ -25,6 +25,8 @@ CODE = [
     ("word", "# whoever calls this\n", "# the caller\n"),
     ("name", "known = 1\n", "n_ranks = 1\n"),
     ("name", "def of(run):\n    pass\n", "def describe(run):\n    pass\n"),
+    ("name", "def test_what_is_stored():\n    pass\n", "def test_tables_are_stored():\n    pass\n"),
+    ("word", "def test_a_trace_is_read_anew():\n    pass\n", "def test_a_trace_is_read_again():\n    pass\n"),
 ]
 
 

@@ -34,12 +34,12 @@ def test_ranges_of_one_lane_never_cross(ranges: list[tuple[int, int, int]]) -> N
                 assert start_b + length_b <= start_a + length_a
 
 
-def test_what_nests_stays_on_the_thread_itself() -> None:
+def test_nested_ranges_stay_on_their_thread() -> None:
     start, length = np.array([0, 1, 2, 10]), np.array([10, 5, 2, 3])
     assert nesting_lanes(np.zeros(4, np.int64), start, length).tolist() == [0, 0, 0, 0]
 
 
-def test_what_crosses_gets_a_lane() -> None:
+def test_crossing_ranges_get_their_own_lane() -> None:
     start, length = np.array([0, 5, 12]), np.array([10, 10, 1])
     assert nesting_lanes(np.zeros(3, np.int64), start, length).tolist() == [0, 1, 0]
 

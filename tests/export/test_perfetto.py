@@ -40,7 +40,7 @@ def fetch(path: str, host: str = f"127.0.0.1:{PORT}") -> tuple[bytes, str]:
         return answer.read(), answer.headers["Access-Control-Allow-Origin"]
 
 
-def test_the_page_gets_the_trace_and_nobody_else_gets_anything(served: bytes) -> None:
+def test_only_the_perfetto_page_gets_the_trace(served: bytes) -> None:
     for path, host in (("/", f"127.0.0.1:{PORT}"), ("/trace.json.gz", "elsewhere.example"), ("/../etc/passwd", "")):
         with pytest.raises(urllib.error.HTTPError, match="404"):
             fetch(path, host)

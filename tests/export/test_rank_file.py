@@ -24,7 +24,7 @@ def trace() -> Trace:
     return made.memory(3_000, 64, 64)
 
 
-def test_what_is_written_reads_as_before(tmp_path: Path) -> None:
+def test_a_written_rank_reads_as_before(tmp_path: Path) -> None:
     run = open_run(write({0: trace()}, tmp_path / "one"), cache_dir=tmp_path / "cache")
     (tmp_path / "two").mkdir()
     count = write_rank(run.tables, 0, tmp_path / "two" / "rank0.json.gz", run.metadata[0])

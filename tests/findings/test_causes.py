@@ -45,7 +45,7 @@ def test_findings_come_by_what_is_certain_and_the_noise_last() -> None:
     assert critical.saved_ns == 0.3e9
 
 
-def test_a_late_rank_stands_behind_the_cores_that_make_it_late() -> None:
+def test_a_late_rank_follows_the_shared_cores_that_delay_it() -> None:
     """The late rank is random there. It used to be first, and `shared-cores` only added 12 points to it."""
     items = [
         judged("late-rank", 0.18, 0.05, covers=SAYS_WHY),
@@ -100,7 +100,7 @@ def test_a_finding_of_several_ranks_is_at_each_of_them() -> None:
     assert [item.part_of for item in findings] == [-1, 0, -1]
 
 
-def test_what_does_not_exceed_its_error_is_folded() -> None:
+def test_gains_within_their_error_are_folded() -> None:
     findings = with_causes([finding("a", 0.3, 0.3), *(finding("b", 0.29, 0.3, 0.903, rank=rank) for rank in range(8))])
     causes = causes_of(findings)
     assert [cause.finding.code for cause in causes.causes] == ["a"]

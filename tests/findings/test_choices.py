@@ -88,7 +88,7 @@ def on_hosts(*hosts: str, transfer_us: int = 10_000) -> TableSet:
     return table_set(traces, manifest)
 
 
-def test_wide_tensor_parallel_is_named_where_its_group_lies_on_two_hosts() -> None:
+def test_tensor_parallelism_over_two_hosts_is_a_finding() -> None:
     (draft,) = WideTensorParallel.look(on_hosts("one", "other"))
     assert draft.where == {"axis": "tp"}
     assert draft.evidence["bus_bytes_per_second"] == pytest.approx((1 << 26) / 0.01, rel=0.01)

@@ -49,7 +49,7 @@ HOSTS = {
 
 
 @pytest.mark.parametrize("code", HOSTS)
-def test_what_holds_up_the_host_comes_before_having_no_host_to_wait_for(code: str) -> None:
+def test_the_cause_of_a_slow_host_precedes_host_bound(code: str) -> None:
     declared = {"mesh": {"dp": 4}, "speed": SHORT, "shape": {"layers": 2}, "work": {"micro_batches": 8}}
     run = run_of(json.dumps(declared | {"faults": [{"rank": 1, **HOSTS[code]}]}))
     codes = [finding.code for finding in find(run.tables) if finding.code != "late-rank"]  # the same rank again
@@ -126,7 +126,7 @@ def test_every_rule_is_listed_and_has_its_page() -> None:
     assert len({listed_rule.CODE for listed_rule in all_rules()}) == len(all_rules())
 
 
-def test_an_unknown_code_names_its_neighbours() -> None:
+def test_an_unknown_code_names_similar_ones() -> None:
     with pytest.raises(UsageError) as error:
         rule("slow-rnk")
     assert "slow-rank" in error.value.hint

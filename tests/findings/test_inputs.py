@@ -26,7 +26,7 @@ def test_lost_events_take_the_comparison_of_ranks_away(code: str) -> None:
     assert reason == f"needs complete traces of all ranks: rank 1: {code} (the file ends early)"
 
 
-def test_what_is_only_said_for_information_is_no_damage() -> None:
+def test_informational_health_rows_are_no_damage() -> None:
     tables = run({0: STEP})
     tables.health.append(HealthRow("missing_ranks", Severity.INFO))
     assert damage(tables, Input) == "needs allocator events: none were recorded; record with profile_memory=True"

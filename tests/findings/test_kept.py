@@ -66,7 +66,7 @@ def opened(folder: Path, cache: str = "cache") -> Run:
 
 
 @given(st.lists(findings, max_size=3), st.lists(rows, max_size=3))
-def test_what_is_kept_is_read_back(written: list[Finding], skipped: list[HealthRow]) -> None:
+def test_cached_findings_are_read_back(written: list[Finding], skipped: list[HealthRow]) -> None:
     search_result = Found(tuple(written), tuple(skipped))
     with TemporaryDirectory() as folder:
         engine.write_kept(search_result, Path(folder))
@@ -79,7 +79,7 @@ def test_numbers_of_arrays_are_kept_as_numbers(tmp_path: Path) -> None:
     assert engine.read_kept(tmp_path).findings[0].evidence == {"count": 3, "share": 0.1}
 
 
-def test_anything_else_is_refused(tmp_path: Path) -> None:
+def test_objects_of_other_types_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotImplementedError, match="object"):
         engine.write_kept(Found((Finding("code", "title", EMPTY, {"what": object()}),), ()), tmp_path)  # type: ignore[dict-item]
 
@@ -117,7 +117,7 @@ def test_all_that_findings_follow_from_has_a_part_in_the_form(copied: Path) -> N
     assert engine.kept_form(opened(copied).tables, EVERYTHING) == forms[0]
 
 
-def test_what_has_no_name_is_not_kept(copied: Path) -> None:
+def test_findings_of_unnamed_runs_are_not_cached(copied: Path) -> None:
     tables = opened(copied).tables
     tables = tables.assuming(
         replace(tables.assumptions, snapshots=(MemorySnapshot(0, 0, 0, 0, 0, 0, NONE, NONE, NONE),))
@@ -129,7 +129,7 @@ def test_what_has_no_name_is_not_kept(copied: Path) -> None:
     assert find_all(tables) == search(tables)
 
 
-def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_findings_is_refused(tmp_path: Path) -> None:
     (tmp_path / engine.FILE).write_bytes(b"\x00")
     with pytest.raises(UspProfError, match="no findings"):
         engine.read_kept(tmp_path)
@@ -150,7 +150,7 @@ def another_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 
 @pytest.mark.usefixtures("another_rule")
-def test_with_a_rule_of_somebody_elses_nothing_is_kept(copied: Path) -> None:
+def test_with_third_party_rules_findings_are_not_cached(copied: Path) -> None:
     assert "house-compute" in {finding.code for finding in find_all(opened(copied).tables).findings}
     assert not list((copied.parent / "cache").rglob(engine.FILE))
 

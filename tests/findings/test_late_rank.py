@@ -53,7 +53,7 @@ def test_a_late_rank_is_worth_what_its_replay_gains(seed: int) -> None:
     assert late.error_fraction == pytest.approx(replayed.error_fraction)
 
 
-def test_what_says_why_comes_first_and_holds_the_late_rank() -> None:
+def test_the_cause_comes_first_and_includes_the_late_rank() -> None:
     """The slow rank and its lateness have one cause, so they are one finding."""
     findings = find(run_with("slow_rank").tables)
     first = causes_of(findings).causes[0]

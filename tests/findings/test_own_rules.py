@@ -92,7 +92,7 @@ def test_without_it_there_are_ours_alone() -> None:
 
 
 @pytest.mark.usefixtures("contradicting")
-def test_a_change_that_cannot_join_those_above_it_is_said_to_stand_apart() -> None:
+def test_a_change_excluded_from_the_combined_gain_is_reported() -> None:
     report = search(run_of(json.dumps({"mesh": {"dp": 2}, "work": {"overlap_dp": False}})).tables)
     codes = [finding.code for finding in report.findings]
     assert codes.index("house-all-messages") < codes.index("house-dp-messages")

@@ -118,7 +118,7 @@ def test_a_pause_is_shown_itself() -> None:
     assert rows[0]["next_name"]
 
 
-def test_a_finding_can_be_told_with_its_rows() -> None:
+def test_a_finding_can_include_the_query_of_its_rows() -> None:
     finding = Finding("slow-rank", "rank 2 is slow", {}, {}, rows="SELECT 1")
     assert finding_lines(finding, proof=True)[-1] == "usp-prof query: SELECT 1"
     assert "SELECT" not in " ".join(finding_lines(finding))

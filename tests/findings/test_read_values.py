@@ -59,5 +59,5 @@ def test_one_value_a_step_has_to_be_read() -> None:
     assert list(BlockingSync.look(run(1, read=True))) == []
 
 
-def test_a_sum_that_nobody_reads_holds_nobody_up() -> None:
+def test_an_unread_sum_does_not_block() -> None:
     assert list(BlockingSync.look(run(4, read=False))) == []

@@ -32,7 +32,7 @@ def test_the_fault_is_first_and_worth_its_repair(faulty: str, repaired: str, cod
     assert first.gain_fraction == pytest.approx(1 - after / before, abs=max(WITHIN, first.error_fraction))
 
 
-def test_exposed_gathers_are_found_beside_their_slow_link(tmp_path: Path) -> None:
+def test_exposed_gathers_are_found_together_with_their_slow_link(tmp_path: Path) -> None:
     runs = [open_run(TRACES / f"recorded-zero3-{name}", cache_dir=tmp_path) for name in ("no-prefetch", "prefetch")]
     before, after = (unedited(run.tables).mean_measured_ns for run in runs)
     findings = find(runs[0].tables)

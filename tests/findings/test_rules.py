@@ -59,7 +59,7 @@ def test_a_slow_rank_is_no_imbalance() -> None:
     assert list(StageImbalance.look(run_with("slow_rank").tables)) == []
 
 
-def test_without_a_manifest_peers_are_told_by_their_work() -> None:
+def test_without_a_manifest_peers_are_ranks_with_the_same_work() -> None:
     first = find(run_with("slow_rank", described=False).tables)[0]
     assert (first.code, first.where["rank"]) == ("slow-rank", 1)
 
@@ -85,7 +85,7 @@ def test_a_trace_without_steps_is_one_step() -> None:
     assert finding.gain_fraction == pytest.approx(19 * 90 / (19 * 100 + 10), abs=0.02)
 
 
-def test_what_each_layer_waits_for_cannot_be_bucketed() -> None:
+def test_messages_that_layers_wait_for_cannot_be_bucketed() -> None:
     tables = run_of('{"mesh": {"tp": 2, "dp": 2}}').tables
     assert calls.match_calls(tables).columns().matches("axis", "tp").sum() > 10 * len(tables.columns("steps", 0))
     assert [draft for draft in SmallMessages.look(tables) if draft.where == {"axis": "tp"}] == []

@@ -48,7 +48,7 @@ def drafts(tables: TableSet) -> list[Draft]:
     return list(SharedCores.look(tables))
 
 
-def test_ops_that_stop_now_and_then_tell_that_cores_are_shared() -> None:
+def test_interrupted_ops_indicate_shared_cores() -> None:
     (draft,) = drafts(on_cores(SHARED, taken_off=0.3))
     assert draft.evidence["processes_per_host"] == 2
     # About 3 of 10 ops take a millisecond longer than the 0.1 ms that they take in the median.
@@ -63,7 +63,7 @@ def test_the_rows_that_prove_it_are_the_ops_that_stopped() -> None:
     assert {row["dur_ns"] for row in rows} == {1_100 * US}
 
 
-def test_even_ops_tell_of_nothing() -> None:
+def test_regular_ops_have_no_finding() -> None:
     assert drafts(on_cores(SHARED, taken_off=0.0)) == []
 
 
@@ -72,7 +72,7 @@ def test_even_ops_tell_of_nothing() -> None:
     [replace(SHARED, processes_per_device=1), replace(SHARED, paced=True), replace(SHARED, device="H100-SXM")],
     ids=["one rank a host", "paced", "devices"],
 )
-def test_where_ranks_do_not_compute_on_shared_cores_nothing_is_said(manifest: Manifest) -> None:
+def test_ranks_that_do_not_share_cores_have_no_finding(manifest: Manifest) -> None:
     assert drafts(on_cores(manifest, taken_off=0.3)) == []
 
 

@@ -96,14 +96,14 @@ def burst(first_us: int, *, rest_us: int = 600, world_us: tuple[int, ...] = (200
     return table_set(traces, Manifest(device="cpu"))
 
 
-def test_of_a_burst_the_messages_that_waited_for_others_hide_no_slow_link() -> None:
+def test_queued_messages_of_a_burst_hide_no_slow_link() -> None:
     assert whole_axes(burst(first_us=150_000))
     assert find(burst(first_us=150_000))[0].code == "slow-link"
     assert whole_axes(burst(first_us=600)) == []
     assert whole_axes(burst(first_us=9_000)) == [], "busy for 9.6 ms, where four messages of 1.8 ms take 7.2"
 
 
-def test_latencies_alone_are_held_to_what_the_others_ordinarily_take() -> None:
+def test_latencies_alone_make_no_slow_axis() -> None:
     tables = run(9_000, latency_us=200, floats=100, disturbed_us=20_000)
     assert whole_axes(tables) == [], "the others' best is 0.2 ms, their median 20"
 

@@ -22,7 +22,7 @@ def test_each_gain_is_that_of_all_up_to_it() -> None:
 
 
 @pytest.mark.parametrize("place", [1, 2, 3])
-def test_what_cannot_join_is_left_out_and_said(place: int) -> None:
+def test_changes_that_cannot_be_combined_are_left_out(place: int) -> None:
     tables = run_with("slow_rank").tables
     alone = predict(tables, GOOD[:1]).gain_fraction
     gains = together(tables, GOOD, alone).gains

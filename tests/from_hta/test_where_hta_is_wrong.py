@@ -43,7 +43,7 @@ def test_launchers_that_name_a_stream_are_no_device_work(tmp_path: Path) -> None
     assert frame["compute_time(us)"].item() == pytest.approx(50.0)
 
 
-def test_synchronisation_is_no_device_work(tmp_path: Path) -> None:
+def test_synchronization_is_no_device_work(tmp_path: Path) -> None:
     trace = one_step().kernel("gemm", 10 * US, 90 * US, launch_at=5 * US)
     trace.kernel("gemm", 900 * US, 100 * US, launch_at=890 * US)
     trace.event("Stream Sync", "cuda_sync", 100 * US, 700 * US, pid=0, tid=7, args={"stream": 7, "device": 0})
@@ -65,7 +65,7 @@ def test_communication_is_not_nccl_alone(tmp_path: Path, name: str) -> None:
     assert dict(zip(by_type["kernel_type"], by_type["sum"], strict=True))["COMMUNICATION"] == 200.0
 
 
-def test_kernels_told_together_are_described_by_their_calls(tmp_path: Path) -> None:
+def test_combined_kernels_are_described_by_their_calls(tmp_path: Path) -> None:
     trace = one_step()
     for place in range(30):
         trace.kernel(f"kernel_{place % 15}", place * 20 * US, (place % 15 + 1) * US, launch_at=place)
@@ -112,7 +112,7 @@ def test_every_kind_of_launch_is_counted(tmp_path: Path, call: str) -> None:
     assert frame[["cpu_duration", "gpu_duration", "launch_delay"]].to_numpy().tolist() == [[5.0, 50.0, 85.0]]
 
 
-def test_clocks_that_are_apart_blame_nobody(tmp_path: Path) -> None:
+def test_unaligned_clocks_have_no_straggler(tmp_path: Path) -> None:
     traces = [Trace(rank, 2, base=tiny.BASE + rank * 5_000_000).group("1", [0, 1], "mesh_dp") for rank in (0, 1)]
     for trace in traces:
         for step in (1, 2, 3):

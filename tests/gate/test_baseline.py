@@ -21,7 +21,7 @@ RUN = measured(
 )
 
 
-def test_what_is_saved_is_loaded_and_the_bytes_are_the_same(tmp_path: Path) -> None:
+def test_a_saved_baseline_loads_and_saves_the_same_bytes(tmp_path: Path) -> None:
     save(Baseline((RUN, RUN)), tmp_path / "a.json")
     again = load(tmp_path / "a.json")
     assert again == Baseline((RUN, RUN))

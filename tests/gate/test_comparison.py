@@ -51,7 +51,7 @@ def test_says_what_changed_in_which_direction() -> None:
     assert [part.name for part in pair.waterfall] == ["compute", "idle host"]
 
 
-def test_what_is_known_exactly_and_did_not_change_is_the_same() -> None:
+def test_unchanged_exact_metrics_are_the_same() -> None:
     runs = [measured(series("collective_calls", [12.0], unit=Unit.COUNT, steps=[-1])) for _ in range(2)]
     ((judged,),) = (pair.judgements for pair in compare(runs).pairs)
     assert direction(judged) == "same"

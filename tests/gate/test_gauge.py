@@ -22,7 +22,7 @@ def test_a_change_is_what_one_computes_by_hand(before: float, after: float) -> N
 
 
 @given(st.floats(0.001, 0.9))
-def test_a_limit_lies_where_its_change_does(amount: float) -> None:
+def test_a_limit_corresponds_to_its_change(amount: float) -> None:
     log = Gauge(log=True)
     limit = Limit(amount, Scale.RELATIVE)
     assert log.change(log.limit(limit, Better.LOWER)) == pytest.approx(amount)
@@ -30,7 +30,7 @@ def test_a_limit_lies_where_its_change_does(amount: float) -> None:
     assert Gauge(log=False).limit(limit, Better.LOWER) == amount
 
 
-def test_what_cannot_be_lost_has_no_limit() -> None:
+def test_a_loss_of_more_than_everything_has_no_limit() -> None:
     log = Gauge(log=True)
     assert log.limit(Limit(1.5, Scale.RELATIVE), Better.HIGHER) == math.inf
     assert log.limit(Limit(math.inf, Scale.RELATIVE), Better.LOWER) == math.inf

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_only_what_a_rule_is_about_is_asked() -> None:
+def test_only_analyses_that_rules_need_are_requested() -> None:
     nothing = policy_from({"defaults": False})
     assert analyses_for(nothing) == ("step_time", "breakdown", "overlap")
     pipeline = policy_from({"defaults": False, "rule": [{"match": "bubble_fraction", "allowed": "1pp"}]})

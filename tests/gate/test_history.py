@@ -107,7 +107,7 @@ def test_a_run_of_no_number_is_refused(drifting: Path, number: int) -> None:
         append(drifting, _run(np.random.default_rng(1), 1e9))
 
 
-def test_what_changed_comes_first_and_steady_metrics_are_apart() -> None:
+def test_changed_metrics_come_first_and_steady_ones_are_separate() -> None:
     steady = MetricTrend("a", "A", Unit.NS, Better.LOWER, ("x",) * 8, (5.0,) * 8, find_trend((5.0,) * 8))
     values = (1.0,) * 4 + (2.0,) * 4
     jump = MetricTrend("b", "B", Unit.COUNT, Better.LOWER, tuple("12345678"), values, find_trend(values))
@@ -118,7 +118,7 @@ def test_what_changed_comes_first_and_steady_metrics_are_apart() -> None:
     )
 
 
-def test_of_too_few_runs_nothing_is_said() -> None:
+def test_too_few_runs_have_no_trend() -> None:
     few = MetricTrend("a", "A", Unit.NS, Better.LOWER, ("x", "y"), (5.0, 9.0), find_trend((5.0, 9.0)))
     assert text([few]) == "1 metric over 2 runs: too few runs to find a change (needs 6)\n\n▁█  a  5 ns -> 9 ns\n"
 

@@ -51,7 +51,7 @@ def test_the_error_of_a_median_is_that_of_repeated_runs() -> None:
     assert np.mean([median_error(run) for run in runs]) == pytest.approx(seen, rel=0.2)
 
 
-def test_steps_that_follow_each_other_tell_less() -> None:
+def test_correlated_steps_have_a_larger_error() -> None:
     rng = np.random.default_rng(4)
     shocks = rng.normal(0, 1, 60)
     drifting = np.empty(60)
@@ -61,14 +61,14 @@ def test_steps_that_follow_each_other_tell_less() -> None:
     assert median_error(1 + 0.1 * drifting) > 1.5 * median_error(1 + 0.1 * rng.permutation(drifting))
 
 
-def test_the_centre_is_the_median_of_what_is_left() -> None:
+def test_the_center_is_the_median_of_the_remaining_steps() -> None:
     values = [5.0, *np.linspace(1.0, 1.2, 11)]
     sample = boil_down_to_median(values, range(12))
     assert sample.warm_up == (0,)
     assert sample.centre == pytest.approx(1.1)
 
 
-def test_what_several_baseline_runs_show_still_counts() -> None:
+def test_differences_between_baseline_runs_still_count() -> None:
     rng = np.random.default_rng(5)
     means = (1.0e9, 1.3e9, 0.9e9, 1.2e9, 1.1e9)
     runs = tuple(measured(series("step_time", steps(rng, mean=mean)), facts=CPU) for mean in means)

@@ -40,7 +40,7 @@ def test_a_gain_within_what_runs_differ_is_open() -> None:
     assert "several runs" in judgement.reason
 
 
-def test_what_any_baseline_run_had_is_not_new() -> None:
+def test_findings_of_any_baseline_run_are_not_new() -> None:
     assert _check(_run(2, SLOW), _run(1, SLOW), _run(3)).verdict is Verdict.PASS
 
 

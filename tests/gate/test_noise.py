@@ -27,7 +27,7 @@ CPU = with_fact(FactKind.HARDWARE, "device", "cpu")
         ((Fact(FactKind.LAYOUT, "device", "H100"),), Machine.SHARED),
     ],
 )
-def test_what_runs_beside_the_step(facts: tuple[Fact, ...], machine: Machine) -> None:
+def test_facts_determine_the_kind_of_machine(facts: tuple[Fact, ...], machine: Machine) -> None:
     assert machine_of(facts) is machine
 
 

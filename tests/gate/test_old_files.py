@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("commit", COMMITS)
-def test_an_old_baseline_is_held_against_a_run_of_today(
+def test_an_old_baseline_is_compared_with_a_new_run(
     commit: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baseline = tmp_path / "baseline.json"

@@ -105,7 +105,7 @@ def test_many_stars_take_no_time(match: str) -> None:
         ("*b*", "abc", True), ("a*a", "a", False), ("a.c", "abc", False),
     ],
 )  # fmt: skip
-def test_a_star_stands_for_one_value(match: str, key: str, expected: bool) -> None:
+def test_a_star_matches_one_value(match: str, key: str, expected: bool) -> None:
     assert fits(match, key) is expected
 
 

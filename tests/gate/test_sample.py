@@ -51,14 +51,14 @@ def test_nothing_is_no_series() -> None:
 
 
 @given(VALUES)
-def test_the_centre_lies_inside(values: list[float]) -> None:
+def test_the_center_is_between_the_extremes(values: list[float]) -> None:
     sample = boil_down(values, range(len(values)))
     assert min(values) - 1e-9 * max(values) <= sample.centre <= max(values) * (1 + 1e-9)
     assert sample.steps + len(sample.warm_up) + len(sample.odd) == len(values)
 
 
 @given(VALUES, st.floats(0.5, 100))
-def test_the_centre_scales_with_the_unit(values: list[float], factor: float) -> None:
+def test_the_center_scales_with_the_unit(values: list[float], factor: float) -> None:
     array = np.array(values)
     assert pseudo_median(array * factor) == pytest.approx(pseudo_median(array) * factor)
 

@@ -13,7 +13,7 @@ PEAK = Metric("peak_memory", Unit.BYTES, Better.LOWER, "Peak", "", ("rank",))
 MFU = Metric("mfu", Unit.FRACTION, Better.HIGHER, "MFU", "")
 
 
-def test_ranks_fold_by_what_the_metric_is() -> None:
+def test_the_metric_determines_how_ranks_are_combined() -> None:
     folded = from_values(
         [
             Value(STEP, 10, {"rank": 0, "step": 1}),

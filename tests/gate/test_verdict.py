@@ -214,7 +214,7 @@ def mfu_of(*samples: float) -> Measured:
     return measured(series("mfu", samples, unit=Unit.FRACTION, better=Better.HIGHER))
 
 
-def test_two_steps_below_a_bound_are_no_pass_where_they_do_not_tell_their_own_noise() -> None:
+def test_two_steps_within_a_bound_are_inconclusive_if_their_noise_is_unknown() -> None:
     policy = Policy().with_options(minimum={"mfu": 0.4}, max_regression={})
     report = check(None, mfu_of(0.20, 0.23), policy)
     assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 2)
@@ -258,7 +258,7 @@ def test_one_odd_step_never_alarms() -> None:
     assert _share(Verdict.REGRESSED, 300, outlier=0.3) == 0
 
 
-def test_what_was_asked_for_and_cannot_be_judged_is_no_pass() -> None:
+def test_a_requested_metric_that_cannot_be_judged_is_no_pass() -> None:
     policy = POLICY.with_options(minimum={}, max_regression={"bubble_fraction": "1pp"})
     report = _check(_run(2), policy=policy)
     assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 2)

@@ -105,7 +105,7 @@ def test_annotations_are_workflow_commands() -> None:
     assert checking.render(_report(ranks=(0,)), "github").startswith("::error title=usp-prof::run new: ranks 1, 2, 3")
 
 
-def test_what_passed_is_counted_and_told_apart() -> None:
+def test_passed_metrics_and_bounds_are_counted_separately() -> None:
     """One metric was "1 metrics", and a bound that no baseline belongs to was "as before"."""
     judged = Judgement("step_time", "Step time", Unit.NS, Better.LOWER, Verdict.PASS)
     bound = replace(judged, key="mfu >= 0.38")

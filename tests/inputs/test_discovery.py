@@ -57,7 +57,7 @@ def codes(discovery: Discovery) -> dict[str, int]:
     return {row.code: row.count for row in discovery.health}
 
 
-def test_a_folder_of_one_file_a_rank(tmp_path: Path) -> None:
+def test_a_folder_with_one_file_per_rank_is_one_run(tmp_path: Path) -> None:
     for rank in (3, 0, 2, 1):
         trace(tmp_path / f"host_{rank + 100}.169.pt.trace.json.gz", rank)
     discovery = discover(tmp_path)
@@ -76,7 +76,7 @@ def test_one_file_and_a_glob(tmp_path: Path) -> None:
     assert ranks(discover(str(tmp_path / "r*"))) == [0, 1, 2, 3]
 
 
-def test_minified_and_indented_tell_their_rank_alike(tmp_path: Path) -> None:
+def test_minified_and_indented_files_have_the_same_rank(tmp_path: Path) -> None:
     # HTA's `"rank":\s+(\d+)` makes rank 0 of every minified file and keeps one of them (A10).
     for rank, options in enumerate(({"separators": (",", ":")}, {"indent": 2}, {}, {"separators": (",", ":")})):
         text = {"distributedInfo": {"rank": rank, "world_size": 4}, "traceEvents": [{"ph": "X", "ts": 1}]}
@@ -158,7 +158,7 @@ def gpu_trace(path: Path, rank: int | None, **fields: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", ["host-gpu-0.frontend.json.gz", "frontend.json", "rank0/tokenizer.json"])
-def test_a_frontend_beside_ranks_is_no_rank(tmp_path: Path, name: str) -> None:
+def test_a_frontend_next_to_ranks_is_no_rank(tmp_path: Path, name: str) -> None:
     for rank in range(1, 4):
         gpu_trace(tmp_path / f"{rank}.json.gz", rank)
     trace(tmp_path / name)
@@ -177,7 +177,7 @@ def test_a_frontend_is_no_second_run_of_rank_0(tmp_path: Path) -> None:
     assert [ranks(discovery, run) for run in range(len(discovery.runs))] == [[0, 1]]
 
 
-def test_cpu_ranks_that_say_their_rank_stay_beside_gpu_ranks(tmp_path: Path) -> None:
+def test_cpu_ranks_with_a_rank_are_kept_with_gpu_ranks(tmp_path: Path) -> None:
     gpu_trace(tmp_path / "a.json", 0)
     trace(tmp_path / "b.json", 1)
     assert ranks(discover(tmp_path)) == [0, 1]
@@ -193,7 +193,7 @@ def test_a_rank_whose_kernels_are_missing_stays(tmp_path: Path) -> None:
 class TestRuns:
     """Files that claim one rank are several runs."""
 
-    def test_folders_tell_runs_apart(self, tmp_path: Path) -> None:
+    def test_folders_separate_runs(self, tmp_path: Path) -> None:
         for run, at in (("iteration_10", 10.0), ("iteration_20", 20.0)):
             for rank in range(2):
                 trace(tmp_path / run / f"rank{rank}_trace.json", rank, at=at, base=1_000)
@@ -207,13 +207,13 @@ class TestRuns:
                 trace(tmp_path / run / f"rank{rank}" / "trace.json", rank)
         assert [run.name for run in discover(tmp_path).runs] == ["a", "b"]
 
-    def test_profiler_steps_tell_runs_apart(self, tmp_path: Path) -> None:
+    def test_profiler_steps_separate_runs(self, tmp_path: Path) -> None:
         for step in (3, 9):
             for rank in range(2):
                 trace(tmp_path / f"worker{rank}.{step}.json", rank, step=step)
         assert [run.name for run in discover(tmp_path).runs] == ["step 3", "step 9"]
 
-    def test_times_tell_runs_apart_even_when_a_rank_is_missing(self, tmp_path: Path) -> None:
+    def test_times_separate_runs_even_if_a_rank_is_missing(self, tmp_path: Path) -> None:
         trace(tmp_path / "a.json", 0, at=0.5, base=1_700_000_000_000_000_000)
         trace(tmp_path / "b.json.gz", 1, at=9.0, base=1_700_000_100_000_000_000)
         trace(tmp_path / "c.json", 0, at=9.5, base=1_700_000_100_000_000_000)
@@ -278,14 +278,14 @@ class TestRuns:
         trace(tmp_path / "1.json", 1, at=9e12)
         assert ranks(discover(tmp_path)) == [0, 1]
 
-    def test_names_of_runs_are_told_apart(self, tmp_path: Path) -> None:
+    def test_names_of_runs_are_unique(self, tmp_path: Path) -> None:
         for rank, world in ((0, 8), (1, 8), (0, 16)):
             for week in range(2):
                 trace(tmp_path / f"{rank}{world}{week}.json", rank, world=world, noon=week * 10_000)
         names = [run.name for run in discover(tmp_path).runs]
         assert len(set(names)) == len(names) == 4
 
-    def test_what_nothing_tells_apart_is_refused_with_a_list(self, tmp_path: Path) -> None:
+    def test_inseparable_runs_are_refused_with_a_list(self, tmp_path: Path) -> None:
         trace(tmp_path / "a.json", 0)
         trace(tmp_path / "b.json", 0)
         with pytest.raises(InputError, match=r"several files claim rank 0.*a\.json.*b\.json"):

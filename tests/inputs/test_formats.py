@@ -70,7 +70,7 @@ def test_every_format_yields_the_same_columns_and_one_rank(name: str, tmp_path: 
     assert record.events["name"].to_pylist() == ["aten::op1"]
 
 
-def test_what_a_format_cannot_tell_is_a_row_of_health(tmp_path: Path) -> None:
+def test_missing_columns_of_a_format_are_a_health_row(tmp_path: Path) -> None:
     merged = {row.code: row.detail for row in read_rank(merged_file(tmp_path), 1).health}
     assert "host, devices and process groups of each rank" in merged["not_in_format"]
     alone = tiny.Trace(0, 1).op("aten::mm", 10, 5).write(tmp_path / "rank0.json")

@@ -72,7 +72,7 @@ def test_repeats_are_those_alike_in_every_field(
     assert raw.events["event"].to_pylist() == list(range(raw.events.num_rows))
 
 
-def test_a_trace_that_stands_in_the_file_twice(tmp_path: Path) -> None:
+def test_a_duplicated_event_list_is_read_once(tmp_path: Path) -> None:
     trace = tiny.Trace().step(1, 0, 900)
     for number in range(200):
         trace.kernel("k", number * 10, 5, launch_at=number)

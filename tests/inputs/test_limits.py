@@ -48,7 +48,7 @@ def test_an_empty_path_is_not_the_current_folder() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes as POSIX has them")
-def test_a_pipe_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     pipe = tmp_path / "rank0.json"
     os.mkfifo(pipe)
     with pytest.raises(InputError, match="neither a file nor a folder"):
@@ -129,7 +129,7 @@ def test_a_schedule_of_too_many_actions_is_refused() -> None:
 @pytest.mark.parametrize(
     "words", ["--mesh dp=99999999", "--micro-batches 1000000000", "--steps 1000000000", "--events 100000000000000000"]
 )
-def test_a_made_up_run_beyond_all_bounds_is_refused(
+def test_a_synthetic_run_beyond_the_limits_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str
 ) -> None:
     try:

@@ -45,7 +45,7 @@ def test_a_snapshot_gives_its_peak_and_its_fragmentation(tmp_path: Path) -> None
     assert snapshot.in_use.tolist() == [100, 600, 900, 600]
 
 
-def test_a_peak_before_segments_were_given_back_has_what_was_held_then(tmp_path: Path) -> None:
+def test_a_peak_before_segments_were_released_has_its_reserved_bytes(tmp_path: Path) -> None:
     history = [event("alloc", 700, 0), event("free_completed", 700, 1), event("segment_free", 2_000, 2)]
     (snapshot,) = read_memory_snapshot(
         saved(tmp_path / "s.pickle", {"segments": [SEGMENT], "device_traces": [history]})
@@ -57,7 +57,7 @@ def frame(file: str, line: int, name: str) -> dict[str, Any]:
     return {"filename": file, "line": line, "name": name}
 
 
-def test_memory_in_use_is_told_by_the_innermost_line_that_is_no_librarys(tmp_path: Path) -> None:
+def test_memory_in_use_is_attributed_to_the_innermost_line_of_user_code(tmp_path: Path) -> None:
     native = frame("??", 0, "c10::CUDACachingAllocator::malloc")
     inside = frame("/env/lib/python3.11/site-packages/torch/nn/modules/linear.py", 134, "forward")
     own, outer = frame("/home/me/model.py", 42, "forward"), frame("/home/me/train.py", 7, "main")
@@ -88,7 +88,7 @@ class Harm:
 
 
 @pytest.mark.parametrize("data", [Harm(), [], {"segments": [{"device": "x"}]}, {}, {"segments": 3}])
-def test_what_is_no_snapshot_is_refused_and_nothing_runs(
+def test_an_invalid_snapshot_is_refused_without_running_code(
     tmp_path: Path, data: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(InputError, match="not a memory snapshot"):

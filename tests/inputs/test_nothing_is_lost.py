@@ -94,7 +94,7 @@ def test_linked_rank_folders_are_followed_and_loops_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n"])
 @pytest.mark.parametrize("many", [2, 5000])
-def test_events_that_stand_one_a_line_are_read(tmp_path: Path, end: str, many: int) -> None:
+def test_events_on_lines_of_their_own_are_read(tmp_path: Path, end: str, many: int) -> None:
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "dur": 1}
     lines = [json.dumps(event | {"ts": number, "name": f"op{number}"}) for number in range(many)]
     path = tmp_path / "rank0.json"
@@ -106,7 +106,7 @@ def test_events_that_stand_one_a_line_are_read(tmp_path: Path, end: str, many: i
 
 
 @pytest.mark.timeout(60)
-def test_a_trace_on_one_line_is_told_from_event_lines_at_once(tmp_path: Path) -> None:
+def test_a_trace_on_one_line_is_recognized_quickly(tmp_path: Path) -> None:
     """A pattern that tried every brace of a long line against every other took minutes for 2 MB."""
     event = b'{"ph":"X","cat":"cpu_op","name":"aten::add","pid":1,"tid":2,"ts":1,"dur":2,"args":{}},'
     compact = b'{"schemaVersion":1,"traceEvents":[' + event * 50_000
@@ -160,7 +160,7 @@ def test_bytes_behind_the_last_frame_are_named_and_padding_is_none(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["rank0.json.zip", "rank0.json", "rank0.json.gz", "run.tar.gz", "rank0.json.bz2"])
-def test_what_is_packed_in_another_way_is_named_so(tmp_path: Path, name: str) -> None:
+def test_unsupported_compression_is_named(tmp_path: Path, name: str) -> None:
     path = trace().write(tmp_path / "plain.json")
     with tarfile.open(tmp_path / "all.tar", "w") as tar:
         tar.add(path, "rank0.json")

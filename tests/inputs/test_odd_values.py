@@ -40,7 +40,7 @@ def test_text_that_is_a_number_is_read(text: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("value", [str(2**70), "9" * 5000, "-5"])
-def test_a_marks_odd_stage_is_absent_and_the_rest_of_the_mark_stands(value: str) -> None:
+def test_an_odd_stage_is_dropped_and_the_rest_of_the_mark_kept(value: str) -> None:
     mark = parse_mark(f"pp::F stage={value} mb=1")
     assert mark is not None
     assert (dict(mark.values), mark.odd) == ({"mb": 1}, ("stage",))
@@ -156,7 +156,7 @@ def test_an_odd_field_costs_the_manifest_that_field_alone(change: dict[str, Any]
     assert field in health[0].detail
 
 
-def test_a_key_that_stands_twice_in_a_manifest_is_named(tmp_path: Path) -> None:
+def test_a_duplicate_key_of_a_manifest_is_reported(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(b'\xef\xbb\xbf{"name":"job","mesh":{"dp":2},"mesh":{"dp":4}}')
     manifest, health = read_manifest(tmp_path / "run.json")
     assert manifest is not None
@@ -165,7 +165,7 @@ def test_a_key_that_stands_twice_in_a_manifest_is_named(tmp_path: Path) -> None:
     assert "mesh" in health[0].detail
 
 
-def test_a_good_group_stays_beside_an_odd_one() -> None:
+def test_an_odd_group_is_dropped_and_the_others_kept() -> None:
     good, bad = ({"name": name, "ranks": ranks, "axes": ["dp"]} for name, ranks in (("a", [0, 1]), ("b", [10**17])))
     manifest, health = manifest_from({"groups": [good, bad]}, "run.json")
     assert manifest is not None

@@ -205,7 +205,7 @@ def test_a_type_that_is_not_known_is_counted_by_its_fields_and_said() -> None:
         ({"num_attention_heads": None}, "num_attention_heads"),
     ],
 )
-def test_what_changes_the_count_and_is_not_understood_is_refused(fields: dict[str, Any], field: str) -> None:
+def test_unknown_fields_that_change_the_count_are_refused(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(UsageError, match=field) as raised:
         flops.describe({**LLAMA, **fields})
     assert "flop_per_token" in raised.value.hint
@@ -250,12 +250,12 @@ def test_layers_on_average_hold_all_but_vocabulary_and_last_norm(name: str) -> N
         assert entry.layers * layer.routed * share == pytest.approx(MODELS[name].idle, rel=1e-12)
 
 
-def test_a_declared_cost_stands_above_the_reading() -> None:
+def test_a_declared_cost_takes_precedence() -> None:
     entry = flops.describe({**LLAMA, "sequence": 8192, "flop_per_token": {"palm": 5.0}})
     assert flops.per_token(entry, "palm") == 5.0
 
 
-def test_what_cannot_be_counted_may_be_declared(tmp_path: Path) -> None:
+def test_an_uncountable_model_may_declare_its_cost(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**LLAMA, "layer_types": ["retention"] * 32, "flop_per_token": {"palm": 5e10}}))
     entry = flops.load(path, sequence=4096)

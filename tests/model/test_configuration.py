@@ -39,7 +39,7 @@ def test_experts_are_dealt_over_the_data_parallel_ranks() -> None:
     assert not broken_rule(sparse, Configuration(dp=4, ep=2))
 
 
-def test_what_is_not_the_default_is_written() -> None:
+def test_only_settings_other_than_defaults_are_written() -> None:
     configuration = Configuration(dp=4, tp=2, pp=2, zero=1, micro_batches=8, recompute=Recompute.FULL)
     assert str(configuration) == "dp4 tp2 pp2, 8x1, ZeRO-1, 1f1b, recompute full"
     assert str(Configuration()) == "1 device, 1x1"

@@ -178,7 +178,7 @@ def test_an_unknown_convention_is_refused() -> None:
         flops.per_token(ModelEntry(), "megatron")
 
 
-def test_what_runs_again_is_counted_as_often_as_it_does() -> None:
+def test_repeated_forward_passes_are_counted_as_often_as_they_run() -> None:
     model = ModelEntry(
         layers=2, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn_hidden=128, vocab=100, sequence=32, parameters=90_000
     )

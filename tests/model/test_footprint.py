@@ -31,7 +31,7 @@ def test_zero_shards_one_thing_more_at_each_stage(zero: int, bytes_each: float) 
     assert bool(memory.gathered_bytes) == (zero == 3)
 
 
-def test_a_plain_layer_keeps_thirty_two_bytes_a_token_and_unit() -> None:
+def test_a_plain_layer_keeps_thirty_two_bytes_per_token_and_unit() -> None:
     """Korthikanti's 34 without the two dropout masks of one byte, which are no longer used in training."""
     layers_by_unit = 4 * 512 * 1024
 
@@ -63,7 +63,7 @@ def test_full_recomputation_unfolds_one_layer_at_a_time() -> None:
     assert memory.activation_bytes == (4 * 2 + 32) * 512 * 1024
 
 
-def test_tied_matrices_count_once_where_both_are_held() -> None:
+def test_tied_matrices_on_one_rank_count_once() -> None:
     tied = ModelEntry(layers=1, hidden=64, heads=1, vocab=1000, sequence=8, ffn_hidden=64, tied_embeddings=True)
     both = footprint(tied, Configuration(), Stage(1.0, embedding=True, head=True, in_flight=1))
     first = footprint(tied, Configuration(), Stage(1.0, embedding=True, head=False, in_flight=1))

@@ -9,7 +9,7 @@ def row(code: str, rank: int = -1, detail: str = "d", count: int = 1) -> HealthR
     return HealthRow(code, Severity.INFO, rank=rank, count=count, detail=detail, file=f"rank{rank}.json")
 
 
-def test_what_is_alike_on_several_ranks_is_one_row() -> None:
+def test_equal_rows_of_several_ranks_become_one() -> None:
     rows = [row("b", 3), row("a", 0, count=2), row("a", 1), row("a", 2), row("a", 7), row("a", 7)]
     merged = gathered(rows)
     assert [(merged_row.code, merged_row.rank, merged_row.count, merged_row.detail) for merged_row in merged] == [
@@ -20,7 +20,7 @@ def test_what_is_alike_on_several_ranks_is_one_row() -> None:
     assert merged[1].file == "rank3.json"
 
 
-def test_what_differs_stays_apart() -> None:
+def test_different_rows_stay_separate() -> None:
     assert len(gathered([row("a", 0, "x"), row("a", 1, "y")])) == 2
     assert gathered([]) == ()
 

@@ -24,13 +24,13 @@ IMBALANCE = Metric("an_imbalance", Unit.RATIO, Better.LOWER, "A", "A.", within=F
         (OFFSET, -5, True), (OFFSET, -inf, False), (IMBALANCE, 1.0, True), (IMBALANCE, 0.9, False),
     ],
 )  # fmt: skip
-def test_a_value_lies_in_its_metrics_range_or_is_refused(metric: Metric, value: float, can_be: bool) -> None:
+def test_a_value_outside_its_metrics_range_is_refused(metric: Metric, value: float, can_be: bool) -> None:
     values = sound([Value(metric, value)])
     assert (len(values), len(values.refused)) == (can_be, 1 - can_be)
     assert (metric.if_possible(value) == value) == can_be
 
 
-def test_what_is_not_known_is_neither_shown_nor_impossible() -> None:
+def test_unknown_values_are_neither_shown_nor_impossible() -> None:
     values = sound([Value(SHARE, nan)])
     assert (len(values), values.refused) == (0, ())
 

@@ -81,7 +81,7 @@ STEPS_OF_OURS = {"ProfilerStep#1": 1, "ProfilerStep#2": 1, "ProfilerStep#3": 1}
         ("theirs_legacy_in_a_window", 8),
     ],
 )
-def test_a_session_stands_back_from_another_profiler(run: Run, case: str, products: int) -> None:
+def test_a_session_does_not_record_while_another_profiler_runs(run: Run, case: str, products: int) -> None:
     outcome = run(case)
     assert outcome.names("theirs.json", "aten::mm")["aten::mm"] == products
     assert outcome.traces() == []
@@ -98,7 +98,7 @@ def test_profilers_one_after_the_other_are_both_whole(run: Run, case: str) -> No
     assert "RecordingWarning" not in outcome.errors
 
 
-def test_of_two_sessions_the_first_records(run: Run) -> None:
+def test_the_first_of_two_sessions_records(run: Run) -> None:
     outcome = run("two_sessions")
     assert outcome.traces() == ["ours/rank0.json.gz"]
     assert outcome.names("ours/rank0.json.gz", "ProfilerStep") == STEPS_OF_OURS

@@ -82,7 +82,7 @@ def test_a_windowed_model_keeps_its_window_in_the_manifest() -> None:
     assert attention_flop_per_token(read) == 32 * 6 * 32 * (128 + 128) * 1024
 
 
-def test_what_hugging_face_builds_is_counted_without_multi_token_prediction() -> None:
+def test_hugging_face_models_are_counted_without_multi_token_prediction() -> None:
     transformers = pytest.importorskip("transformers")
     recorded = describe_model(transformers.DeepseekV3Config(), sequence=4096)
     assert recorded is not None

@@ -40,7 +40,7 @@ def test_a_mesh_without_names_is_fsdp2s_own() -> None:
     assert fsdp2.layout_of(layer).mesh == {"dp_shard": 1}
 
 
-def test_a_mesh_without_names_is_no_axis_where_nothing_is_fully_sharded() -> None:
+def test_a_mesh_without_names_is_no_axis_if_the_model_is_not_fully_sharded() -> None:
     layout = fsdp2.layout_of(tensor_parallel(init_device_mesh("cpu", (1,))))
     assert (layout.mesh, layout.coordinates, layout.groups) == ({}, {}, {})
 

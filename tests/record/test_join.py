@@ -71,7 +71,7 @@ CALLS = st.lists(
 
 @settings(max_examples=60)
 @given(calls=CALLS, before=st.integers(0, 5))
-def test_every_event_gets_its_call_when_sizes_tell_the_groups_apart(
+def test_every_event_gets_its_call_if_sizes_distinguish_the_groups(
     calls: list[tuple[int, int, int, int]], before: int
 ) -> None:
     distinct = [(group, size + 10 * group, pause, length) for group, size, pause, length in calls]
@@ -81,7 +81,7 @@ def test_every_event_gets_its_call_when_sizes_tell_the_groups_apart(
 
 @settings(max_examples=60)
 @given(rounds=st.integers(2, 8), pause=st.integers(0, 100), length=st.integers(50, 900), before=st.integers(0, 3))
-def test_groups_that_run_the_same_are_told_apart_by_the_order_of_their_workers(
+def test_worker_order_distinguishes_groups_with_the_same_calls(
     rounds: int, pause: int, length: int, before: int
 ) -> None:
     simulation = simulate([(group, 7, pause, length) for _ in range(rounds) for group in (0, 1)], 2, before)
@@ -97,7 +97,7 @@ def test_a_call_that_outlives_the_window_leaves_the_others_right() -> None:
     assert join_events(simulation) == simulation.truth
 
 
-def test_an_event_that_nobody_called_stays_alone() -> None:
+def test_an_event_without_a_call_stays_unmatched() -> None:
     simulation = simulate([(0, 3, 0, 60)] * 3, 1)
     simulation.events.append(event("gloo:all_gather", 100, simulation.events[0].start_ns + 5, 10, 99))
     assert join_events(simulation) == [*simulation.truth, None]
@@ -109,7 +109,7 @@ def test_an_operator_of_another_kind_calls_nothing() -> None:
     assert join_events(simulation) == [None]
 
 
-def test_worker_threads_in_any_order_are_told_apart_by_their_delays() -> None:
+def test_delays_distinguish_worker_threads_in_any_order() -> None:
     simulation = simulate([(0, 3, 0, 60), (1, 5, 0, 60), (0, 3, 0, 60), (1, 5, 0, 60), (1, 5, 0, 60)], 2)
     swapped = {100: 102, 101: 103, 102: 100, 103: 101}
     simulation.events = [

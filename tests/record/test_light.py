@@ -49,9 +49,7 @@ def test_a_level_that_there_is_not_is_refused(tmp_path: Path) -> None:
         record.session(tmp_path, level="lite")
 
 
-def test_own_marks_stand_in_the_trace_at_the_profilers_own_times(
-    tmp_path: Path, read_trace: Callable[[Path], dict[str, Any]]
-) -> None:
+def test_own_marks_have_the_profilers_times(tmp_path: Path, read_trace: Callable[[Path], dict[str, Any]]) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profile:
         notes = marks.begin_notes()
         try:

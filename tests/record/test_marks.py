@@ -94,6 +94,6 @@ def test_a_mark_does_not_break_a_compiled_graph() -> None:
         lambda: record.pipeline_transfer("send", stage=0, micro_batch=0, peer=0),
     ],
 )
-def test_what_the_profiler_could_not_read_is_refused(wrong: Callable[[], object]) -> None:
+def test_marks_that_cannot_be_parsed_are_refused(wrong: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=r"mark|pipeline"):
         wrong()

@@ -45,7 +45,7 @@ def test_the_last_step_counts_all_windows() -> None:
     assert Window(skip=2, wait=1, warmup=1, active=3, repeat=2).last_step == 12
 
 
-def test_each_step_lies_in_a_phase() -> None:
+def test_each_step_belongs_to_a_phase() -> None:
     window = Window(skip=2, wait=1, warmup=1, active=2, repeat=2)
     letters = "".join(window.place(step)[0][0] for step in range(12))
     assert letters == "ii" + "iwrr" + "iwrr" + "ii"

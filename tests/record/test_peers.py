@@ -56,7 +56,7 @@ def test_the_innermost_mark_of_an_axis_with_a_group_decides() -> None:
     assert peers([transfer], [operator], outer_only, [STAGES, RING], rank=3)[0]["Dst Rank"] == 1
 
 
-def test_without_a_mark_only_what_every_group_agrees_on_is_told() -> None:
+def test_without_a_mark_only_facts_common_to_all_groups_are_added() -> None:
     transfer, operator = send(100, "1")
     arguments = peers([transfer], [operator], [], [WORLD, RING], rank=0)[0]
     assert arguments["Dst Rank"] == 1
@@ -64,7 +64,7 @@ def test_without_a_mark_only_what_every_group_agrees_on_is_told() -> None:
     assert "Dst Rank" not in peers([transfer], [operator], [], [WORLD, STAGES], rank=5)[0]
 
 
-def test_a_transfer_outside_of_every_operator_tells_its_size() -> None:
+def test_a_transfer_outside_of_operators_has_no_peer() -> None:
     transfer, operator = send(100, "1")
     later, _ = send(400, "1")
     assert "Dst Rank" not in peers([later], [operator], [], [RING], rank=0)[0]

@@ -64,7 +64,7 @@ def test_how_often_forward_runs_again_is_counted(
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, while it compiles
-def test_compiled_code_does_not_tell(tmp_path: Path) -> None:
+def test_compiled_code_has_no_measured_recomputation(tmp_path: Path) -> None:
     program = Program(around_each=True, around_both=False, reentrant=False)
     program.layer = torch.compile(program.layer, backend="aot_eager")  # type: ignore[method-assign]
     assert backward.measured(recorded(tmp_path, program)) is None

@@ -79,7 +79,7 @@ def test_each_repeat_has_a_folder_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_gloo_collectives_are_told_their_group(tmp_path: Path, read_trace: Reader) -> None:
+def test_gloo_collectives_get_their_group(tmp_path: Path, read_trace: Reader) -> None:
     log = dist.new_group([0], group_desc="log")
     with record.session(tmp_path, groups={"dp": dist.group.WORLD}, **QUICK) as session:
         for step in range(3):
@@ -210,7 +210,7 @@ def test_a_window_that_fails_leaves_no_profiler_behind(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
-def test_what_ends_a_program_is_no_failure_of_the_recording(tmp_path: Path, ending: type[BaseException]) -> None:
+def test_ending_the_program_is_no_failure_of_the_recording(tmp_path: Path, ending: type[BaseException]) -> None:
     with pytest.raises(ending), RankRecord(tmp_path, resolve({})).surviving("anything"):
         raise ending
 
@@ -272,7 +272,7 @@ def test_a_step_that_fails_is_not_counted(tmp_path: Path) -> None:
         fail()
 
 
-def test_a_loop_that_ends_too_early_is_told_how_long_it_takes(tmp_path: Path) -> None:
+def test_a_loop_that_ends_too_early_gets_the_required_length(tmp_path: Path) -> None:
     with (
         pytest.warns(record.RecordingWarning, match="takes 9 steps"),
         record.session(tmp_path, skip=5, wait=1, warmup=1, active=2, peak_flops=1.0) as session,
@@ -307,7 +307,7 @@ def test_an_unknown_option_is_refused_before_anything_starts(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("given", [{"mesh": "x"}, {"mesh": [1]}, {"model": 3}, {"model": "llama"}])
-def test_what_is_no_mesh_or_model_is_refused_before_anything_starts(tmp_path: Path, given: dict[str, Any]) -> None:
+def test_an_invalid_mesh_or_model_is_refused_before_recording(tmp_path: Path, given: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"{next(iter(given))} is a "):
         record.session(tmp_path, **given)
 

@@ -21,7 +21,7 @@ def part(rank: int, host: str = "a", **values: object) -> Part:
     return Part(rank, host=host, device="cpu", device_key="cpu", **values)  # type: ignore[arg-type]
 
 
-def test_what_was_declared_is_in_the_manifest() -> None:
+def test_declarations_are_in_the_manifest() -> None:
     given = {"schedule": "1F1B", "dtype": torch.bfloat16, "options": {"lr": 0.1, "of": (1, torch.int8)}, "stages": [3]}
     settings = resolve(given)
     manifest = begin(PLACE, TOPOLOGY, None, settings, Peak(5.0, "measured"))
@@ -60,7 +60,7 @@ def test_parts_are_merged_by_group_object_not_by_ranks() -> None:
     assert merged.notes == ["rank 2: the disk is full"]
 
 
-def test_one_rank_alone_believes_torchrun_about_its_neighbours() -> None:
+def test_a_single_rank_takes_the_number_of_local_ranks_from_torchrun() -> None:
     assert complete(Manifest(processes_per_device=4), {0: part(0)}, 4).processes_per_device == 4
 
 

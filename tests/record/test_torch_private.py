@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d as c10d
 from usp_prof.record import _torch_private as private
 
 
-def test_every_mark_is_made_where_nobody_says_whether_anything_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_are_always_made_if_the_profilers_state_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not private.profiler_enabled()
     monkeypatch.delattr(torch.autograd, "_profiler_enabled")
     spec = importlib.util.spec_from_file_location("torch_private_anew", private.__file__)

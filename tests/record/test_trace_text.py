@@ -53,7 +53,7 @@ def test_times_are_since_the_epoch() -> None:
         '{"name": "gloo:x", "ph": "X"}',
     ],
 )
-def test_what_is_no_complete_event_is_left_alone(odd: str) -> None:
+def test_incomplete_events_are_ignored(odd: str) -> None:
     assert find_events(odd, ("gloo:",)) == []
 
 

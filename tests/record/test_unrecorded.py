@@ -37,7 +37,7 @@ def test_the_mean_step_before_the_window_is_in_the_manifest(wait: int, tmp_path:
 
 
 @pytest.mark.parametrize("wait", [0, 4])
-def test_of_fewer_than_three_settled_steps_nothing_is_said(wait: int, tmp_path: Path) -> None:
+def test_fewer_than_three_settled_steps_have_no_unrecorded_time(wait: int, tmp_path: Path) -> None:
     assert unrecorded(tmp_path, wait=wait) is None
 
 

@@ -30,7 +30,7 @@ def test_a_host_that_waits_does_not_wait_for_what_it_launches_afterwards(early: 
 
 
 @pytest.mark.parametrize("early", [-US, EARLY])
-def test_what_is_launched_after_a_wait_moves_with_the_work_before_it(early: int) -> None:
+def test_work_launched_after_a_wait_moves_with_the_work_before_it(early: int) -> None:
     graph = graph_of(table_set({0: _synchronised(early)}))
     first = np.arange(len(graph.nodes)) == np.flatnonzero(graph.nodes.kind == NodeKind.COMPUTE)[0]
     saved = 50 * US

@@ -84,7 +84,7 @@ def _pair(send_end: int) -> Graph:
     )
 
 
-def test_what_ends_right_after_another_part_waited_for_the_other() -> None:
+def test_a_part_that_ends_right_after_another_waited_for_it() -> None:
     graph = with_asked_posts(_pair(15 * MS - 50_000))
     assert graph.transfer[5] < 2 * MS, "the receive was there long before"
     wait = graph.edges.take(graph.edges.kind == EdgeKind.WAIT)

@@ -42,7 +42,7 @@ def _trace(rank: int, *, shapes: bool = True) -> Trace:
     return trace
 
 
-def test_accumulation_tells_when_a_share_of_the_gradients_is_complete() -> None:
+def test_accumulation_determines_when_a_share_of_gradients_is_complete() -> None:
     gradients = accumulated(table_set(_trace(0)), 0)
     first = gradients.completed(np.array([0.5, 0.66, 0.9, 1.0]), 0, 0)
     assert (first - first[0]).tolist() == [0, 0, 36 * US, 36 * US]

@@ -62,5 +62,5 @@ def test_the_hidden_wait_is_there_where_others_of_its_kind_are(early_ns: int) ->
     assert np.array_equal(replay(graph).start, graph.nodes.start)
 
 
-def test_compute_that_runs_beside_communication_does_not_wait() -> None:
+def test_compute_that_overlaps_communication_does_not_wait() -> None:
     assert held(graph_of(table_set({0: run(beside=True)}))) == [False] * 3

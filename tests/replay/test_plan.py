@@ -18,7 +18,7 @@ def needs(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(PAIRS)
-def test_what_waits_only_for_earlier_pieces_is_in_the_same_rounds(pairs: list[tuple[int, int]]) -> None:
+def test_pieces_that_wait_only_for_earlier_ones_get_the_same_rounds(pairs: list[tuple[int, int]]) -> None:
     source, target = needs([(min(pair), max(pair)) for pair in pairs])
     rounds = _rounds(source, target, 9)
     assert rounds.tolist() == _round_by_round(source, target, 9).tolist()

@@ -132,7 +132,7 @@ def test_clocks_that_are_years_apart_are_replayed_one_segment_at_a_time() -> Non
     np.testing.assert_array_equal(replay(far).start, far.nodes.start)
 
 
-def test_what_a_circle_holds_up_goes_by_its_measured_time() -> None:
+def test_nodes_behind_a_cycle_keep_their_measured_times() -> None:
     zeros, lane = np.zeros(2, np.int64), np.arange(2)
     nodes = Nodes(zeros, lane, zeros, np.array([5, 3]), zeros + 10, zeros, zeros, zeros, zeros - 1)
     edges = Edges(np.array([1, 0]), np.ones(2, bool), np.array([0, 1]), zeros, zeros + int(EdgeKind.WAIT))

@@ -128,7 +128,7 @@ class TestWhatTheyKeep:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", FAULTS)
-def test_what_is_wrong_is_found_among_them_with_the_gain_of_the_whole(
+def test_representative_ranks_have_the_findings_and_gains_of_all_ranks(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = opened(tmp_path, **FAULTS[code])

@@ -139,7 +139,7 @@ def test_only_some_analyses_can_be_asked_for(tables: TableSet) -> None:
         analyze(tables, only=["breakdwon"])
 
 
-def test_every_analysis_tells_its_progress(tables: TableSet) -> None:
+def test_every_analysis_reports_progress(tables: TableSet) -> None:
     names: list[str] = []
     analyze(tables, progress=names.append)
     assert tuple(names) == NAMES
@@ -219,7 +219,7 @@ def test_the_ranks_that_others_wait_for_are_listed_when_they_matter(tables: Tabl
     assert not any(isinstance(block, DataTable) for block in calm.summary.blocks)
 
 
-def test_bubble_stands_against_its_theory(tables: TableSet) -> None:
+def test_the_bubble_is_shown_with_its_theory(tables: TableSet) -> None:
     bubbles = (
         value("bubble_fraction", 0.3, Unit.FRACTION),
         value("bubble_ideal_fraction", 0.25, Unit.FRACTION),
@@ -245,7 +245,7 @@ def mfu_figure(document: Document) -> KeyFigure:
     return next(figure for figure in figures.figures if figure.label == "MFU")
 
 
-def test_what_mfu_lacks_is_said(tables: TableSet) -> None:
+def test_the_missing_input_of_mfu_is_named(tables: TableSet) -> None:
     figure = mfu_figure(build(tables, analyze(tables, only=["mfu"]), name="x"))
     assert figure.value is None
     assert figure.second.startswith("unknown: no model description")

@@ -46,7 +46,7 @@ def test_axes_come_from_the_topology_in_the_order_of_screens() -> None:
     assert facts.axes_inferred
 
 
-def test_the_manifest_tells_model_software_and_pacing() -> None:
+def test_the_manifest_supplies_model_software_and_pacing() -> None:
     manifest = Manifest(model=ModelEntry(name="tiny"), software={"torch": "2.13"}, paced=True)
     facts = run_facts(made.run({0: rank(torch="old")}, manifest), EVERYTHING, "x")
     assert facts.model == "tiny"
@@ -54,7 +54,7 @@ def test_the_manifest_tells_model_software_and_pacing() -> None:
     assert facts.software == {"torch": "2.13"}
 
 
-def test_what_is_not_recorded_is_not_known() -> None:
+def test_unrecorded_facts_are_unknown() -> None:
     tables = made.run({0: {"ranks": [{}]}})
     facts = run_facts(tables, EVERYTHING, "x")
     assert facts.world_size is None

@@ -44,7 +44,7 @@ def test_two_dimensions_come_in_the_order_asked_for() -> None:
     assert figures.grid("time", "step", "rank") == {(0, 2): 7, (1, 2): 8}
 
 
-def test_what_is_not_finite_is_not_known() -> None:
+def test_values_that_are_not_finite_are_unknown() -> None:
     figures = Figures(VALUES)
     assert figures.along("time", "axis") == {}
     assert figures.has("time")

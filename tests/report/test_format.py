@@ -59,7 +59,7 @@ def test_a_column_has_one_scale() -> None:
     assert column([0.5, 0.25], Unit.FRACTION) == ("%", ["50.0", "25.0"])
 
 
-def test_what_rounds_to_zero_has_no_minus() -> None:
+def test_values_that_round_to_zero_have_no_minus() -> None:
     assert column([-0.00001, 0.5], Unit.FRACTION) == ("%", ["0.0", "50.0"])
     assert column([-12_345, 431_234_567], Unit.NS) == ("ms", ["0.0", "431.2"])
     assert column_texts([-0.0, 2.0], None) == ("", ["0", "2"])
@@ -78,7 +78,7 @@ def test_a_share_of_nothing_is_not_known() -> None:
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, width=32), st.sampled_from(list(Unit)))
-def test_what_is_written_is_near_what_is_meant(value: float, unit: Unit) -> None:
+def test_formatted_values_are_close_to_the_exact_ones(value: float, unit: Unit) -> None:
     text = quantity(value, unit).replace(",", "")
     digits = re.match(r"[-+\d.]+", text)[0]
     number, suffix = float(digits), text.removeprefix(digits).strip()

@@ -19,7 +19,7 @@ from usp_prof.report.sections.plain import listing_table, unit_of
         ("rank", "rank", None),
     ],
 )
-def test_a_columns_name_tells_its_unit(column: str, head: str, unit: Unit | None) -> None:
+def test_a_column_name_determines_its_unit(column: str, head: str, unit: Unit | None) -> None:
     assert unit_of(column) == (head, unit)
 
 

@@ -97,7 +97,7 @@ def nameless_exchanges(ranks: int) -> dict[int, Trace]:
     return traces
 
 
-def test_where_an_exchange_has_no_known_members_the_slowdown_is_not_known() -> None:
+def test_unmatched_exchanges_make_the_slowdown_unknown() -> None:
     """The ranks wait for most of the step, but their exchanges cannot be matched: 1.00 would be wrong."""
     document = report_of(table_set(nameless_exchanges(2)))
     figure = head(document)
@@ -107,7 +107,7 @@ def test_where_an_exchange_has_no_known_members_the_slowdown_is_not_known() -> N
     assert metric(document, "job_slowdown") == []
 
 
-def test_one_rank_alone_is_compared_with_nobody() -> None:
+def test_a_single_rank_has_no_job_slowdown() -> None:
     assert head(report_of(table_set({0: nameless_exchanges(1)[0]}))) is None
 
 

@@ -89,14 +89,14 @@ def test_experts_are_shown_by_expert_by_rank_and_by_routing() -> None:
     assert figures["Dispatch"] == 200.0
 
 
-def test_where_experts_are_not_counted_ranks_are_drawn() -> None:
+def test_without_counts_of_experts_ranks_are_drawn() -> None:
     shown = section(document(lambda rank: routed(rank, [(6, 2)] if rank else [(2, 2)], counted=False)), "moe")
     assert chart_of(shown).labels == ("rank 0", "rank 1")
     assert chart_of(shown).values == (4.0, 8.0)
     assert chart_of(shown).even == (6.0, 6.0)
 
 
-def test_loads_told_by_sizes_are_bytes() -> None:
+def test_loads_from_sizes_are_bytes() -> None:
     def made(rank: int) -> Trace:
         run = Trace(rank=rank, world=2).group("1", [0, 1], "mesh_ep").step(1, at=0, dur=10_000)
         out = 30 if rank else 10
@@ -109,7 +109,7 @@ def test_loads_told_by_sizes_are_bytes() -> None:
     assert [column.head for column in tables["By rank, per step"].columns] == ["rank", "all-to-all"]
 
 
-def test_parts_of_the_sequence_stand_beside_their_mean_and_waits_beside_their_ring_step() -> None:
+def test_sequence_parts_are_shown_with_their_mean_and_waits_by_ring_step() -> None:
     shown = section(document(ringed), "cp")
     bars = chart_of(shown)
     assert (bars.labels, bars.values, bars.unit) == (("rank 0", "rank 1"), (1_000.0, 3_000.0), Unit.NS)

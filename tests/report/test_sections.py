@@ -196,7 +196,7 @@ def test_the_critical_path_is_a_bar_whose_parts_add_up(document: Document) -> No
     assert sum(row[2] or 0 for row in ranks.rows) == pytest.approx(1)
 
 
-def test_clocks_and_memory_leave_out_what_nobody_knows(document: Document) -> None:
+def test_clocks_and_memory_leave_out_unknown_columns(document: Document) -> None:
     heads = [column.head for column in tables(document, "clock")["Ranks"].columns]
     assert heads[:3] == ["rank", "host", "offset"]
     assert "drift ppm" not in heads
@@ -221,7 +221,7 @@ def test_few_ranks_are_shown_as_they_are() -> None:
     assert steps.readable(rows) is rows
 
 
-def test_ranks_stand_at_their_places_on_the_axes(document: Document) -> None:
+def test_ranks_are_placed_by_their_axes(document: Document) -> None:
     grid = next(
         block.data
         for block in blocks(document, "step_time")

@@ -82,12 +82,12 @@ def test_views_unknown_and_single_numbers_come_back_too(run_folder: Path, tmp_pa
     "content",
     [b"", b"\xc1", b"\x80", *map(msgspec.msgpack.encode, ([["class", "Document", []], ["class", "os", []]], 7, ["x"]))],
 )
-def test_a_file_with_anything_else_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_a_file_without_a_report_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / stored_document.FILE).write_bytes(content)
     with pytest.raises(UspProfError, match="contains no report"):
         stored_document.read(tmp_path)
 
 
-def test_what_is_no_part_of_a_report_is_not_written(tmp_path: Path) -> None:
+def test_objects_outside_of_a_report_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="not part of a report"):
         stored_document.write(object(), tmp_path)  # type: ignore[arg-type]

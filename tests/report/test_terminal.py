@@ -36,7 +36,7 @@ def test_the_first_screen_fits_eighty_columns_and_says_everything() -> None:
     assert "Details: --section NAME|all; sections: breakdown, health" in text
 
 
-def test_without_colour_no_escape_is_written_and_parts_differ_by_their_fill() -> None:
+def test_without_color_no_escape_is_written_and_parts_differ_by_their_fill() -> None:
     text = printed()
     assert "\x1b" not in text
     bar = next(
@@ -46,17 +46,17 @@ def test_without_colour_no_escape_is_written_and_parts_differ_by_their_fill() ->
     assert len(set(bar.strip())) == 4
 
 
-def test_with_colour_the_bar_is_solid() -> None:
+def test_with_color_the_bar_is_solid() -> None:
     text = printed(force_terminal=True, color_system="truecolor")
     assert "\x1b[38;2;0;114;178m" in text
     assert "\u2593" not in text
 
 
-def test_with_few_colours_parts_differ_by_their_fill_too() -> None:
+def test_with_few_colors_parts_also_differ_by_their_fill() -> None:
     assert "\u2593" in printed(force_terminal=True, color_system="standard")
 
 
-def test_no_color_wins_over_a_colour_terminal() -> None:
+def test_no_color_takes_precedence_over_a_color_terminal() -> None:
     assert "\u2593" in printed(force_terminal=True, color_system="truecolor", no_color=True)
 
 
@@ -137,7 +137,7 @@ def test_no_line_ends_with_blanks(color: str | None) -> None:
         assert [line for line in plain.splitlines() if line != line.rstrip()] == []
 
 
-def test_a_wrapped_line_leaves_no_blanks_behind_in_colour() -> None:
+def test_a_wrapped_color_line_has_no_trailing_blanks() -> None:
     paragraph = Text("the first of two lines is shorter than the screen, and rich fills it up", quiet=True)
     text = terminal.sections_text("a title", [Section("one", "One", (paragraph,))], color=True, width=50)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()

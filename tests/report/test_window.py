@@ -50,5 +50,5 @@ def test_the_json_holds_no_figure_per_step_and_says_why(document: Document) -> N
     assert "profiler.step()" in row["detail"]
 
 
-def test_what_only_the_host_tells_is_not_known(document: Document) -> None:
+def test_host_figures_are_unknown_without_host_events(document: Document) -> None:
     assert not {"launch_count", "host_sync_time", "input_time"} & {value.metric.id for value in document.values}

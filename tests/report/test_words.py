@@ -28,7 +28,7 @@ def test_the_run_says_its_axes_devices_and_steps() -> None:
     assert lines == ["a run", "8 ranks, dp=2 tp=4", "NVIDIA A100 on 2 hosts; steps 3-4"]
 
 
-def test_what_is_not_known_of_a_run_is_said() -> None:
+def test_unknown_facts_of_a_run_are_stated() -> None:
     lines = run_lines(facts(axes={}, devices=(), steps=()))
     assert lines[1:] == [
         "8 ranks, parallel axes unknown",
@@ -64,7 +64,7 @@ def test_health_says_where_and_how_often() -> None:
     ]
 
 
-def test_what_is_wrong_alike_on_several_ranks_is_said_once() -> None:
+def test_equal_problems_of_several_ranks_are_one_line() -> None:
     rows = [HealthRow("no_base", Severity.INFO, rank, 1, "none") for rank in (0, 1, 2, 5)]
     assert health_lines(rows) == [(Severity.INFO, "no_base (ranks 0-2, 5): none")]
 

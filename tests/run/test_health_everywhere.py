@@ -50,5 +50,5 @@ def test_sql_holds_each_row_once_and_those_of_the_run_too(run: Run) -> None:
     assert len(rows) == len(set(rows))
 
 
-def test_rules_that_stand_on_launches_know_it(run: Run) -> None:
+def test_rules_that_need_launches_report_lost_work(run: Run) -> None:
     assert "lost_device_work" in damage(run.tables, [Input.LAUNCHES])

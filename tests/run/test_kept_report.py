@@ -43,7 +43,7 @@ def reports_in(store: Path) -> int:
     return len(list(store.glob("derived-*/document.msgpack")))
 
 
-def test_few_ranks_are_analysed_each_time(folder: Path, store: Path) -> None:
+def test_few_ranks_are_analyzed_each_time(folder: Path, store: Path) -> None:
     before = reports_in(store)
     report(folder, store)
     assert reports_in(store) == before
@@ -68,7 +68,7 @@ def test_another_question_is_another_report(folder: Path, store: Path, monkeypat
     assert report(folder, store) == full
 
 
-def test_a_damaged_report_is_made_anew(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_report_is_rebuilt(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analyze, "FEW_RANKS", 3)
     full = report(folder, store)
     for stored in store.glob("derived-*/document.msgpack"):

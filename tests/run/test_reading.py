@@ -45,7 +45,7 @@ def test_nothing_is_printed_unless_logging_is_asked_for(tmp_path: Path, capfd: p
     assert capfd.readouterr() == ("", "")
 
 
-def test_progress_stops_the_reading_and_what_was_read_is_kept(tmp_path: Path) -> None:
+def test_progress_can_stop_reading_and_finished_ranks_are_cached(tmp_path: Path) -> None:
     run = folder(tmp_path / "run")
 
     def stop(done: int, total: int, name: str) -> None:
@@ -62,7 +62,7 @@ def test_progress_stops_the_reading_and_what_was_read_is_kept(tmp_path: Path) ->
     assert heard[0] > 0  # the first thing it says is that a rank was in the cache
 
 
-def test_whoever_stops_asking_has_nothing_more_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_a_query_stops_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = folder(tmp_path / "run", 4)
     jobs = [RankJob(run / f"rank{rank}.json.gz", rank, str(rank)) for rank in range(4)]
     go, real, read = Event(), rank_jobs.run_job, []

@@ -71,7 +71,7 @@ def test_tables_come_as_relations(folder: Path) -> None:
     assert run.table("calls").fetchall()
 
 
-def test_what_is_made_of_a_run_lies_in_its_cache(folder: Path, tmp_path: Path) -> None:
+def test_derived_files_are_in_the_runs_cache(folder: Path, tmp_path: Path) -> None:
     made: list[Path] = []
 
     def write(place: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_bound_smaller_than_the_run_takes_none_of_its_ranks(folder: Path, monk
     assert run.table("calls").fetchall()
 
 
-def test_what_is_made_of_a_run_lies_aside_where_there_is_no_cache(folder: Path, tmp_path: Path) -> None:
+def test_without_a_cache_derived_files_are_temporary(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     run = open_run(folder, cache_dir=tmp_path / "file" / "below")
 
@@ -123,13 +123,13 @@ def test_every_table_answers_with_its_schema(folder: Path) -> None:
         "WITH d AS (DELETE FROM kernels RETURNING *) SELECT * FROM d", "SELECT * FROM query('DROP VIEW kernels')",
     ],
 )  # fmt: skip
-def test_sql_reads_the_tables_and_nothing_else(folder: Path, sql: str) -> None:
+def test_sql_reads_only_the_tables(folder: Path, sql: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_run(folder).query(sql).fetchall()
     assert "usp-prof tables" in caught.value.hint
 
 
-def test_what_does_not_fit_into_memory_goes_beside_temporary_files(folder: Path) -> None:
+def test_spill_files_are_in_the_temporary_folder(folder: Path) -> None:
     """DuckDB's own choice is `.tmp` in the current folder, which may be the user's repository."""
     relation = open_run(folder).query("SELECT 1")
     (place,) = relation.query("one", "SELECT current_setting('temp_directory')").fetchall()
@@ -215,7 +215,7 @@ def test_missing_ranks_are_said(folder: Path) -> None:
     ]
 
 
-def test_a_damaged_rank_is_said_and_costs_nothing_else(folder: Path) -> None:
+def test_a_damaged_rank_is_reported_and_others_are_read(folder: Path) -> None:
     (folder / "rank0.json.gz").write_bytes((folder / "rank0.json.gz").read_bytes()[:40])
     run = open_run(folder)
     assert run.ranks == (1,)
@@ -261,7 +261,7 @@ def test_an_odd_field_of_the_manifest_costs_that_field_alone(folder: Path, text:
     assert "odd_values" in codes(run)
 
 
-def test_what_is_alike_on_several_ranks_is_one_row(folder: Path) -> None:
+def test_equal_rows_of_several_ranks_become_one(folder: Path) -> None:
     for rank in range(2):
         data = json.loads(trace(rank).to_json())
         data.pop("baseTimeNanoseconds")

@@ -28,7 +28,7 @@ from usp_prof.store.rank_jobs import content_key
 TABLE = pa.table({"n": [1, -1, 2**62], "t": pa.array(["a", "", "a"]).dictionary_encode(), "x": [0.5, None, 1.0]})
 
 
-def test_what_was_stored_comes_back(tmp_path: Path) -> None:
+def test_stored_tables_are_read_back(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "made" / "here")
     assert cache.open("k") is None
     stored = cache.store("k", {"one": TABLE, "two": TABLE.slice(0, 0)}, {"note": "said"})
@@ -137,7 +137,7 @@ def test_an_entry_under_another_name_is_not_believed(tmp_path: Path) -> None:
         b"\0" * 99,
     ],
 )
-def test_an_entry_that_says_anything_else_is_no_entry(tmp_path: Path, text: bytes) -> None:
+def test_an_entry_with_other_contents_is_damaged(tmp_path: Path, text: bytes) -> None:
     cache = Cache(tmp_path)
     (cache.store("k", {"t": TABLE}, {}).folder / "entry.json").write_bytes(text)
     assert cache.open("k") is None
@@ -162,7 +162,7 @@ def test_a_half_written_folder_is_healed(tmp_path: Path) -> None:
     assert cache.store("k", {"t": TABLE}, {}).table("t").equals(TABLE)
 
 
-def test_what_a_killed_writer_left_goes_and_what_is_being_written_stays(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_writer_are_removed_and_running_writes_kept(tmp_path: Path) -> None:
     for name, age in (("aside-dead", LEFT_OVER_SECONDS + 60), ("aside-alive", 3600)):
         (tmp_path / name).mkdir()
         used = time.time() - age
@@ -172,14 +172,14 @@ def test_what_a_killed_writer_left_goes_and_what_is_being_written_stays(tmp_path
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
-def test_nobody_else_may_read_what_is_stored(tmp_path: Path) -> None:
+def test_other_users_cannot_read_entries(tmp_path: Path) -> None:
     entry = Cache(tmp_path).store("k", {"t": TABLE}, {}).folder
     assert {path.stat().st_mode & 0o777 for path in entry.iterdir()} == {0o600}
     assert entry.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
-def test_where_the_group_may_write_to_the_store_it_may_use_its_entries(tmp_path: Path) -> None:
+def test_a_group_with_write_access_can_read_entries(tmp_path: Path) -> None:
     tmp_path.chmod(0o2770)
     cache = Cache(tmp_path)
     entry = cache.store("k", {"t": TABLE}, {}).folder
@@ -236,7 +236,7 @@ def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
     assert sorted(path.name for path in cache.folder.iterdir()) == ["a", "c"]
 
 
-def test_what_was_used_just_now_stays_beyond_the_bound(tmp_path: Path) -> None:
+def test_recently_used_entries_stay_beyond_the_size_limit(tmp_path: Path) -> None:
     cache = Cache(tmp_path, limit_bytes=1)
     first = cache.store("a", {"t": TABLE}, {})
     cache.store("b", {"t": TABLE}, {})
@@ -263,7 +263,7 @@ def test_a_place_without_a_bound_loses_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
 
 
-def test_what_takes_long_to_make_is_kept_although_something_else_is_stored_meanwhile(tmp_path: Path) -> None:
+def test_derived_files_survive_other_writes_while_they_are_made(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
 
     def make(folder: Path) -> None:
@@ -307,7 +307,7 @@ def test_measure_and_clear(tmp_path: Path) -> None:
     assert Cache(tmp_path / "never").clear().entries == 0
 
 
-def test_what_was_made_of_tables_is_made_once_counted_and_cleared(tmp_path: Path) -> None:
+def test_derived_files_are_made_once_counted_and_cleared(tmp_path: Path) -> None:
     cache, calls = Cache(tmp_path), []
 
     def write(folder: Path) -> None:
@@ -330,7 +330,7 @@ def test_what_was_made_of_tables_is_made_once_counted_and_cleared(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_made_of_tables_goes_when_the_bound_is_reached(tmp_path: Path) -> None:
+def test_derived_files_are_removed_at_the_size_limit(tmp_path: Path) -> None:
     cache = Cache(tmp_path, limit_bytes=3000)
     first = cache.derive("one", lambda folder: _fill(folder, 2000))
     os.utime(first / "entry.json", (1, 1))
@@ -374,7 +374,7 @@ def test_the_key_is_the_content_and_what_decides_what_is_made_of_it(tmp_path: Pa
         content_key(tmp_path / "nothing")
 
 
-def test_where_the_cache_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_set_the_cache_folder_and_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path / "told"))
     monkeypatch.setenv("USP_PROF_CACHE_SIZE", "1000")
     assert open_cache().folder == tmp_path / "told"

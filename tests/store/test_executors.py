@@ -60,7 +60,7 @@ class TestExecutors:
     def jobs(self, tmp_path: Path) -> list[RankJob]:
         return [RankJob(file.path, file.rank, f"key{file.rank}") for file in run_of(tmp_path / "run")]
 
-    def test_workers_store_tables_and_tell_of_damage(self, tmp_path: Path) -> None:
+    def test_workers_store_tables_and_report_damage(self, tmp_path: Path) -> None:
         jobs, cache = self.jobs(tmp_path), Cache(tmp_path / "cache")
         jobs[1].path.write_bytes(b"{}")
         with local_executor(2) as workers:
@@ -173,7 +173,7 @@ class TestExecutors:
         assert sorted(loaded) == [0, 2]
         assert [row.rank for row in lost] == [1]
 
-    def test_what_is_no_future_is_refused(self, tmp_path: Path) -> None:
+    def test_an_executor_without_futures_is_refused(self, tmp_path: Path) -> None:
         class References:
             """Like Ray: the result of `submit` is not a future."""
 
@@ -183,7 +183,7 @@ class TestExecutors:
         with pytest.raises(UsageError, match="returns object, which has no `done`"):
             load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "cache"), executor=References())  # type: ignore[arg-type]
 
-    def test_futures_that_give_something_else_are_refused_in_a_line(self, tmp_path: Path) -> None:
+    def test_futures_with_invalid_results_are_refused_in_one_line(self, tmp_path: Path) -> None:
         class Forgetful(ThreadPoolExecutor):
             """What it runs returns nothing, as where a wrapper swallows the result."""
 
@@ -202,7 +202,7 @@ class TestExecutors:
             load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "cache"), executor=workers)
         assert not (tmp_path / "cache").exists()
 
-    def test_a_file_that_is_written_anew_while_it_is_read_is_not_stored(self, tmp_path: Path) -> None:
+    def test_a_file_that_changes_while_it_is_read_is_not_stored(self, tmp_path: Path) -> None:
         class Meanwhile(ThreadPoolExecutor):
             def submit(self, run: Callable[..., Any], job: RankJob, *args: Any) -> Future[Any]:
                 if job.rank == 1:
@@ -255,7 +255,7 @@ class TestExecutors:
         ("hosts", "coordinates", "source"),
         [({}, {}, "name"), ({}, {"0": {}}, "manifest"), ({"0": "a"}, {}, "manifest"), ({"1": "a"}, {"0": {}}, "name")],
     )
-    def test_where_a_rank_is_known_from_is_the_same_of_its_part_of_the_manifest(
+    def test_the_source_of_a_rank_is_the_same_on_workers(
         self, hosts: dict[str, str], coordinates: dict[str, dict[str, int]], source: str, tmp_path: Path
     ) -> None:
         trace = tiny.Trace(0, 1).op("aten::mm", 10, 5).to_dict()
@@ -334,7 +334,7 @@ class TestDaskScheduler:
 
     @pytest.mark.slow
     @pytest.mark.timeout(300)
-    def test_one_without_workers_is_waited_for_and_the_user_told(self, tmp_path: Path) -> None:
+    def test_a_scheduler_without_workers_is_waited_for_with_a_message(self, tmp_path: Path) -> None:
         pytest.importorskip("distributed")
         from dask_cluster import dask_cluster  # noqa: PLC0415 - the extra `cluster`
 

@@ -48,7 +48,7 @@ def test_a_second_load_reads_no_json(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("given", [None, Manifest(name="beside")])
-def test_a_manifest_inside_is_kept_where_the_run_has_none_beside(tmp_path: Path, given: Manifest | None) -> None:
+def test_an_embedded_manifest_is_kept_if_the_run_has_no_other(tmp_path: Path, given: Manifest | None) -> None:
     """It names all ranks: kept with each of them, a run would take the square of their number."""
     inside = Manifest(name="inside", hosts={str(rank): "host" for rank in range(2000)}).to_dict()
     traces = {rank: tiny.Trace(rank, 2).op("aten::op", 10, 5).meta(usp_prof=inside) for rank in range(2)}
@@ -61,7 +61,7 @@ def test_a_manifest_inside_is_kept_where_the_run_has_none_beside(tmp_path: Path,
 
 
 @pytest.mark.parametrize("room", [0, 1 << 20])
-def test_what_was_just_made_is_not_read_back_and_says_what_was_stored(
+def test_new_tables_are_not_read_back_and_equal_the_stored_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     monkeypatch.setattr(load, "_AT_HAND", room)
@@ -83,7 +83,7 @@ def test_what_was_just_made_is_not_read_back_and_says_what_was_stored(
         assert made[1].source.view("kernels").column("name").to_pylist() == ["k"]
 
 
-def test_a_damaged_entry_is_read_anew_and_said(tmp_path: Path) -> None:
+def test_a_damaged_entry_is_read_again_and_reported(tmp_path: Path) -> None:
     files, cache = run_of(tmp_path / "run"), Cache(tmp_path / "cache")
     first, _ = load.load(files, None, cache)
     path = cache.folder / first[1].key / "ops.parquet"
@@ -102,7 +102,7 @@ def test_rows_know_their_rank(tmp_path: Path) -> None:
         assert set(loaded_rank.source.table("events")["rank"].to_pylist()) == {rank}
 
 
-def test_the_key_tells_content_rank_and_manifest_apart(tmp_path: Path) -> None:
+def test_the_key_covers_content_rank_and_manifest(tmp_path: Path) -> None:
     first, second, _ = run_of(tmp_path / "run")
     of_none, of_manifest = digest_of_manifest(None), digest_of_manifest(Manifest(name="x"))
     keys = {key_of_rank(first, of_none), key_of_rank(second, of_none), key_of_rank(first, of_manifest)}
@@ -111,7 +111,7 @@ def test_the_key_tells_content_rank_and_manifest_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["read here", "from the cache"])
-def test_what_all_files_say_alike_is_kept_once(tmp_path: Path, again: bool) -> None:
+def test_metadata_common_to_all_files_is_stored_once(tmp_path: Path, again: bool) -> None:
     manifest = {"mesh": {"dp": 3}, "coordinates": {str(rank): {"dp": rank} for rank in range(3)}}
     traces = {rank: tiny.Trace(rank, 3).meta(usp_prof=manifest).op("aten::op", 10, 5) for rank in range(3)}
     files = list(discover(tiny.write(traces, tmp_path / "run")).runs[0].files)
@@ -138,7 +138,7 @@ def test_when_no_rank_can_be_read_it_raises(tmp_path: Path) -> None:
         load.load(files, None, Cache(tmp_path / "cache"))
 
 
-def test_a_cache_that_cannot_be_written_is_said_and_costs_nothing_else(tmp_path: Path) -> None:
+def test_a_read_only_cache_is_reported_and_everything_works(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     loaded, _ = load.load(run_of(tmp_path / "run", 1), None, Cache(tmp_path / "file"))
     assert isinstance(loaded[0].source, MemorySource)

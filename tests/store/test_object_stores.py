@@ -117,7 +117,7 @@ def test_a_tag_in_quotes_is_the_tag_without(monkeypatch: pytest.MonkeyPatch) -> 
     assert stamps == ["c9f3", "c9f3"]
 
 
-def test_what_one_machine_read_into_the_store_another_opens_without_reading(
+def test_another_machine_opens_the_store_without_reading_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = f"s3://{BUCKET}/shared"
@@ -144,7 +144,7 @@ def test_a_rank_that_is_sent_to_a_worker_is_opened_there(server: Server) -> None
 
 
 @pytest.mark.parametrize("small", [1 << 20, 0], ids=["fetched with the entry", "asked for later"])
-def test_a_damaged_table_is_read_anew_and_put_right(
+def test_a_damaged_table_is_read_again_and_repaired(
     server: Server, small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "_SMALL", small)
@@ -165,7 +165,7 @@ def test_a_damaged_table_is_read_anew_and_put_right(
     assert not [row for row in again.health if row.code == "cache_damaged"]
 
 
-def test_a_trace_that_is_written_anew_is_read_anew(server: Server, local_run: Path, tmp_path: Path) -> None:
+def test_a_changed_trace_is_read_again(server: Server, local_run: Path, tmp_path: Path) -> None:
     trace = next(file for file in sorted(local_run.iterdir()) if "0" in file.name)
     url = f"s3://{BUCKET}/changed/{trace.name}"
     server.put(f"{BUCKET}/changed/{trace.name}", trace.read_bytes())

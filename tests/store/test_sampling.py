@@ -78,12 +78,12 @@ class TestOutliers:
 class TestOnePerStage:
     """The first rank of each stage: one pipeline."""
 
-    def test_where_the_manifest_names_stages_no_other_trace_is_read(self, folder: Path, tmp_path: Path) -> None:
+    def test_if_the_manifest_names_stages_no_other_trace_is_read(self, folder: Path, tmp_path: Path) -> None:
         run = open_run(folder, ranks="one-per-stage", cache_dir=tmp_path)
         assert stages_of(run) == list(range(STAGES))
         assert Cache(tmp_path).size().entries == STAGES  # whatever is read is stored
 
-    def test_without_a_manifest_the_groups_tell(self, folder: Path, tmp_path: Path) -> None:
+    def test_without_a_manifest_groups_determine_the_stages(self, folder: Path, tmp_path: Path) -> None:
         for trace in folder.glob("*rank*"):
             (tmp_path / trace.name).write_bytes(trace.read_bytes())
         with_manifest = open_run(folder, ranks="one-per-stage", cache_dir=tmp_path / "store")
@@ -145,7 +145,7 @@ class TestWhatIsLeftOutIsSaid:
             assert "mean step of 4 ranks" in output
             assert "mean rank step goes" not in output
 
-    def test_of_all_ranks_the_mean_is_of_all(self, folder: Path, store: Path) -> None:
+    def test_without_a_selection_the_mean_covers_all_ranks(self, folder: Path, store: Path) -> None:
         report = open_run(folder, cache_dir=store).report()
         assert "Where the mean rank step goes" in report.text()
         assert "only" not in report.summary.sentence

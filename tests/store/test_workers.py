@@ -42,7 +42,7 @@ def slow(number: int) -> int:
     return number
 
 
-def test_processes_of_this_machine_end_at_once_where_nobody_asks_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_workers_end_at_once_if_results_are_no_longer_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "processors", lambda: 2)
     ours, begun = Workers(), time.monotonic()
     made = ours.map(slow, range(4))
@@ -63,7 +63,7 @@ def test_an_executor_computes_in_order() -> None:
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_what_a_dead_worker_leaves_is_computed_here(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_of_a_dead_worker_are_computed_locally(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "processors", lambda: 2)
     executor = ProcessPoolExecutor(2) if given else None
     ours = Workers(executor)
@@ -79,7 +79,7 @@ def test_one_that_was_shut_down_costs_nothing() -> None:
     assert list(Workers(executor).map(process_of, range(2))) == [os.getpid()] * 2
 
 
-def test_one_that_gives_something_else_is_not_believed() -> None:
+def test_an_executor_with_invalid_results_is_not_used() -> None:
     class Forgetful(ThreadPoolExecutor):
         def submit(self, *_: object, **__: object) -> Future[None]:  # type: ignore[override]
             return super().submit(lambda: None)
@@ -102,7 +102,7 @@ def test_workers_of_another_version_are_refused() -> None:
         list(Workers(executor).map(process_of, range(2)))
 
 
-def test_whoever_stops_asking_wants_nothing_more() -> None:
+def test_closing_the_results_cancels_remaining_items() -> None:
     with ThreadPoolExecutor(1) as executor:
         made = Workers(executor).map(process_of, iter(range(10_000)))
         assert next(made) == os.getpid()

@@ -38,7 +38,7 @@ def test_shares_add_up_to_one_for_each(kind: str, mesh: dict[str, int], how: dic
     assert max(shares) > 1.1
 
 
-def test_experts_and_attention_are_told_apart() -> None:
+def test_experts_and_attention_have_separate_shares() -> None:
     experts, sequence = (
         _declared("expert_imbalance", {"dp": 2, "ep": 2}, factor=1.5),
         _declared("contiguous_cp", {"cp": 2}),
@@ -62,7 +62,7 @@ def test_a_slow_host_takes_longer_from_launch_to_launch() -> None:
     assert (slow[1] - slow[0]) == 3 * (fast[1] - fast[0])
 
 
-def test_pageable_copies_and_device_allocations_stand_in_the_log() -> None:
+def test_pageable_copies_and_device_allocations_are_logged() -> None:
     copies = simulate(_declared("pageable_copy", {"dp": 2}, delay_ns=1_000)).logs[0].copies
     assert "HtoD pageable" in [copy.direction for copy in copies]
     spans = simulate(_declared("device_allocation", {"dp": 2}, delay_ns=1_000)).logs[0].spans

@@ -70,7 +70,7 @@ def test_items_of_a_list_are_fields_of_their_own() -> None:
     assert read(texts, *fields) == {"x": [4, 8, -1, -1], "y": [2, -1, -1, -1], "all": ['[4,"2",1]', "[8]", "4,2,1", ""]}
 
 
-def test_what_is_no_json_object_says_nothing_and_leaves_the_others_alone() -> None:
+def test_text_that_is_no_json_object_has_no_arguments() -> None:
     texts = ['{"n": 1, "t": "a"}', "[1]", "7", "{", "", '{"n": 2}']
     assert read(texts, *FIELDS) == {"number": [1, -1, -1, -1, -1, 2], "text": ["a", "", "", "", "", ""]}
 

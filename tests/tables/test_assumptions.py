@@ -45,7 +45,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> TableSet:
 
 
 @pytest.mark.parametrize("assumption", ASSUMED)
-def test_what_was_computed_before_does_not_outlive_an_assumption(assumption: str, tables: TableSet) -> None:
+def test_assumptions_invalidate_earlier_results(assumption: str, tables: TableSet) -> None:
     plain = figures(tables)
     after = figures(tables.assuming(ASSUMED[assumption]))
     fresh = figures(open_run(RUN).tables.assuming(ASSUMED[assumption]))

@@ -77,7 +77,7 @@ def test_groups_of_one_name_with_other_ranks_do_not_mix() -> None:
     assert members(matched(by_rank)[1]) == [[(0, 0), (1, 0)], [(2, 0), (3, 0)]]
 
 
-def test_a_group_of_one_or_of_nobody_known_makes_no_call() -> None:
+def test_groups_of_one_or_of_unknown_members_have_no_calls() -> None:
     by_rank = {0: rows(part("all_reduce", 0, 9, group="", sequence=1), part("all_reduce", 10, 19, group_size=1))}
     assert matched(by_rank) == ([], [])
 
@@ -145,7 +145,7 @@ def test_batched_exchanges_pair_without_direction() -> None:
     assert table[0]["complete"]
 
 
-def test_ties_blame_nobody() -> None:
+def test_tied_arrivals_have_no_late_rank() -> None:
     same = {r: rows(part("all_reduce", 100, 9_000, sequence=1)) for r in range(2)}
     assert matched(same)[0][0]["late_rank"] == -1
     close = {r: rows(part("all_reduce", 100 + 900 * r, 9_000, sequence=1)) for r in range(2)}
@@ -186,7 +186,7 @@ def test_tables_are_built_from_the_same_match() -> None:
     assert calls.build(made.run({0: {}})).num_rows == 0
 
 
-def test_the_last_is_known_where_nobody_is_blamed() -> None:
+def test_the_last_arrival_is_known_even_without_a_late_rank() -> None:
     """The critical path continues at the last rank to arrive, even if the difference is within the clock tolerance."""
     first_is_last = {r: rows(part("all_reduce", 1_000 - 900 * r, 9_000, sequence=1)) for r in range(2)}
     result = calls.match_calls(made.run(first_is_last))

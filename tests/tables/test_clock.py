@@ -146,7 +146,7 @@ def test_aligned_clocks_are_never_worse_than_clocks_left_alone(
 
 
 @pytest.mark.parametrize(("skew", "solved"), [(70_000_000, 70_000_000), (5_000, 0)])
-def test_a_single_tie_tells_what_lies_beyond_the_noise_of_a_call(skew: int, solved: int) -> None:
+def test_a_single_tie_gives_offsets_beyond_the_noise_of_a_call(skew: int, solved: int) -> None:
     rows = {
         rank: {
             "collectives": [part("all_reduce", 0, 900_000 - rank * skew, sequence=0, group="g@0,1")],

@@ -42,7 +42,7 @@ def test_the_record_around_the_launch_describes_a_bare_kernel() -> None:
     assert (row["op_event"][1], row["sequence"][1]) == (1, 3)
 
 
-def test_old_records_tell_by_position() -> None:
+def test_old_records_are_read_by_position() -> None:
     trace = Trace(0, 8).step(1, 0, 9_000)
     inputs = ["", "337", "93825133358160", "1", "", "[]", "[]", "8"]
     trace.op("record_param_comms", 90, 40, dims=[[[4, 16]], [], [], [], [], [], [], []], inputs=inputs)
@@ -64,7 +64,7 @@ def test_sendrecv_kernels_are_what_the_host_range_says(mark: str, ops: list[str]
     assert collectives(trace)["op"].tolist() == ops
 
 
-def test_the_pipeline_s_marks_tell_direction_and_peer_where_nccl_tells_nothing() -> None:
+def test_pipeline_marks_supply_direction_and_peer_if_nccl_has_none() -> None:
     trace = Trace(1, 4).step(1, 0, 9_000)
     for number, operation in enumerate(["send_f", "recv_b"]):
         trace.mark(f"pp::{operation} stage=1 mb=0 peer={2 - number}", 90 + 100 * number, 50)

@@ -84,13 +84,13 @@ def test_a_ring_is_no_group_of_all() -> None:
     assert groups(exchanges(start.tolist(), end.tolist()), 6) == {""}
 
 
-def test_where_nobody_is_late_nothing_tells() -> None:
+def test_without_late_ranks_no_groups_are_inferred() -> None:
     start = np.tile(np.arange(6) * 20_000, (4, 1)) + np.arange(4)[:, None] * 3
     assert groups(exchanges(start.tolist(), (start + 500).tolist()), 4) == {""}
 
 
 @pytest.mark.parametrize(("ranks", "world"), [(2, 2), (4, 8)])
-def test_two_ranks_or_a_part_of_the_job_tell_nothing(ranks: int, world: int) -> None:
+def test_two_ranks_or_a_part_of_the_job_have_no_common_exchange(ranks: int, world: int) -> None:
     start = arrivals(ranks, [0])
     end = np.tile(start.max(axis=0) + 200, (ranks, 1))
     assert groups(exchanges(start.tolist(), end.tolist()), world) == {""}

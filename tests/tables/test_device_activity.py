@@ -70,7 +70,7 @@ def test_the_other_ranks_keep_their_figures() -> None:
         (full_trace(), "cuda"),
     ],
 )  # fmt: skip
-def test_a_device_is_unrecorded_only_where_something_tells_of_it(trace: Trace, kind: str) -> None:
+def test_a_device_is_unrecorded_only_if_other_events_mention_it(trace: Trace, kind: str) -> None:
     tables = table_set(trace)
     assert tables.columns("ranks", 0)["device_kind"].tolist() == [kind]
     assert bool(len(tables.columns("activities", 0))) is (kind != "unrecorded")

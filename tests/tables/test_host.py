@@ -41,7 +41,7 @@ def test_phase_follows_the_mark_around(mark: str, phase: str) -> None:
     assert ops["phase"].tolist() == [phase]
 
 
-def test_what_runs_inside_autograd_s_engine_is_backward() -> None:
+def test_ops_inside_the_autograd_engine_are_backward() -> None:
     trace = Trace().op("autograd::engine::evaluate_function: MmBackward0", 0, 100, thread=2)
     trace.op("aten::mm", 10, 10, thread=2).op("aten::mm", 50, 10)
     assert table_set(trace).columns("ops", 0)["phase"].tolist() == ["backward", "backward", ""]

@@ -95,7 +95,7 @@ def test_inference_has_no_gradients(count: int) -> None:
     assert axes(run(16, build, range(1))) == {("unknown", "none")}
 
 
-def test_a_norm_that_is_reduced_around_the_optimizer_tells_nothing() -> None:
+def test_a_norm_reduced_around_the_optimizer_has_no_axis() -> None:
     tables = run(2, lambda trace: reductions(trace, BACKWARD + 1_000, BACKWARD + 2_000, nelems=1))
     assert axes(tables) == {("unknown", "none")}
 
@@ -113,7 +113,7 @@ def test_statistics_of_a_batch_are_no_activations() -> None:
     assert axes(run(2, lambda trace: reductions(trace, *moments, nelems=2_048))) == {("unknown", "none")}
 
 
-def test_tied_embeddings_beside_a_pipeline_are_not_taken_for_gradients() -> None:
+def test_tied_embeddings_of_a_pipeline_are_not_gradients() -> None:
     def build(trace: Trace) -> Trace:
         trace = reductions(trace, BACKWARD + 1_000)
         return trace.collective("send", 5_000, 50, group="0", nelems=8, launch_at=4_000, peer=1 - trace.rank)
@@ -135,7 +135,7 @@ def test_alike_groups_of_one_job_have_one_axis() -> None:
     assert axes(run(8, build)) == {("dp", "inferred")}
 
 
-def test_a_library_s_own_function_around_a_reduction_tells_the_axis() -> None:
+def test_a_library_function_around_a_reduction_determines_the_axis() -> None:
     def build(trace: Trace) -> Trace:
         trace.op("_ReduceFromModelParallelRegion", 900, 200)
         return reductions(trace, 1_000)
@@ -197,7 +197,7 @@ def test_a_pipeline_sends_ahead_of_what_comes_back() -> None:
 @pytest.mark.parametrize(
     "build", [ring, halo, everybody, lambda trace: pipeline(trace, nelems=[1 << size for size in range(8, 16)])]
 )
-def test_what_else_sends_is_no_pipeline(build: Callable[[Trace], Trace]) -> None:
+def test_other_sends_are_no_pipeline(build: Callable[[Trace], Trace]) -> None:
     assert axes(run(4, build)) == {("unknown", "none")}
 
 
@@ -216,7 +216,7 @@ def test_kernels_without_a_group_are_of_all_ranks_where_these_end_together(late:
     assert set(tables.columns("collectives", 3)["group"].tolist()) == {group}
 
 
-def test_a_single_file_tells_no_group_of_the_job() -> None:
+def test_a_single_file_determines_no_group_of_the_job() -> None:
     tables = run(4, lambda trace: half_job(trace, 0), range(1))
     assert set(tables.columns("collectives", 0)["group"].tolist()) == {""}
 

@@ -119,7 +119,7 @@ def plain_pipeline(rank: int) -> Trace:
     return trace
 
 
-def test_an_order_without_a_name_is_counted_through_and_an_unlikely_one_tells_kinds_only() -> None:
+def test_an_unnamed_order_is_numbered_and_an_unlikely_one_gives_kinds_only() -> None:
     turns = [enumerate([FS, FS, B, FS, B, B]), enumerate([F, BS, F, F, BS, BS])]
     orders = [list(of_rank) for of_rank in turns]
     assert by_named_order(orders) == []

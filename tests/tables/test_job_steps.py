@@ -108,7 +108,7 @@ def test_micro_batches_are_no_steps(micro_batches: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("complete", [{0}, {3}, {0, 1, 2}])
-def test_stripped_ranks_beside_full_ones(complete: set[int], tmp_path: Path) -> None:
+def test_stripped_ranks_get_the_steps_of_full_ones(complete: set[int], tmp_path: Path) -> None:
     path = declared({"pp": 2, "dp": 2}, 3)
     truth, cut = full(path), device_only(path, tmp_path / "run", complete_ranks=complete)
     for rank in truth.ranks:

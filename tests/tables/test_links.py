@@ -59,7 +59,7 @@ def test_steps_of_a_trace_whose_ids_are_all_alike_are_the_hosts_marks() -> None:
     assert "steps_by_host" in counted(tables)
 
 
-def test_a_step_none_of_whose_launches_can_be_told_does_not_fall_into_the_one_before() -> None:
+def test_a_step_without_identified_launches_is_not_merged_with_the_previous_one() -> None:
     tables = table_set(trained(correlation=7, only_steps=(2,)))
     steps = tables.columns("steps", 0)
     assert steps["step"].tolist() == [1, 2, 3]
@@ -108,7 +108,7 @@ def test_one_shared_id_within_a_step_costs_its_own_kernels_only() -> None:
 
 
 @pytest.mark.parametrize("outer_first", [True, False])
-def test_of_calls_in_one_another_the_outer_one_counts(outer_first: bool) -> None:
+def test_the_outer_one_of_nested_calls_counts(outer_first: bool) -> None:
     trace = Trace().step(1, 0, 9_000)
     spans = [("cudaLaunchKernel", 100, 30), ("cuLaunchKernel", 100, 20)]
     for name, at, dur in spans if outer_first else spans[::-1]:

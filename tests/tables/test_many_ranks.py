@@ -54,14 +54,12 @@ def held_after_two_rounds(folder: Path) -> int:
     return pa.total_allocated_bytes() - before
 
 
-def test_few_ranks_are_all_held(stored: Path) -> None:
+def test_few_ranks_stay_in_memory(stored: Path) -> None:
     assert held_after_two_rounds(stored) >= RANKS * BYTES
 
 
 @pytest.mark.parametrize("bound", [12, 20])
-def test_of_many_ranks_as_many_are_held_as_the_bound_allows(
-    stored: Path, monkeypatch: pytest.MonkeyPatch, bound: int
-) -> None:
+def test_many_ranks_stay_in_memory_up_to_the_bound(stored: Path, monkeypatch: pytest.MonkeyPatch, bound: int) -> None:
     monkeypatch.setattr(table_set, "FEW_RANKS", RANKS - 1)
     monkeypatch.setattr(table_set, "HELD_BYTES", bound * BYTES)
     held = held_after_two_rounds(stored)
@@ -91,7 +89,7 @@ def test_a_column_of_all_ranks_leaves_none_of_them_in_memory(stored: Path, monke
     assert together["number"][::ROWS].tolist() == list(range(RANKS))
 
 
-def test_what_lies_in_memory_alone_is_never_lost(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_without_a_file_are_never_released(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_set, "FEW_RANKS", 0)
     monkeypatch.setattr(table_set, "HELD_BYTES", 0)
     opened = tables_of(stored)
@@ -100,7 +98,9 @@ def test_what_lies_in_memory_alone_is_never_lost(stored: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("run", ["recorded-ep-imbalance", "recorded-slow-rank"])
-def test_a_report_is_the_same_when_no_rank_is_held(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_the_same_if_no_rank_stays_in_memory(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def report() -> str:
         opened = open_run(ROOT / "traces" / run, cache_dir=tmp_path)
         opened.tables.kept = None  # findings are computed again

@@ -48,7 +48,7 @@ def test_a_value_for_all_rows_fills_them(value: int) -> None:
 
 
 @pytest.mark.parametrize("arrow", [False, True])
-def test_what_is_not_there_is_absent_and_never_null(*, arrow: bool) -> None:
+def test_missing_values_are_absent_and_never_null(*, arrow: bool) -> None:
     columns = {"n": [5, None], "f": [None, True], "x": [None, 0.5], "t": [None, "word"]}
     given_: dict[str, object] = {name: pa.array(values) for name, values in columns.items()} if arrow else dict(columns)
     if arrow:

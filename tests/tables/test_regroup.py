@@ -43,13 +43,13 @@ def test_stages_with_other_parameters_do_not_reduce_together() -> None:
     assert groups[2] == groups[3] == {("2@2,3", 2)}
 
 
-def test_what_no_other_group_explains_stays() -> None:
+def test_calls_that_no_other_group_explains_stay() -> None:
     """Rank 2 was recorded for a part of the time: another group of ranks 1 and 3 does not explain what rank 0 ran."""
     groups = groups_of({0: [1, 2, 3, 4], 1: [1, 2, 3, 4], 2: [4], 3: [1, 2, 3, 4]}, pairs=PIPELINES)
     assert all(groups[rank] == {("0@0,1,2,3", 4)} for rank in range(4))
 
 
-def test_where_two_other_groups_fit_nothing_is_moved() -> None:
+def test_calls_that_fit_two_other_groups_stay() -> None:
     both = (*STAGES, *PIPELINES)
     sizes = {0: [100, 200], 1: [100, 200], 2: [100, 300], 3: [100, 300]}
     assert groups_of(sizes, pairs=both)[0] == {("1@0,1", 2)}

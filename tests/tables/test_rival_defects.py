@@ -56,7 +56,7 @@ def test_a3_triton_launchers_are_host_work_though_they_name_a_stream() -> None:
     assert len(tables.columns("kernels", 0)) == 1
 
 
-def test_a4_synchronisation_events_are_not_busy_time() -> None:
+def test_a4_synchronization_events_are_not_busy_time() -> None:
     trace = Trace().step(1, 0, 2_000_000).kernel("gemm", 10_000, 100_000, launch_at=5_000)
     trace.event("Stream Sync", "cuda_sync", 110_000, 900_000, pid=0, tid=7, args={"stream": 7, "device": 0})
     trace.event("Event Sync", "cuda_sync", 20_000, 280_000, pid=0, tid=7, args={"stream": 7, "device": 0})
@@ -104,7 +104,7 @@ def test_a5_names_that_only_look_like_communication_compute(name: str) -> None:
     assert (kernels["kind"].tolist(), kernels["library"].tolist()) == (["compute"], [""])
 
 
-def test_a5_copies_are_told_by_category_not_by_name() -> None:
+def test_a5_copies_are_classified_by_category_not_by_name() -> None:
     trace = Trace().step(1, 0, 9_000).memcpy(1_000, 300, launch_at=10).memset(2_000, 100, launch_at=20)
     trace.kernel("hipMemcpyDtoD_kernel_copy", 3_000, 50, launch_at=30, category="gpu_memcpy")
     tables = table_set(trace)
@@ -134,7 +134,7 @@ def test_a9_runtime_and_driver_call_of_one_correlation_do_not_double_the_kernel(
     assert health(tables)["duplicate_correlation"] == 1
 
 
-def test_a10_minified_json_and_execution_traces_beside_lose_no_rank(tmp_path: Path) -> None:
+def test_a10_minified_json_and_execution_traces_lose_no_rank(tmp_path: Path) -> None:
     for rank in range(4):
         trace = Trace(rank, 4).step(1, 0, 5_000).kernel("gemm", 1_000, 100 + rank, launch_at=10)
         (tmp_path / f"trace_{rank}.json").write_bytes(trace.to_json(separators=(",", ":")))
@@ -181,7 +181,7 @@ def test_b3_without_step_marks_the_trace_is_one_window_and_says_so() -> None:
     assert health(tables)["no_steps"] == 1
 
 
-def test_b4_list_form_and_one_truncated_rank_cost_nothing_else(tmp_path: Path) -> None:
+def test_b4_list_form_and_one_truncated_rank_lose_no_other_rank(tmp_path: Path) -> None:
     traces = {r: Trace(r, 3).step(1, 0, 9_000).kernel("gemm", 1_000, 100, launch_at=10) for r in range(3)}
     write(traces, tmp_path)
     (tmp_path / "rank1.json.gz").unlink()

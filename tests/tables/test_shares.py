@@ -107,7 +107,7 @@ def test_processes_measure_large_runs_alone(tmp_path: Path, monkeypatch: pytest.
     assert open_run(path, cache_dir=tmp_path).tables.workers is not None
 
 
-def test_a_share_cannot_tell_what_all_ranks_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_has_no_facts_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "FEW_RANKS", 0)
     monkeypatch.setattr(shares, "RANKS_OF_SHARE", 3)
     with ThreadPoolExecutor(1) as executor:
@@ -116,7 +116,7 @@ def test_a_share_cannot_tell_what_all_ranks_tell(tmp_path: Path, monkeypatch: py
             list(shares.of_each_rank(tables, lambda share, _: calls.match_calls(share)))
 
 
-def test_what_is_common_is_pickled_once() -> None:
+def test_common_values_are_pickled_once() -> None:
     common = Common(json.loads("[1, 2]"))
     first, other = (pickle.loads(pickle.dumps(common)) for _ in range(2))  # noqa: S301
     assert first.value == [1, 2]

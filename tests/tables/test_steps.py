@@ -43,7 +43,7 @@ def test_marks_behind_which_no_launch_is_linked_are_the_windows_and_health_says_
     assert "steps_by_host" in table_set(trace).columns("health", 0)["code"].tolist()
 
 
-def test_of_two_marks_with_one_number_the_longer_counts() -> None:
+def test_the_longer_of_two_marks_with_one_number_counts() -> None:
     assert windows(Trace(device="cpu").step(1, 0, 50).step(1, 0, 900)) == [(1, 0, 900)]
 
 
@@ -83,7 +83,7 @@ def test_a_mark_too_long_around_others_of_its_kind_does_not_swallow_them() -> No
 
 
 @pytest.mark.parametrize("names", [("train_step 7", "train_step 8"), ("iteration=7", "iteration=8"), ("step", "step")])
-def test_numbered_and_repeated_annotations_stand_for_steps(names: tuple[str, str]) -> None:
+def test_numbered_and_repeated_annotations_are_steps(names: tuple[str, str]) -> None:
     trace = Trace(device="cpu").mark(names[0], 0, 100).mark(names[1], 100, 100)
     steps = table_set(trace).columns("steps", 0)
     assert steps["step"].tolist() == ([0, 1] if names == ("step", "step") else [7, 8])
@@ -120,7 +120,7 @@ def sources(trace: Trace) -> set[str]:
     return set(table_set(trace).columns("steps", 0)["source"].tolist())
 
 
-def test_kernels_that_repeat_stand_for_steps_and_health_says_so() -> None:
+def test_repeating_kernels_are_steps_and_health_reports_it() -> None:
     trace = unmarked(3)
     size = 19 * 100 + 300
     assert windows(trace) == [
@@ -153,7 +153,7 @@ def test_on_cpu_the_ops_of_the_host_repeat() -> None:
     assert sources(trace) == {"pattern"}
 
 
-def test_an_annotation_that_begins_the_same_work_each_time_stands_for_steps() -> None:
+def test_an_annotation_that_starts_the_same_work_each_time_marks_steps() -> None:
     trace = unmarked(3)
     for number in range(3):
         trace.mark("DistributedDataParallel.forward", 2_200 * number - 10, 900)
@@ -192,7 +192,7 @@ def test_kernels_without_any_host_event_repeat_as_well() -> None:
     assert sources(trace) == {"pattern"}
 
 
-def test_the_recorder_s_marks_stand_for_steps() -> None:
+def test_the_recorders_marks_are_steps() -> None:
     trace = Trace(device="cpu").op("aten::mm", 10, 5)
     for end in (100, 200):
         trace.mark("train::fwd_bwd", end - 90, 60).mark("train::optimizer", end - 20, 20)
@@ -204,7 +204,7 @@ def test_nothing_at_all_has_no_step() -> None:
     assert windows(Trace().event("overhead", "overhead", 0, 5)) == []
 
 
-def test_steps_of_2021_stand_among_the_ops() -> None:
+def test_steps_of_2021_are_found_among_the_ops() -> None:
     """Capitalized categories, a step as an `Operator`: the work is in the step, which is no op."""
     trace = Trace()
     for number, at in ((1, 0), (2, 10_000)):

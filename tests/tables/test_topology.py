@@ -76,7 +76,7 @@ def test_a_mark_chooses_among_the_axes_that_a_group_serves() -> None:
     assert axes(table_set({0: trace}, manifest)) == [("ep", "mark"), ("dp_shard", "manifest")]
 
 
-def test_the_ranks_tell_the_axis_of_a_declared_mesh() -> None:
+def test_ranks_determine_the_axis_of_a_declared_mesh() -> None:
     places = {str(rank): {"dp": rank // 2, "tp": rank % 2} for rank in range(4)}
     manifest = Manifest(mesh={"dp": 2, "tp": 2}, axis_order=["dp", "tp"], coordinates=places)
     trace = Trace(0, 4).group("7", [0, 2]).group("8", [0, 1]).group("9", [0, 1, 2, 3]).step(1, 0, 9_000)
@@ -105,7 +105,7 @@ def test_equal_ranks_in_different_groups_stay_apart() -> None:
     assert axes(table_set({0: trace})) == [("dp_shard", "description"), ("ep", "description")]
 
 
-def test_what_spans_a_divided_job_is_the_world() -> None:
+def test_a_group_that_spans_a_divided_job_is_the_world() -> None:
     trace = Trace(0, 4).group("0", [0, 1, 2, 3], "default_pg").group("1", [0, 1], "mesh_tp").step(1, 0, 9_000)
     collective(collective(trace, "0"), "1", at=2_000)
     assert axes(table_set({0: trace})) == [("world", "inferred"), ("tp", "description")]
@@ -205,7 +205,7 @@ def layered(rank: int, thread: int) -> Trace:
     return trace.gloo("all_reduce", at + 30, 10, dims=[1], thread=thread)
 
 
-def test_workers_of_gloo_tell_the_group_by_size_marks_and_order() -> None:
+def test_gloo_workers_get_their_group_by_size_marks_and_order() -> None:
     tables = table_set({rank: layered(rank, 300 + 50 * rank) for rank in range(4)})
     parts = tables.columns("collectives", 2)
     names = [key.split("@")[0] for key in parts["group"].tolist()]

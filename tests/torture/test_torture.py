@@ -24,7 +24,7 @@ SEEDS = [(name, seed) for name, many in SHORT.items() for seed in range(many * T
 
 
 @pytest.mark.parametrize(("name", "seed"), [(name, int(seed)) for name, seed, _ in KEPT])
-def test_what_failed_once_holds(tmp_path: Path, name: str, seed: int) -> None:
+def test_earlier_failures_pass_now(tmp_path: Path, name: str, seed: int) -> None:
     TRIALS[name].run(seed, tmp_path)
 
 

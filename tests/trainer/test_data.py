@@ -37,7 +37,7 @@ def test_synthetic_tokens_follow_the_rule_but_where_noise_strikes() -> None:
     assert targets[0].tolist() == expected[1:]
 
 
-def test_what_a_thread_makes_ahead_is_what_would_be_made_now() -> None:
+def test_batches_made_ahead_equal_those_made_now() -> None:
     made = batches("--accumulate 2 --batch 8")
     ahead = made.ahead(range(2, 5))
     for step in range(2, 5):

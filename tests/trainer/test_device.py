@@ -64,7 +64,7 @@ def test_processes_share_the_peak_of_a_machine(monkeypatch: pytest.MonkeyPatch) 
     ("capability", "dtype", "grouped"),
     [((9, 0), torch.bfloat16, True), ((9, 0), torch.float32, False), ((8, 0), torch.bfloat16, False)],
 )
-def test_groups_are_multiplied_in_one_kernel_where_that_waits_for_nothing(
+def test_groups_are_multiplied_in_one_kernel_if_that_needs_no_wait(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype, grouped: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)

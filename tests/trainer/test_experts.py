@@ -72,12 +72,12 @@ def test_pairs_beyond_the_capacity_are_dropped_and_give_zeros() -> None:
     assert tokens.grad.flatten().tolist() == [10, 10, 10, 0, 10]
 
 
-def test_slots_that_nobody_takes_are_empty() -> None:
+def test_unused_slots_are_empty() -> None:
     assert slots_of([1, 1], experts=3, size=1).dispatch(torch.ones(2, 1), 1).flatten().tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize(("options", "dropped"), [("--capacity 2", 0), ("--capacity 0.5", 0.5)])
-def test_what_was_dropped_is_counted_once(options: str, dropped: float) -> None:
+def test_dropped_tokens_are_counted_once(options: str, dropped: float) -> None:
     config = resolve(parse([*COMMON.split(), *f"--experts 4 --recompute full {options}".split()]), 1)
     mesh = Mesh.build(config.layout, 0, wanted_groups(config) - {"log"})
     update = build(config, mesh, torch.device("cpu"), Faults(config, 0))

@@ -181,7 +181,7 @@ NOT_SILENT = {
 
 
 @pytest.mark.parametrize("family", sorted({family for family, _ in CASES.values()}))
-def test_what_a_file_leaves_out_is_as_its_class_has_it(tmp_path: Path, family: str) -> None:
+def test_missing_fields_have_the_defaults_of_their_class(tmp_path: Path, family: str) -> None:
     values = {"model_type": family, **NOT_SILENT.get(family, LEAST)}
     (tmp_path / "config.json").write_text(json.dumps(values))
     config = transformers.AutoConfig.from_pretrained(tmp_path)
@@ -218,7 +218,7 @@ def test_no_number_of_heads_of_keys_means_as_many_as_heads(tmp_path: Path) -> No
         ({"model_type": "llama", "num_key_value_heads": 3}, "3 heads of keys"),
     ],
 )
-def test_what_the_trainer_has_not_is_refused_by_name(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+def test_unsupported_features_are_refused_by_name(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SMALL | fields))
     with pytest.raises(OptionError, match=message):
         load_shape(str(tmp_path / "config.json"))

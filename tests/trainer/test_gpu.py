@@ -179,7 +179,7 @@ def recorded(processes: int, options: str, folder: Path) -> Run:
     return open_run(folder / "run", cache_dir=folder / "cache")
 
 
-def test_a_trace_over_nccl_tells_axes_and_actions(tmp_path: Path) -> None:
+def test_a_trace_over_nccl_has_axes_and_actions(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     losses(2, f"--device cuda --pp 2 {over_nccl(2)} --profile --profile-steps 2 --output {folder}")
     run = open_run(folder, cache_dir=tmp_path / "cache")

@@ -99,7 +99,7 @@ def test_health_says_what_recording_costs(name: str, bounds: tuple[float, float]
     assert "recording_cost" in {row.code for row in found_in(run.tables).skipped}
 
 
-def test_a_run_that_does_not_tell_has_the_cost_in_its_errors(tmp_path: Path) -> None:
+def test_an_unknown_recording_cost_is_part_of_the_errors(tmp_path: Path) -> None:
     """The same late input, without what the recorder timed: 14% may be 33%, and that is said."""
     shutil.copytree(TRACES / "gpu-late-input", tmp_path / "run")
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -120,7 +120,7 @@ NCCL = [("nccl-zero3", "dp", {"all_gather", "reduce_scatter"}), ("nccl-pp2", "pp
 
 
 @pytest.mark.parametrize(("name", "axis", "ops"), NCCL)
-def test_nccl_tells_axes_and_operations(name: str, axis: str, ops: set[str], tmp_path: Path) -> None:
+def test_nccl_traces_have_axes_and_operations(name: str, axis: str, ops: set[str], tmp_path: Path) -> None:
     run = read(name, tmp_path)
     for rank in (0, 1):
         calls = run.tables.columns("collectives", rank)

@@ -74,7 +74,7 @@ UNPACED = {
 """As it is computed; documents of unequal lengths are paced alone, since they take long sequences on quiet cores."""
 
 WITH_A_SLOW_LINK = {"unoverlapped"}
-"""What costs nothing on a fast link; `test_what_is_not_overlapped_is_named_beside_the_link_that_makes_it_long`."""
+"""What costs nothing on a fast link; `test_missing_overlap_is_found_together_with_its_slow_link`."""
 
 
 def record(processes: int, cases: dict[str, str], folder: Path) -> dict[str, Path]:
@@ -143,7 +143,7 @@ def test_every_fault_is_named_first(
 
 
 @pytest.mark.full
-def test_what_is_not_overlapped_is_named_beside_the_link_that_makes_it_long(tmp_path: Path) -> None:
+def test_missing_overlap_is_found_together_with_its_slow_link(tmp_path: Path) -> None:
     how = f"{DP} {PACE} --fault slow-link:axis=dp,mbps=40"
     (folder,) = record(4, {"unoverlapped": how}, tmp_path).values()
     codes = [finding.code for finding in find(open_run(folder, cache_dir=tmp_path / "cache").tables)[:2]]

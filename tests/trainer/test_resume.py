@@ -119,7 +119,7 @@ def test_more_layouts_continue_each_other(folder: Path, pair: tuple) -> None:
     check(folder, MORE_PAIRS, pair)
 
 
-def test_what_several_ranks_hold_is_written_once(folder: Path) -> None:
+def test_replicated_state_is_written_once(folder: Path) -> None:
     resumed(folder, PAIRS)
     config = resolve(parse(["--layers", "4"]), 1)
     for processes, options in ((2, "--dp 2"), (4, "--dp 4 --zero 1")):
@@ -177,7 +177,7 @@ def test_another_model_is_refused_with_the_options_that_ask_for_it(
     assert checkpoint.check(tmp_path, resolve(parse(refused.value.hint.split()), 1)) == STOPPED_AFTER
 
 
-def test_what_makes_another_curve_is_said(tmp_path: Path) -> None:
+def test_settings_that_change_the_curve_are_listed(tmp_path: Path) -> None:
     written(tmp_path, "--batch 8 --seed 3")
     assert checkpoint.changes(tmp_path, resolve(parse(["--batch", "16", "--seed", "3"]), 1)) == ["--batch 16 (was 8)"]
 

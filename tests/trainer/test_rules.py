@@ -216,7 +216,7 @@ def test_nccl_is_for_gpus() -> None:
     assert resolve(parse(["--device", "cpu", "--backend", "gloo"]), 2).device == "cpu"
 
 
-def test_a_gpu_is_taken_where_there_is_one_and_work_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_available_gpu_is_used_if_it_has_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert resolve(parse([]), 1).device == resolve(parse(["--device", "cuda"]), 1).device == "cuda"
     assert resolve(parse(["--device", "cpu"]), 1).device == resolve(parse(["--pace", "h100"]), 1).device == "cpu"

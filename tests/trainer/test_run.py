@@ -77,7 +77,7 @@ def test_a_slow_link_delays_each_message_on_its_way(tmp_path: Path) -> None:
     assert median_before < median_taken / 2, "messages wait before they are posted"
 
 
-def test_a_product_stands_between_a_chunk_that_leaves_and_its_arrival(tmp_path: Path) -> None:
+def test_a_product_runs_between_sending_a_chunk_and_its_arrival(tmp_path: Path) -> None:
     layers, updates = 2, "--steps 3 --profile --profile-steps 1"
     train(forked(2), f"--tp 2 --tp-async --layers {layers} {updates} --output {tmp_path / 'run'}")
     events = [event for event in trace(tmp_path / "run", 0)["traceEvents"] if "dur" in event]
@@ -140,7 +140,7 @@ def training(process: subprocess.Popen[str], rank: int, step: int = 0) -> int:
     return process_of(process, rank)
 
 
-def test_a_rank_that_stands_still_is_named_within_the_timeout() -> None:
+def test_a_stalled_rank_is_named_within_the_timeout() -> None:
     process = begin(torchrun(2), "--dp 2 --steps 100000 --timeout 15")
     victim = training(process, 1)
     os.kill(victim, signal.SIGSTOP)  # its connections stay open
@@ -191,7 +191,7 @@ def test_ranks_that_hear_nothing_still_name_the_lost_one() -> None:
     assert set(ranks) == {"1"}
 
 
-def test_what_torchrun_says_of_a_refusal_ends_with_the_reason() -> None:
+def test_torchrun_output_of_a_refusal_ends_with_the_reason() -> None:
     process = begin(torchrun(2), "--dp 2 --lr nan")
     _, err = finish(process, 150)
     assert process.returncode != 0

@@ -54,7 +54,7 @@ def test_a_configuration_gives_a_model_of_that_many_weights(tmp_path: Path, more
     assert (entry.parameters, entry.active_parameters) == (shape.parameters, shape.active_parameters)
 
 
-def test_what_is_no_configuration_is_refused(tmp_path: Path) -> None:
+def test_invalid_configurations_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no vocab"):
         load_shape(file_of(tmp_path, {name: size for name, size in LLAMA.items() if name != "vocab_size"}))
     with pytest.raises(OptionError, match="heads of an odd width"):

@@ -50,7 +50,7 @@ def test_messages_whose_time_grows_with_their_size_pay_no_latency() -> None:
     assert prediction.after_ns == prediction.before_ns
 
 
-def test_what_messages_take_more_or_less_by_chance_is_latency_too() -> None:
+def test_random_variation_of_messages_counts_as_latency() -> None:
     uneven = (-60, 30, 0, -50, 60, 20, 40)
     prediction = predict(
         table_set({rank: _trace(rank, 0, uneven) for rank in range(2)}), [parse_edit("bucketed=1000000,axis=dp")]

@@ -42,13 +42,13 @@ def test_late_input_is_predicted() -> None:
     assert loading_ns(run_with("late_input").tables, 1) > 10_000_000
 
 
-def test_nothing_is_gained_where_nothing_is_wrong() -> None:
+def test_repairing_a_clean_run_gains_nothing() -> None:
     for edit in ("rank_as_peers=all", "no_pauses", "compute_faster=1", "comm_faster=1"):
         assert abs(predict(run_with("clean").tables, [parse_edit(edit)]).gain_fraction) < 0.005, edit
 
 
 @pytest.mark.parametrize("edit", ["comm_hidden,axis=dp", "comm_removed,axis=dp", "no_launch_gaps", "bucketed=1e12"])
-def test_what_can_only_help_does_not_hurt(edit: str) -> None:
+def test_edits_that_only_remove_work_never_lose(edit: str) -> None:
     assert predict(run_with("slow_link").tables, [parse_edit(edit)]).gain_fraction >= 0
 
 

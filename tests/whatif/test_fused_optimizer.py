@@ -45,7 +45,7 @@ def test_the_update_of_a_known_optimizer_is_fused(optimizer: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["Muon", "NorMuon", "MuonWithAuxAdam", "Shampoo", "SOAP", "MyOwn"])
-def test_of_another_optimizer_nothing_is_fused(optimizer: str) -> None:
+def test_other_optimizers_are_not_fused(optimizer: str) -> None:
     tables = table_set({0: run_of(optimizer, *[GEMM, ADD] * 60)})
     assert list(UnfusedOptimizer.look(tables)) == []
     assert predict(tables, [parse_edit("fused_optimizer")]).gain_fraction == pytest.approx(0, abs=1e-6)
@@ -59,7 +59,7 @@ def test_products_collectives_norms_and_copies_inside_the_mark_are_not_fused_awa
     assert predict(tables, [parse_edit("fused_optimizer")]).gain_fraction == pytest.approx(0, abs=1e-6)
 
 
-def test_what_stands_between_updates_keeps_its_launches() -> None:
+def test_work_between_updates_keeps_its_launches() -> None:
     tables = table_set({0: run_of("AdamW", *[ADD, GEMM] * 60)})
     graph = graph_of(tables)
     update, launch = updates(graph, tables)

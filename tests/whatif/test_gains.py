@@ -39,7 +39,7 @@ def test_gains_of_a_short_run_are_the_predictions(style: str) -> None:
 
 
 @pytest.mark.parametrize("edit", ["rank_as_peers=99", "micro_batches=0"])
-def test_what_cannot_be_predicted_has_no_gain(edit: str) -> None:
+def test_edits_that_cannot_be_predicted_have_no_gain(edit: str) -> None:
     with pytest.raises(UspProfError):
         gain_alone(run_with("clean").tables, parse_edit(edit))
 

@@ -77,7 +77,7 @@ def test_the_culprits_finding_comes_first(kind: str) -> None:
 
 
 @kinds(*FAULTS)
-def test_the_culprits_finding_gains_what_mending_it_gains(kind: str) -> None:
+def test_the_gain_of_the_culprits_finding_equals_that_of_its_repair(kind: str) -> None:
     gains = []
     for run in made_runs(kind):
         culprit_gains = [finding.gain_fraction for finding in findings(run) if names_culprit(run, kind, finding)]
@@ -109,7 +109,7 @@ def test_a_host_as_its_peers_gains_all_that_it_costs(kind: str) -> None:
 
 
 @kinds(*OF_ONE_RANK)
-def test_at_its_ideal_a_run_gains_what_it_would_were_all_alike(kind: str) -> None:
+def test_the_ideal_step_gains_as_much_as_a_run_with_equal_ranks(kind: str) -> None:
     gains = []
     for name, fault in faulty_runs(kind):
         run = made_run(name, fault)

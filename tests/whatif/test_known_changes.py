@@ -177,7 +177,7 @@ def test_layers_are_moved_from_a_slow_stage() -> None:
         (PIPELINE, "ideal,kind=X", "kinds of actions"),
     ],
 )
-def test_what_cannot_be_known_is_refused_with_a_hint(side: dict[str, Any], edit: str, says: str) -> None:
+def test_unknown_changes_are_refused_with_a_hint(side: dict[str, Any], edit: str, says: str) -> None:
     with pytest.raises(UsageError) as caught:
         predict(tables(side), [parse_edit(edit)])
     assert caught.value.hint

@@ -17,7 +17,7 @@ LAYERS = 6
 
 
 @pytest.mark.skipif(not RUN.is_dir(), reason="the recorded run is not here")
-def test_each_layers_paced_forward_lies_in_a_piece_of_its_own(tmp_path: Path) -> None:
+def test_each_layers_paced_forward_is_a_separate_piece(tmp_path: Path) -> None:
     tables = open_run(RUN, cache_dir=tmp_path).tables
     graph = graph_of(tables)
     for rank in tables.ranks:

@@ -17,7 +17,7 @@ LLAMA_8B = ModelEntry(
 PLAIN = Layout(dtype="bf16", zero=0, recompute="none", micro_batches=8, micro_batch_tokens=8192, model=LLAMA_8B)
 
 
-def test_what_is_given_by_hand_counts_without_a_manifest() -> None:
+def test_assumptions_suffice_without_a_manifest() -> None:
     tables = run({0: {"ranks": [{"device": "", "world_size": 1, "host": "a"}], "steps": [step(0, 0, 10)]}})
     tables = tables.assuming(Assumptions(model=LLAMA_8B, device="H100-SXM", tokens_per_step=8192))
     layout = layout_of(tables)
@@ -78,7 +78,7 @@ def test_experts_are_divided_by_their_own_axis() -> None:
     assert 3 < without_ep.parameter_bytes / with_ep.parameter_bytes < 4
 
 
-def test_what_is_not_known_is_not_shown() -> None:
+def test_unknown_memory_is_not_shown() -> None:
     assert memory_of(replace(PLAIN, model=None)) is None
     assert memory_of(replace(PLAIN, micro_batch_tokens=0)) is None
     assert memory_of(replace(PLAIN, model=ModelEntry())) is None

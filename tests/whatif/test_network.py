@@ -41,7 +41,7 @@ def test_hops_and_volumes_are_those_of_the_textbook() -> None:
     assert volume("all_reduce", 1) == 0
 
 
-def test_two_sizes_tell_latency_from_bandwidth() -> None:
+def test_two_sizes_separate_latency_from_bandwidth() -> None:
     side = {
         "mesh": {"dp": 4}, "work": {"steps": 2, "micro_batches": 1, "zero_stage": 1}, "shape": {"layers": 4},
         "network": {"latency_ns": 50_000, "noise": 0.0, "end_jitter_ns": 0},
@@ -63,7 +63,7 @@ def _steps(traces: dict[int, Trace], length_ns: int) -> Iterator[tuple[Trace, in
             yield trace, step, at
 
 
-def test_a_small_message_that_waits_for_a_large_one_tells_no_latency() -> None:
+def test_a_small_message_behind_a_large_one_does_not_set_the_latency() -> None:
     traces: dict[int, Trace] = {}
     for trace, step, at in _steps(traces, 200_000_000):
         sent = {"group": "1", "posted_at": at + 1_900_000}
@@ -76,7 +76,7 @@ def test_a_small_message_that_waits_for_a_large_one_tells_no_latency() -> None:
     assert network.latency_ns.max() == pytest.approx(400_000, rel=0.05)
 
 
-def test_messages_of_nearly_one_size_tell_no_latency() -> None:
+def test_messages_of_nearly_one_size_do_not_set_the_latency() -> None:
     traces: dict[int, Trace] = {}
     for trace, step, at in _steps(traces, 300_000_000):
         # A line through the first two would leave 88 of 90 ms without bytes.

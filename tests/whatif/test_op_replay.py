@@ -112,7 +112,7 @@ def test_a_slow_replica_holds_all_up(tmp_path: Path) -> None:
     assert result.slowdown == pytest.approx((1.4 * 9 + 1) / (1.2 * 9 + 1))
 
 
-def test_what_is_no_such_table_is_an_error_with_a_hint(tmp_path: Path) -> None:
+def test_an_invalid_op_table_is_an_error_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "job.parquet").write_text("nothing")
     op_rows = rows({0: 1.0, 1: 1.0})
     cases = [

@@ -90,7 +90,7 @@ def test_a_prediction_of_a_prediction_is_that_of_both(second: str, style: str) -
     assert alone.after_ns == pytest.approx(both.after_ns, rel=0.01)
 
 
-def test_what_is_shown_is_said() -> None:
+def test_a_predicted_run_states_its_origin() -> None:
     tables = run_with("clean").tables
     shown = predicted_tables(predict(tables, [parse_edit("dp=4"), parse_edit("zero=3")]))
     codes = {row.code for row in shown.health}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("times", [1, 2, 6])
-def test_without_numbered_ops_products_tell_how_often_forward_runs_again(times: int) -> None:
+def test_without_numbered_ops_products_give_the_number_of_forward_repeats(times: int) -> None:
     plain = {"mesh": {"dp": 2, "pp": 2}, "work": {"steps": 3, "micro_batches": 2}, "shape": {"layers": 2}}
     repeated = plain | {"work": {"steps": 3, "micro_batches": 2, "recompute": times}}
     before, after = (run_of(json.dumps(declared)).tables for declared in (repeated, plain))
@@ -29,7 +29,7 @@ def test_without_numbered_ops_products_tell_how_often_forward_runs_again(times: 
     assert predicted.gain_fraction == pytest.approx(truth, abs=0.03)
 
 
-def test_what_ops_show_to_run_again_is_taken_out(tmp_path: Path) -> None:
+def test_recomputed_ops_are_removed(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from checkpointed import Program, recorded  # noqa: PLC0415 - after the skip
 

@@ -74,7 +74,7 @@ def test_a_rank_that_is_named_is_replayed(run: Run, rank: int) -> None:
 @pytest.mark.parametrize(
     "texts", [["dp=12"], ["link_as_peers=3"], [f"compute_faster=2,rank={rank}" for rank in range(24)]]
 )
-def test_what_needs_every_rank_is_replayed_on_all(run: Run, texts: list[str]) -> None:
+def test_edits_that_need_every_rank_are_replayed_on_all(run: Run, texts: list[str]) -> None:
     assert replayed_ranks(run.tables, [parse_edit(text) for text in texts]).tables is run.tables
 
 
@@ -100,7 +100,7 @@ def test_python_replays_the_ranks_of_the_command_and_says_which(run: Run, capsys
     assert command["together"]["gain_fraction"] == pytest.approx(predicted.gain_fraction)
 
 
-def test_what_a_prediction_in_python_answers_is_of_the_replayed_ranks_before_and_after(run: Run) -> None:
+def test_a_prediction_in_python_covers_the_replayed_ranks_before_and_after(run: Run) -> None:
     predicted = run.whatif("rank_as_peers=5")
     assert "12 of 24 ranks (" in predicted.breakdown().explain()
     assert next(row for row in predicted.tables.health if row.code == "ranks_represented").detail.startswith("the pred")
@@ -108,7 +108,7 @@ def test_what_a_prediction_in_python_answers_is_of_the_replayed_ranks_before_and
     assert after / before == pytest.approx(predicted.after_ns / predicted.before_ns, abs=0.02)
 
 
-def test_what_is_assumed_later_is_assumed_of_the_replayed_ranks(run: Run) -> None:
+def test_later_assumptions_apply_to_the_replayed_ranks(run: Run) -> None:
     first = run.whatif("rank_as_peers=5").prediction
     run.assume(device="H100-SXM")
     again = run.whatif("rank_as_peers=5").prediction

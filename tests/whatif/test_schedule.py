@@ -43,7 +43,7 @@ def made(schedule: str, chunks: int = 1, **more: int) -> TableSet:
         ("zbv", 2, "schedule=zbv"),
     ],
 )
-def test_a_made_up_pipeline_takes_another_order(before: str, after: str, chunks: int, edit: str) -> None:
+def test_a_synthetic_pipeline_takes_another_order(before: str, after: str, chunks: int, edit: str) -> None:
     predicted = predict(made(before), [parse_edit(edit)])
     truth = measured_ns(made(after, chunks))
     assert predicted_ns(predicted) == pytest.approx(truth, rel=BAR)

@@ -47,7 +47,7 @@ def after_ns(zero: int, edits: str) -> float:
         (0, "dp=2,scaling=strong micro_batches=8", "micro_batches=8 dp=2"),
     ],
 )
-def test_the_last_value_of_a_setting_stands(zero: int, several: str, last: str) -> None:
+def test_the_last_value_of_a_setting_applies(zero: int, several: str, last: str) -> None:
     """Each edit was once compared with the recording: ZeRO-3 and back cost 43% of a step."""
     assert after_ns(zero, several) == pytest.approx(after_ns(zero, last), rel=1e-6)
 
@@ -79,7 +79,7 @@ def test_a_setting_of_all_axes_is_not_made_again_of_one() -> None:
         after_ns(0, "comm_dtype=fp8 comm_dtype=bf16,axis=dp")
 
 
-def test_settings_of_other_axes_stand_side_by_side() -> None:
+def test_settings_of_different_axes_apply_together() -> None:
     both = after_ns(0, "comm_dtype=fp8,axis=dp comm_dtype=fp8,axis=tp")
     assert both < after_ns(0, "comm_dtype=fp8,axis=tp")
     assert both < after_ns(0, "comm_dtype=fp8,axis=dp")

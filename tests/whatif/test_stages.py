@@ -20,7 +20,9 @@ from usp_prof.whatif.layout import footprints, in_flight, layers_of_stages, stag
         (Schedule.ZBV, Shape(4, 8, 2), (8, 8, 8, 8)),
     ],
 )
-def test_what_is_in_flight(schedule: Schedule, shape: Shape, in_flight_counts: tuple[int, ...]) -> None:
+def test_schedules_determine_the_micro_batches_in_flight(
+    schedule: Schedule, shape: Shape, in_flight_counts: tuple[int, ...]
+) -> None:
     assert in_flight(schedule, shape) == in_flight_counts
 
 

@@ -59,7 +59,7 @@ def test_the_share_of_late_kernels_is_measured_per_rank() -> None:
     assert " ms before gemm on rank 2, step 0" in row.detail
 
 
-def test_what_the_repair_of_such_a_rank_saves_is_not_stated() -> None:
+def test_no_gain_is_stated_for_a_rank_with_unexplained_lateness() -> None:
     tables = run({2: MS})
     gain = gain_of(tables, as_recorded(tables).then(tables, Edit("rank_as_peers", "2")))
     removed = KERNELS / (2 * KERNELS + 1)

@@ -202,13 +202,13 @@ def test_convolution_forward_and_backward() -> None:
         ("ScaledMaskedSoftmax", [[2, 4, 4]], Family.NORM, 64),
     ],
 )
-def test_what_must_be_moved(name: str, dims: list[Any], family: Family, elements: int) -> None:
+def test_ops_that_only_move_data_cost_their_bytes(name: str, dims: list[Any], family: Family, elements: int) -> None:
     op_cost = cost(name, dims)
     assert op_cost is not None
     assert (op_cost.family, op_cost.flop, op_cost.bytes) == (family, 0.0, 2 * elements)
 
 
-def test_only_what_is_picked_is_read() -> None:
+def test_only_selected_rows_are_read() -> None:
     def picked(name: str, dims: list[Any], values: list[str]) -> float:
         types = ["float", "Scalar", "long int"] if len(dims) == 3 else ["float", "long int"]
         op_cost = formulas.cost(name, formulas.parse(json.dumps(dims), json.dumps(types), json.dumps(values)))
@@ -279,7 +279,7 @@ def test_lists_of_tensors(name: str, dims: list[Any], elements: int) -> None:
     assert recorded_op(name, dims, LISTS) is None  # the element size is unknown
 
 
-def test_another_input_of_the_op_tells_the_lists_type() -> None:
+def test_another_input_determines_the_type_of_a_list() -> None:
     assert (
         recorded_op("fsdp::all_gather_copy_in", [WEIGHTS, [160], []], ["TensorList", "float", ""]).bytes == 2 * 40 * 4
     )
@@ -306,7 +306,7 @@ def test_lists_that_were_not_recorded_have_no_cost() -> None:
         ("elementwise_kernel", ""),
     ],
 )  # fmt: skip
-def test_kernels_tell_their_elements(kernel: str, element: str) -> None:
+def test_kernel_names_determine_the_element_type(kernel: str, element: str) -> None:
     assert bandwidth.element_type(kernel) == element
 
 
@@ -318,7 +318,7 @@ def test_views_and_allocation_have_nothing_to_do(name: str) -> None:
     assert cost(name, []) == op_cost
 
 
-def test_what_is_scattered_put_sorted_and_given_back_to_a_table() -> None:
+def test_scatter_index_put_sort_and_embedding_backward_have_their_bytes() -> None:
     def moved(name: str, dims: list[Any], types: list[str], values: list[str] | None = None) -> float:
         moved_bytes: float = recorded_op(name, dims, types, values=values).bytes
         return moved_bytes

@@ -71,7 +71,7 @@ def test_each_combination_is_kept_once() -> None:
     assert kernels_of(raw)["blocks"].to_pylist() == [2, 2, -1]
 
 
-def test_an_event_that_stands_twice_is_left_out_here_too() -> None:
+def test_duplicate_events_are_left_out_of_device_work_too() -> None:
     again = Trace().event("k", "kernel", at=0, dur=50, args={"bytes": 1})
     for size in (1, 2):
         again.event("k", "kernel", at=0, dur=50, args={"bytes": size})
@@ -80,7 +80,7 @@ def test_an_event_that_stands_twice_is_left_out_here_too() -> None:
     assert [raw.work.texts[code].as_py() for code in raw.work.code.tolist()] == ['{"bytes":1}', '{"bytes":2}']
 
 
-def test_too_many_combinations_are_not_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_combinations_are_not_coded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(combinations, "_MANY", 3)
     growing = GrowingLaunches()
     for number in range(5):

@@ -167,7 +167,7 @@ def test_an_event_may_be_longer_than_any_piece(
 
 
 @pytest.mark.parametrize("odd", [{}, {"Sequence number": "31"}, {"External id": 1e400}, {"stream": "seven"}])
-def test_what_went_into_ops_is_read_on_the_way(tmp_path: Path, odd: dict[str, Any]) -> None:
+def test_op_inputs_are_read_in_the_same_pass(tmp_path: Path, odd: dict[str, Any]) -> None:
     shapes = {"Input Dims": [[2, 3], []], "Input type": ["float", ""], "Concrete Inputs": ["", "1"]}
     events = [
         event("a", args={"External id": 1, "Sequence number": 5, **shapes}),
@@ -193,7 +193,7 @@ def test_arguments_need_nothing_between_them() -> None:
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress])
-def test_packing_is_told_by_the_bytes_not_the_name(tmp_path: Path, pack: Any) -> None:
+def test_the_first_bytes_determine_the_compression(tmp_path: Path, pack: Any) -> None:
     assert column(read(tmp_path, pack(document(event()).encode()), "trace.json"), "name") == ["op"]
 
 
@@ -406,7 +406,7 @@ class TestDamage:
         assert codes(read(tmp_path, "[]")) == {"no_events"}
 
     @pytest.mark.parametrize("text", [b"", b"   ", b"{}", b'{"nodes": []}', b"hello", b"\x1f\x8b\x08", b"\x00" * 100])
-    def test_what_is_no_trace_raises_with_a_hint(self, tmp_path: Path, text: bytes) -> None:
+    def test_input_that_is_no_trace_raises_with_a_hint(self, tmp_path: Path, text: bytes) -> None:
         with pytest.raises(InputError) as caught:
             read(tmp_path, text)
         assert caught.value.hint
