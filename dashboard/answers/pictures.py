@@ -164,7 +164,7 @@ def gains(document: Document) -> tuple[Chart, dict[str, str]] | None:
 def launch_lead(document: Document, tables: TableSet) -> Chart | None:
     """Draw the launch lead over time, for the straggler and the ranks whose queue is empty most often."""
     empty = Figures(document.values).along("empty_queue_fraction", "rank")
-    late = verdicts.late_rank(document)  # the straggler is always drawn
+    late = document.verdict.straggler  # the straggler is always drawn
     worst = sorted((int(rank) for rank in empty), key=lambda rank: (rank != late, -empty[rank], rank))[:MOST_LINES]
     lines = [line for rank in sorted(worst) if (line := _launch_line(tables, rank)) is not None]
     if not lines:

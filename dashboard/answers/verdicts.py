@@ -109,7 +109,7 @@ def latest_by_axis(document: Document) -> dict[str, int]:
 
 
 def _late_anywhere(document: Document) -> str:
-    rank = late_rank(document)
+    rank = document.verdict.straggler
     return f"The other ranks wait longest for rank {rank}." if rank is not None else ""
 
 
@@ -239,12 +239,6 @@ def _first_change(document: Document) -> Finding | None:
     """Return the first finding whose change has a certain gain."""
     findings = (cause.finding for cause in causes_of(document.findings).causes)
     return next((finding for finding in findings if finding.edit and certain_gain(finding) > 0), None)
-
-
-def late_rank(document: Document) -> int | None:
-    """Return the rank that others wait for longest."""
-    late = document.verdict.late_ranks
-    return late[0].rank if late else None
 
 
 def of_run(document: Document) -> str:

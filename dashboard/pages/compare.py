@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, state
-from ..answers import verdicts
 from ..components.blocks import folded, section, show, verdict
 from ..components.download import numbers
 from ..components.findings import outliers_first
@@ -77,7 +76,7 @@ def draw() -> None:
 
 def _repaired(first: int, second: int, before: str) -> str:
     """Name the straggler of the first run if the second run has none, or another."""
-    late, later = (verdicts.late_rank(wait(data.ask_document(index, EVERYTHING))) for index in (first, second))
+    late, later = (wait(data.ask_document(index, EVERYTHING)).verdict.straggler for index in (first, second))
     if late is None or late == later:
         return ""
     text = f"Rank {late}, the straggler of {before}, no longer delays the others"

@@ -45,7 +45,7 @@ def draw() -> None:
 
 def _next_steps(view: View, document: Document) -> None:
     """Link to the straggler on the timeline, and to the prediction of its repair."""
-    rank, pages = verdicts.late_rank(document), st.session_state.get("pages", {})
+    rank, pages = document.verdict.straggler, st.session_state.get("pages", {})
     if rank is None or not pages:
         return
     shown = beside({int(rank)}, data.open_numbered(view.run).tables.ranks)

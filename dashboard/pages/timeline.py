@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import data, routes, state
-from ..answers import verdicts
 from ..components import findings
 from ..components.blocks import verdict
 from ..components.rank_wall import mesh_heads, mesh_order, place_words
@@ -29,7 +28,7 @@ def draw() -> None:
     layout = data.open_numbered(view.run).tables.topology
     order = mesh_order(list(store.ranks), layout)
     places = place_words(order, layout)
-    late = verdicts.late_rank(document)
+    late = document.verdict.straggler
     timeline(
         data.source(view.run), key="timeline", dark=state.is_dark(), tall=True, ranks=_ranks(view, document),
         at=selected_range(store, view), focus=late if late in store.ranks else None,

@@ -107,6 +107,15 @@ def test_the_report_opens_fast_and_needs_no_network(report: Path, browser: Brows
     page.wait_for_function(f"() => {LINE}.root.dataset.sharp === 'true'")
     assert "Rank 5 computes" in page.inner_text(".verdict")
     assert page.evaluate("document.documentElement.scrollHeight") <= MOST_SCREENS * 900
+    findings, tables = (page.locator(f".columns > div:nth-child({place})").bounding_box() for place in (1, 2))
+    assert findings is not None
+    assert tables is not None
+    assert findings["y"] == tables["y"] < 900, "the findings start on the first screen"
+    assert page.evaluate(f"{LINE}.scrollY") > 0
+    in_view = (
+        f"{LINE}.rows.some((row) => row.rank === 5 && {LINE}.rowY(row) > 0 && {LINE}.rowY(row) < {LINE}.viewHeight)"
+    )
+    assert page.evaluate(in_view), "opens on the straggler"
     assert page.evaluate(f"{LINE}.tile.counts || {LINE}.tile.first.length") > 8
     page.locator(".usp-timeline canvas").scroll_into_view_if_needed()
     box = page.locator(".usp-timeline canvas").bounding_box()
@@ -146,4 +155,23 @@ def test_the_timeline_is_whole_and_light_on_paper(
     page.wait_for_function(f"() => {corner}.every((part) => part === 255)")
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     page.wait_for_function(f"() => {LINE}.viewHeight === {before}")
+    page.close()
+
+
+@pytest.mark.browser
+def test_many_ranks_fit_on_a_sheet_with_the_straggler(tmp_path: Path, browser: Browser) -> None:
+    faults = [{"kind": "slow_rank", "rank": 37, "factor": 1.5}]
+    declared = {"mesh": {"dp": 40}, "shape": {"layers": 2}, "work": {"steps": 2}, "faults": faults}
+    write(Declaration.from_dict(declared), tmp_path / "run")
+    report = open_run(tmp_path / "run", cache_dir=tmp_path / "cache").report().write(tmp_path / "report.html")
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(report.as_uri())
+    page.wait_for_function(f"() => {LINE}.root.dataset.sharp === 'true'")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_function(f"() => {LINE}.mostScroll() === 0 && {LINE}.viewHeight <= 1000")
+    ranks = page.evaluate(f"{LINE}.ranks()")
+    assert 37 in ranks
+    assert page.evaluate(f"{LINE}.root.dataset.printed") == f"{len(ranks)} of 40 ranks"
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    page.wait_for_function(f"() => {LINE}.ranks().length === 40 && !{LINE}.root.dataset.printed")
     page.close()

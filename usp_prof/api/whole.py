@@ -107,7 +107,7 @@ def report_of(tables: TableSet, name: str, selection: Selection) -> Report:
     from usp_prof.timeline.page import embedded  # noqa: PLC0415 - needed only for HTML
 
     document = build(tables, analyze(tables, selection), name=name, selection=selection)
-    return Report(document, lambda: embedded(tables, selection))
+    return Report(document, lambda: embedded(tables, selection, focus=document.verdict.straggler))
 
 
 def findings_of(tables: TableSet, selection: Selection) -> Answer:

@@ -63,6 +63,11 @@ class Verdict:
         finding = self.cause.finding
         return f"{finding.title}. Fixing this saves {saving(finding)} of the {self.span}."
 
+    @property
+    def straggler(self) -> int | None:
+        """The rank that others wait for longest."""
+        return self.late_ranks[0].rank if self.late_ranks else None
+
     def late_rank(self, rank: object) -> LateRank | None:
         """Return a late rank by its number."""
         return next((late for late in self.late_ranks if late.rank == rank), None)

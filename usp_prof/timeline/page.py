@@ -44,8 +44,11 @@ def assets() -> str:
     return f"<style>\n{style()}</style>\n<script>\n{code}\n</script>"
 
 
-def embedded(tables: TableSet, selection: Selection, number: int = 0) -> str:
-    """Return the timeline of a run's selected ranks as an HTML fragment, which also needs `assets`."""
+def embedded(tables: TableSet, selection: Selection, number: int = 0, focus: int | None = None) -> str:
+    """Return the timeline of a run's selected ranks as an HTML fragment, which also needs `assets`.
+
+    It opens scrolled to the rank `focus`.
+    """
     store = open_timeline(tables)
     ranks = [rank for rank in store.ranks if selection.ranks is None or rank in selection.ranks]
     layout = tables.topology
@@ -53,6 +56,7 @@ def embedded(tables: TableSet, selection: Selection, number: int = 0) -> str:
         "source": str(number),
         "file": f"timeline-{number}",
         "height": 460,
+        "focus": focus if focus in ranks else None,
         "axes": list(layout.axes) if layout.coordinates else [],
         "coordinates": {rank: dict(at) for rank, at in layout.coordinates.items()},
         "themes": {

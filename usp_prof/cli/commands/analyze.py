@@ -163,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
         if args.format == "html" and not only:
             from usp_prof.timeline.page import embedded  # noqa: PLC0415 - needed only for HTML
 
-            timelines.append(embedded(opened.tables, selection, number))
+            timelines.append(embedded(opened.tables, selection, number, documents[-1].verdict.straggler))
     _write(documents, args, timelines)
     for tracker in args.log:
         for document in documents:

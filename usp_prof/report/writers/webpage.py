@@ -98,11 +98,11 @@ def _article(document: Document, place: int, timeline: str) -> str:
     sections = [_section(section, numbered, f"{place}-{section.id}", is_open=is_open) for section in shown]
     button = '<button id="theme" type="button" aria-label="change theme">dark</button>' if place == 0 else ""
     fold = '<button id="fold" type="button">open all sections</button>' if place == 0 else ""
-    facts = "<br>".join(escape(line) for line in lines)
+    facts = escape(" · ".join(lines))
     return (
         f'<article>\n<header><div><h1>{escape(title)}</h1><p class="facts">{facts}</p></div>'
         f'<div class="buttons">{fold}{button}</div></header>\n'
-        f"{_verdict(document)}{_blocks(document.summary, numbered)}\n{timeline}\n{''.join(sections)}\n"
+        f"{_verdict(document)}{_summary(document.summary, numbered)}\n{timeline}\n{''.join(sections)}\n"
         f'<p class="quiet">usp-prof {escape(document.version)}</p></article>'
     )
 
@@ -110,6 +110,16 @@ def _article(document: Document, place: int, timeline: str) -> str:
 def _verdict(document: Document) -> str:
     text = document.verdict.sentence
     return f'<p class="verdict">{escape(text)}</p>\n' if text else ""
+
+
+def _summary(summary: Section, numbered: _Numbered) -> str:
+    """Format the first screen: figures, then findings next to the tables that they are based on."""
+    figures, findings, tables = [], [], []
+    for block in summary.blocks:
+        column = tables if isinstance(block, doc.DataTable) else findings
+        (figures if isinstance(block, doc.KeyFigures | doc.Stack) else column).append(_set(block, numbered))
+    columns = "".join(f"<div>{''.join(column)}</div>" for column in (findings, tables) if column)
+    return f'{"".join(figures)}<div class="columns">{columns}</div>'
 
 
 def _section(section: Section, numbered: _Numbered, anchor: str, *, is_open: bool) -> str:

@@ -10,7 +10,7 @@ const MOST_NOTES = 20, MOST_LETTERS = 2000, MOST_PATTERN = 120, MOMENT_NS = 1_00
 
 const ADDRESS = {
   readAddress() {
-    if (this.data.file) { this.opening = {}; return; }
+    if (this.data.file) { this.opening = { focus: this.data.focus ?? undefined }; return; }
     const url = new URLSearchParams(window.location.search), names = [...OWNED, ...PLACES];
     const found = names.some((name) => url.has(name)) ? url : new URLSearchParams(LAST_VIEW.get(this.source) || "");
     const read = (name) => (found.get(name) || "").slice(0, MOST_LETTERS);

@@ -8,18 +8,26 @@ window.addEventListener("DOMContentLoaded", () => {
     const line = (root.timeline = new Timeline(root, { ...options, ...themes[theme()] }));
     const color = (name) => { line.update({ ...options, ...themes[name] }); line.fillBar(); line.draw(); };
     new MutationObserver(() => color(theme())).observe(document.documentElement, { attributeFilter: ["data-theme"] });
-    let folded = null;
+    let before = null;
+    const isTooTall = () => line.height > TALLEST_ON_PAPER;
     window.addEventListener("beforeprint", async () => {
       if (!line.head) return;
-      folded = new Set(line.folded);
+      before = { folded: new Set(line.folded), only: line.only };
       for (const [name, value] of [["text", "#1b1f24"], ["background", "#ffffff"]]) root.style.setProperty(`--st-${name}-color`, value);
-      if (line.height > TALLEST_ON_PAPER) { line.folded = new Set(["all"]); line.layout(); }
+      if (isTooTall()) { line.folded = new Set(["all"]); line.layout(); }
+      if (isTooTall()) { // the straggler and the ranks next to it
+        const ranks = line.ranks(), most = Math.floor((TALLEST_ON_PAPER * ranks.length) / line.height);
+        const first = Math.min(Math.max(ranks.indexOf(options.focus) - Math.floor(most / 2), 0), ranks.length - most);
+        line.only = ranks.slice(first, first + most); line.layout();
+        root.dataset.printed = `${most} of ${ranks.length} ranks`;
+      }
       options.height = line.height + AXIS + 12; color("light");
       clearTimeout(line.timer); await line.fetchTile(); line.paint();
     });
     window.addEventListener("afterprint", () => {
       for (const name of ["text", "background"]) root.style.removeProperty(`--st-${name}-color`);
-      if (folded) line.folded = folded;
+      if (before) { Object.assign(line, before); line.layout(); }
+      delete root.dataset.printed;
       options.height = JSON.parse(root.dataset.options).height; color(theme());
     });
   }
