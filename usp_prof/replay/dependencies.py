@@ -17,7 +17,7 @@ from usp_prof.replay.admissions import add_admissions
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 from usp_prof.replay.host_waits import add_returns, add_untraced_waits, host_waits, names_that_wait
 from usp_prof.replay.rank_edges import RankEdges, RankWaits
-from usp_prof.replay.stream_waits import accepted, candidates
+from usp_prof.replay.stream_waits import MOST_LATENCY_NS, accepted, candidates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 CLOSED_NS = 300_000
 """On CPU traces another thread closes a communication's range, up to this long after the waiting thread continues."""
-MOST_LATENCY_NS = 100_000
-"""A launch reaches an idle device within tens of microseconds; any time beyond this was spent in a queue."""
 HOST_WAIT_NS = 20_000
 """On CPU traces Python runs between ops all the time, so only a longer gap in which a communication ends is a wait."""
 

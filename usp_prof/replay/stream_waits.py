@@ -8,7 +8,8 @@ for it (`cudaStreamWaitEvent`). Traces record the call but rarely its streams, s
   3. A pair of kinds (for example, compute after an all-reduce of `tp`) is a dependency if it holds in nearly every
      case, on all ranks, and decided the start of the waiting work at least once. Occasional coincidences do not count.
 
-In addition, work that starts just when other work ends, without another explanation, waited for it in that one case.
+In addition, work that starts just when other work ends waited for it in that one case. In both, the work must start
+later than its stream and its launch explain: within the latency of a launch, other work often ends by chance.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ PROMPT_NS = 20_000
 """Work that waited for another stream starts within this time; an event takes some microseconds to arrive."""
 UNEXPLAINED_NS = 3_000
 """A gap up to this is normal between two kernels of a stream."""
+MOST_LATENCY_NS = 100_000
+"""A launch reaches an idle device within tens of microseconds; any time beyond this was spent waiting."""
 _WAIT_CALLS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
 
 
@@ -57,7 +60,7 @@ class Candidates:
     holds: Flags
     """The second started after the first had ended."""
     decides: Flags
-    """The second started when the first ended, and nothing else explains its start."""
+    """The second started when the first ended, and too late for anything else to explain its start."""
     is_called: Flags
     """The host made a wait call before the launch of the second, or may have if the trace has no such calls."""
     is_issue: Flags
@@ -96,7 +99,7 @@ def candidates(tables: TableSet, nodes: RankNodes, explained_at: Ints, launched_
         has_ended = ended >= 0
         pairs.append((of_lane[ended[has_ended]], late_row[has_ended], np.zeros(int(has_ended.sum()), bool)))
     source, row, is_called = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    return _judged(nodes, source, target[row], is_called, explained_at)
+    return _judged(nodes, source, target[row], is_called, explained_at, launched_at)
 
 
 def _follows_other_stream(nodes: RankNodes, device: Ints, launched_at: Ints) -> Flags:
@@ -107,7 +110,9 @@ def _follows_other_stream(nodes: RankNodes, device: Ints, launched_at: Ints) -> 
     return np.asarray(follows | (nodes.kind[device] == NodeKind.COMMUNICATION))
 
 
-def _judged(nodes: RankNodes, source: Ints, target: Ints, is_called: Flags, explained_at: Ints) -> Candidates:
+def _judged(
+    nodes: RankNodes, source: Ints, target: Ints, is_called: Flags, explained_at: Ints, launched_at: Ints
+) -> Candidates:
     holds = nodes.end[source] <= nodes.start[target] + ROUNDING_NS
     since = nodes.start[target] - nodes.end[source]
     decides = holds & (nodes.end[source] > explained_at[target] + UNEXPLAINED_NS) & (since <= PROMPT_NS)
@@ -115,6 +120,8 @@ def _judged(nodes: RankNodes, source: Ints, target: Ints, is_called: Flags, expl
     last_end = np.full(len(nodes.lane), NEVER)
     np.maximum.at(last_end, target[decides], nodes.end[source[decides]])
     decides &= nodes.end[source] == last_end[target]
+    latest = np.maximum(explained_at[target] + PROMPT_NS, launched_at[target] + MOST_LATENCY_NS)
+    decides &= nodes.start[target] > latest
     is_issue = (nodes.kind[target] == NodeKind.COMMUNICATION) & (nodes.kind[source] == NodeKind.COMPUTE)
     return Candidates(source, target, _kinds(nodes, source, target), holds, decides, is_called, is_issue)
 

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 
+FAULTS_OF_HOSTS = (RuleCode.SLOW_HOST, RuleCode.HOST_PAUSE, RuleCode.LATE_RANK, RuleCode.MEMORY_PRESSURE)
+"""Findings on single hosts, which are repaired before the launches of all ranks are made fewer."""
+
+
 class HostBound:
     """The device waits for launches.
 
@@ -72,7 +76,7 @@ class HostBound:
                 least_gain=0.05,
                 # Work that begins as soon as it is launched: the device had nothing else to do.
                 rows=f"SELECT * FROM launches WHERE kernels > 0 AND delay_ns >= 0 ORDER BY delay_ns LIMIT {proof.MOST}",
-                covers=(RuleCode.SLOW_HOST, RuleCode.MEMORY_PRESSURE, RuleCode.UNFUSED_OPTIMIZER),
+                covers=(*FAULTS_OF_HOSTS, RuleCode.UNFUSED_OPTIMIZER),
                 settings={"torch": 'torch.compile(mode="reduce-overhead")', "Megatron-LM": "--enable-cuda-graph"},
             )
 
