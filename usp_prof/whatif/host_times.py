@@ -21,7 +21,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.model.printable import first_few
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 from usp_prof.replay.host_gaps import holds_thought, hosts_seen, posts, think_times, thinks
-from usp_prof.replay.peers import peer_groups
+from usp_prof.replay.peers import peer_groups, share_of_excess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -58,17 +58,18 @@ def with_usual_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int], usual
 
 
 def with_repaired_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Graph:
-    """Return the graph with slower hosts of the given ranks made as fast as the median of their peers.
+    """Return the graph with slower hosts of the given ranks made as fast as the median of their peers over all steps.
 
-    Hosts that need less time than their peers over all steps are unchanged.
+    Steps in which a host needs less time than its peers are unchanged, and so are hosts that need less over all steps.
     """
     _need_hosts(tables, ranks := tuple(ranks))
     hosts, own = _host_steps(graph, tables), own_times(graph)
     target = _usual_times(graph, tables, hosts, own, set(ranks), of_others)
     for rank in ranks:
-        rows = graph.nodes.of_rank(rank)
-        if own[rows].sum() <= target[rows].sum():
-            target[rows] = own[rows]
+        steps = [step.rows for step in hosts.get(rank, {}).values()]
+        share = share_of_excess(np.array([int((own[rows] - target[rows]).sum()) for rows in steps], float))
+        for rows, part in zip(steps, share.tolist(), strict=True):
+            target[rows] = np.rint(own[rows] + part * (target[rows] - own[rows])).astype(np.int64)
     return _with_usual_lead(_with_own_times(graph, own, target), tables, hosts, set(ranks))
 
 

@@ -48,8 +48,8 @@ def compute_faster(graph: Graph, request: Request) -> Graph:
 def rank_as_peers(graph: Graph, request: Request) -> Graph:
     """Make a rank as fast as the median of its peers; the value is one rank, several (2+3) or `all` slower ones.
 
-    This covers compute and everything that its host does: think time, data loading, pauses and launches. Compute and
-    hosts that are faster than those of its peers are unchanged.
+    This covers compute and everything that its host does: think time, data loading, pauses and launches. Both then take
+    as long as those of the peers over all steps; steps in which they are faster are unchanged.
     """
     edit, slow_ranks = request.edit, slowness(request.tables, graph)
     every = edit.value in ("all", "")

@@ -1,0 +1,52 @@
+"""Peers: a repaired rank is as fast as its peers over all steps, and no step becomes longer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tiny import Trace, table_set
+
+from usp_prof.model.edit import Edit
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.peers import compute_by_step, share_of_excess
+from usp_prof.whatif.predict import predict
+
+US = 1_000
+STEP = 10_000 * US
+
+
+def _rank(kernels: list[int]) -> Trace:
+    """Run one kernel of the given length in each step."""
+    trace = Trace()
+    for number, length in enumerate(kernels):
+        begin = number * STEP
+        trace.step(number, begin, STEP)
+        trace.kernel("work", begin + 100 * US, length * US, launch_at=begin + 90 * US)
+        trace.collective("all_reduce", begin + 8_000 * US, 500 * US)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("own", "repaired"),
+    [
+        ([5_000, 5_000, 5_000], [2_000, 2_000, 2_000]),
+        (
+            [1_000, 4_000, 3_000],
+            [1_000, 4_000 - 1_333, 3_000 - 667],
+        ),  # 2,000 of the 3,000 above the peers go
+        ([1_000, 2_000, 2_500], [1_000, 2_000, 2_500]),  # faster over all steps
+    ],
+)
+def test_a_repair_removes_what_exceeds_the_peers_and_makes_no_step_longer(own: list[int], repaired: list[int]) -> None:
+    tables = table_set({0: _rank(own), 1: _rank([2_000] * 3), 2: _rank([2_000] * 3)})
+    edited = predict(tables, [Edit("rank_as_peers", "0")]).graph
+    assert np.allclose(list(compute_by_step(edited, 0).values()), np.array(repaired) * US, atol=US)
+    assert list(compute_by_step(edited, 1).values()) == list(compute_by_step(graph_of(tables), 1).values())
+
+
+@pytest.mark.parametrize(
+    ("excess", "share"),
+    [([-1, 3, 2], [0, 0.8, 0.8]), ([2, 3], [1, 1]), ([-5, 3], [0, 0]), ([0, 0], [0, 0]), ([], [])],
+)
+def test_the_excesses_that_remain_add_up_to_nothing(excess: list[int], share: list[float]) -> None:
+    np.testing.assert_allclose(share_of_excess(np.array(excess, float)), share)
