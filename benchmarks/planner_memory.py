@@ -27,8 +27,6 @@ OF_SWEEP = ("activation_scale", "logit_bytes", "gradient_bytes", "overhead_bytes
 OF_MEGATRON = ("logit_bytes", "overhead_bytes")
 ROOM = 0.8 * 80e9
 """Memory available to a plan, a share of an H100's."""
-CRASH = 60 * 2**30
-"""Peak below which failures are crashes of another kind (a quarter of them in this sweep)."""
 PRIOR = 0.05
 
 
@@ -47,7 +45,7 @@ def sweep(rows: Measured) -> list[Line]:
     measured = rows.memory_bytes[good]
     beside = f"textbook {median_error(textbook[good], measured):.1%}"
     lines = [Line("memory, sweep", int(good.sum()), median_error(first[good], measured), most=0.1, beside=beside)]
-    crash = ~good & (fullest < CRASH)
+    crash = failed_with_enough_memory(rows)
     fails = ~good[~crash]
     lines.append(
         Line(
@@ -62,6 +60,33 @@ def sweep(rows: Measured) -> list[Line]:
         lines.append(Line(name, int(called.sum()), _share(failed, called), most=most, beside=beside))
     inside = np.abs(np.log(measured / first[good])) < float(PROFILES["nanotron"].memory_spread)
     return [*lines, Line("80% intervals of memory hold", int(good.sum()), float(inside.mean()), 0.75, 0.88)]
+
+
+def failed_with_enough_memory(rows: Measured) -> Mask:
+    """Return the failed rows of the sweep whose cause was not memory, because a row that needs no less memory ran.
+
+    The table has one status for all failures. More memory is needed by larger micro-batches, more of them in flight,
+    ZeRO-0, and fewer shards of the optimizer.
+    """
+    frame = rows.rows.assign(in_flight=np.minimum(rows.rows.grad_acc, rows.rows.pp))
+    ran = np.isfinite(rows.memory_bytes)
+
+    def column(name: str) -> tuple[Numbers, Numbers]:
+        values = frame[name].to_numpy()
+        return values[~ran, None], values[None, ran]
+
+    needs_no_less = np.ones(((~ran).sum(), ran.sum()), bool)
+    for name in ("model", "tp", "pp"):
+        failed, successful = column(name)
+        needs_no_less &= failed == successful
+    for name in ("mbs", "in_flight"):
+        failed, successful = column(name)
+        needs_no_less &= failed <= successful
+    (zero, zero_of_run), (dp, dp_of_run) = column("zero"), column("dp")
+    needs_no_less &= (zero_of_run == 0) | ((zero > 0) & (dp_of_run <= dp))
+    proven = np.zeros(len(ran), bool)
+    proven[~ran] = needs_no_less.any(axis=1)
+    return proven
 
 
 def megatron(rows: Measured) -> Line:

@@ -19,6 +19,7 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 from harness import write_table
+from planner_memory import failed_with_enough_memory
 from planner_rows import Measured, long_context, megatron_memory, playbook, published, published_2026, vtrain
 
 from usp_prof.extras.planner import memory
@@ -54,8 +55,6 @@ HEAD = (
     "| Median error of memory |"
 )
 BEGIN, END = "<!-- sources: from benchmarks/planner_sources.py -->", "<!-- end of sources -->"
-CRASH_BYTES = 60 << 30
-"""Predicted peak on 80 GB below which a failure has another cause than memory; the playbook does not state causes."""
 
 
 def main() -> int:
@@ -72,14 +71,16 @@ def main() -> int:
     lines.append(line("all", [table]))
     lines.append(line("all, published from 2024 on", [table[table.is_new]]))
     write_table(lines, Path(sys.argv[2]) if len(sys.argv) > 2 else None, BEGIN, END)
-    failed, by_rule = table[table.failed], playbook(folder).refused_failures
+    sweep = playbook(folder)
+    failed, by_rule = ~np.isfinite(sweep.memory_bytes), sweep.refused_failures
+    accepted = judge(sweep).fits.to_numpy() & failed
+    has_enough = failed_with_enough_memory(sweep)
     for title, layouts in (
         ("failed layouts accepted", failed),
-        ("without layouts that also ran, in another row", failed[~failed.also_ran]),
-        ("and without crashes far below the memory", failed[~failed.also_ran & (failed.peak > CRASH_BYTES)]),
+        ("without those that failed although a layout that needs no less memory ran", failed & ~has_enough),
     ):
-        count = len(layouts) + by_rule
-        sys.stdout.write(f"{title}: {layouts.fits.sum()} of {count} ({layouts.fits.sum() / count:.1%})\n")
+        count, wrong = int(layouts.sum()) + by_rule, int((layouts & accepted).sum())
+        sys.stdout.write(f"{title}: {wrong} of {count} ({wrong / count:.1%})\n")
     sys.stdout.write(f"failed layouts that a rule of nanotron refuses: {by_rule}\n")
     return 0
 
@@ -113,8 +114,6 @@ def judge(rows: Measured) -> pd.DataFrame:
     )
     peaks = rows.peaks(memory.of_stages(columns))
     measured = np.isfinite(rows.seconds) | np.isfinite(rows.memory_bytes)
-    keys = [f"{case.model}{case.cluster}{case.configuration}" for case in cases]
-    ran = {key for key, is_measured in zip(keys, measured, strict=True) if is_measured}
     return pd.DataFrame(
         {
             "half": [half_of(case) for case in cases],
@@ -123,8 +122,6 @@ def judge(rows: Measured) -> pd.DataFrame:
             "memory_ratio": peaks / rows.memory_bytes,
             "fits": np.array([prediction.fits for prediction in predictions]),
             "failed": ~measured,
-            "also_ran": [case in ran for case in keys],
-            "peak": peaks,
             "is_new": "truth_s" in rows.rows,
         }
     )

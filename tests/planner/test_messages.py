@@ -87,6 +87,10 @@ def test_a_recorded_step_sent_each_layer_as_often_as_the_planner_counts(row: dic
         assert sent["reduce_scatter"]["calls"] == often.sums[0] * (held * units_of_layer + of_ends)
 
 
+def test_nanotron_reduces_gradients_in_float32() -> None:
+    assert messages.gradient_width(cases(Configuration(dp=2), profile=PROFILES["nanotron"]))[0] == 4
+
+
 ONCE, EACH, TWICE, EACH_AND_ONCE = (1, 0), (0, 1), (0, 2), (1, 1)
 """Number per step: a constant, plus a number per micro-batch."""
 # By trainer and ZeRO stage: gathers of a layer, gathers of the ends, sums.

@@ -133,6 +133,15 @@ def test_a_launch_bound_layer_is_never_faster_than_its_host() -> None:
     assert plain(HEADLESS, Configuration(), profile=slow).step_ns == pytest.approx(8 * 3e9, rel=1e-3)
 
 
+def test_launches_that_finish_before_the_layer_hardly_delay_it() -> None:
+    device_bound = plain(LLAMA_8B, Configuration(micro_batches=4)).compute_ns
+    layer_s = device_bound / 1e9 / 4 / LLAMA_8B.layers
+    with_host = plain(
+        LLAMA_8B, Configuration(micro_batches=4), profile=replace(PLAIN_TRAINER, host_layer=0.7 * layer_s)
+    )
+    assert device_bound <= with_host.compute_ns < 1.02 * device_bound
+
+
 def test_without_a_fused_kernel_attention_passes_over_its_scores() -> None:
     fused = plain(LLAMA_8B, Configuration(tp=8))
     unfused = plain(LLAMA_8B, Configuration(tp=8, fused_attention=False))

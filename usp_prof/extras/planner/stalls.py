@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.extras.planner import memory
+from usp_prof.extras.planner.compute import smooth_maximum
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,8 +69,7 @@ def held_up(c: Cases, layer: Column) -> Column:
     # Full recomputation repeats the launches of forward, a third of all.
     launches = launches * (1 + c.recomputed_share / 3)
     launches = np.where(np.logical_and(crosses_nodes(c), was_measured(c)), launches, 0.0)
-    # A smooth maximum of the two: 10 ms of compute and 5 of launches take 10.2 ms, 10 and 10 take 11.9.
-    return np.asarray((layer**4 + launches**4) ** 0.25 - layer)
+    return np.asarray(smooth_maximum(layer, launches) - layer)
 
 
 def seconds(c: Cases) -> Column:
