@@ -55,6 +55,14 @@ def test_an_answer_has_a_sentence_a_table_metrics_and_a_picture(name: str) -> No
     assert answer.question in answer.explain()
 
 
+def test_a_notebook_shows_numbers_in_readable_units() -> None:
+    run = run_with("slow_rank")
+    for answer in (run.summary, run.breakdown(), run.stragglers()):
+        cells = re.findall(r"<td>([^<]*)</td>", answer._repr_html_())
+        assert cells
+        assert [cell for cell in cells if re.fullmatch(r"\d{7,}|[\d.]+e\+\d+", cell)] == []
+
+
 @pytest.mark.parametrize("name", [*QUESTIONS, "memory"])
 def test_number_columns_have_a_unit(name: str) -> None:
     table = ask(name).df
