@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN
 
+from usp_prof.extras.planner.cluster import of_device
 from usp_prof.extras.planner.launch import refusal
 from usp_prof.extras.planner.search import Question, configurations, grid, search, search_both
 from usp_prof.model.configuration import Recompute, broken_rule
 from usp_prof.model.errors import UsageError
+from usp_prof.model.known_models import model_named
 
 
 def test_a_fixed_zero_stage_is_legal_where_nothing_is_sharded() -> None:
@@ -39,6 +41,13 @@ def test_what_does_not_fit_is_left_out() -> None:
 def test_nothing_recomputes_without_need() -> None:
     plans = search(Question(PLAIN, MACHINE, devices=4, batch=16))
     assert {plan.configuration.recompute for plan in plans.best} == {Recompute.NONE}
+
+
+def test_each_plan_is_listed_once() -> None:
+    pinned = {"dp": 32, "tp": 8, "pp": 64, "zero": 1}
+    question = Question(model_named("Llama-3-405B", 8192), of_device("H100"), devices=16384, batch=2048, pinned=pinned)
+    counts = Counter(str(plan.configuration) for plan in search(question).best)
+    assert max(counts.values()) == 1
 
 
 def test_no_plan_of_the_front_is_beaten_in_both() -> None:

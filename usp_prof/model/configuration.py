@@ -115,7 +115,7 @@ class Configuration:
         if self.pp > 1:
             words.append(self.schedule + (f" v={self.chunks}" if self.chunks > 1 else ""))
         if self.recompute is not Recompute.NONE:
-            some = f" of {self.recompute_layers} layers a stage" if self.recompute_layers else ""
+            some = f" of {self.recompute_layers} layers per stage" if self.recompute_layers else ""
             together = f", {self.recompute_group} layers at a time" if self.recompute_group > 1 else ""
             modules = f" ({', '.join(self.recompute_modules)})" if self.recompute_modules else ""
             words.append(f"recompute {self.recompute}{modules}{some}{together}")

@@ -270,8 +270,8 @@ def _least_layers(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes
     too_few, enough = np.zeros(len(c.dp), np.int64), layers_of_stage(c)
     most = enough.copy()
     while (enough - too_few > 1).any():
-        middle = (too_few + enough) // 2
-        fits = needs(replace(c, recompute_layers=np.maximum(middle, 1)), stages) <= room
+        middle = (too_few + enough + 1) // 2  # rounded up, so that rows that are done stay as they are
+        fits = needs(replace(c, recompute_layers=middle), stages) <= room
         enough, too_few = np.where(fits, middle, enough), np.where(fits, too_few, middle)
     c = replace(c, recompute_layers=enough)
     c, stages = _rows(c, stages, np.flatnonzero(enough < most))

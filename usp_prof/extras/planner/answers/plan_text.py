@@ -60,7 +60,7 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         return f"{text}\n{_started('command', command, width)}\n"
     text = wrapped("\n".join(lines), width, hanging=2)
     head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
-    key = f"  {_FORM_OF_BATCH}"
+    key = f"  {_FORM_OF_BATCH}\n  steps within 0.5% count as equal: the simpler plan is first, then less memory"
     if any(plan.fit_probability < SAFE_PROBABILITY for plan in plans.best[:top]):
         key += f"\n  tight: fits with a probability of 50% to {SAFE_PROBABILITY:.0%}"
     rows = [f"{place:2} {_row(plan, width)}" for place, plan in enumerate(plans.best[:top], start=1)]
@@ -71,19 +71,19 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
 def why(plans: Plans) -> list[str]:
     """Explain the choice: settings that rule plans out, runners-up, plans with less memory."""
     first, question = plans.best[0], plans.question
-    lines = ["compared with the first plan:"]
-    room = quantity(question.cluster.room_bytes, Unit.BYTES)
-    for barred in plans.barred[:MOST_BARRED]:
-        need = quantity(barred.leanest_bytes, Unit.BYTES)
-        lines.append(
-            f"  nothing fits with {barred.knob}={barred.value}: "
-            f"{barred.tried:,} configurations need at least {need} of {room}"
-        )
-    if len(plans.barred) > MOST_BARRED:
-        lines.append(f"  nor with {len(plans.barred) - MOST_BARRED} more values")
+    lines = []
+    if plans.barred:
+        lines = [f"settings with which nothing fits in {quantity(question.cluster.room_bytes, Unit.BYTES)}:"]
+        for barred in plans.barred[:MOST_BARRED]:
+            need = quantity(barred.leanest_bytes, Unit.BYTES)
+            tried = counted(barred.tried, "configuration")
+            lines.append(f"  {barred.knob}={barred.value}: the smallest of {tried} needs {need}")
+        more = len(plans.barred) - MOST_BARRED
+        lines += [f"  and {more} more"] if more > 0 else []
+    lines.append("compared with the first plan:")
     for other in runners_up(plans.best):
         line = f"  {other.plan.configuration}: {other.longer_fraction:+z.1%}"
-        if other.turned_by:
+        if other.turned_by and other.turned_at >= LEAST_FACTOR:
             line += f"; it would be first if {other.turned_by} took {other.turned_at:.2f}x as long as predicted"
         lines.append(line + (" (within the 80% interval of the first plan)" if other.within(first) else ""))
     if first.host_bytes:
@@ -92,7 +92,7 @@ def why(plans: Plans) -> list[str]:
     for plan in leaner:
         speed, need = first.step_ns / plan.step_ns, quantity(plan.footprint.total_bytes, Unit.BYTES)
         lines.append(f"  less memory: {need} at {speed:.0%} of the speed: {plan.configuration}")
-    return lines if len(lines) > 1 else []
+    return lines if lines[-1].startswith(" ") else lines[:-1]
 
 
 def refusals(plans: Plans, trainer: str) -> str:
@@ -101,7 +101,7 @@ def refusals(plans: Plans, trainer: str) -> str:
     if plans.best and refusal(trainer, plans.question.model, plans.best[0].configuration):
         reasons = "; ".join(refused.reason for refused in shown)
         return f"{trainer} cannot run any plan that fits, so all are listed: {reasons}"
-    reasons = "; ".join(f"{refused.reason} ({refused.count})" for refused in shown)
+    reasons = "; ".join(f"{refused.reason} ({refused.count:,})" for refused in shown)
     more = len(plans.refused) - len(shown)
     behind = f"; {counted(more, 'more reason')}" if more else ""
     return f"{trainer} cannot run {sum(refused.count for refused in plans.refused):,} of them: {reasons}{behind}"
@@ -161,6 +161,8 @@ def stalls(plan: Prediction) -> str:
 
 
 LEAST_STALLS = 0.01
+LEAST_FACTOR = 1.005
+"""Minimum factor that is stated, because steps within 0.5% count as equal."""
 MOST_BARRED, MOST_LEANER, MOST_REASONS = 4, 3, 3
 """Maximum number of lines of each kind in an explanation."""
 
