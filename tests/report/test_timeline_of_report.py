@@ -29,7 +29,7 @@ DECLARED = {
 }  # fmt: skip
 LINE = "document.querySelector('.usp-timeline').timeline"
 MIDDLE = f"""() => {{
-  const line = {LINE}, tile = line.tile, row = line.rows.find((each) => each.base === 'compute');
+  const line = {LINE}, tile = line.tile, row = line.rows.find((row) => row.base === 'compute' && row.rank === 5);
   const place = tile.places.get(row.label), scale = (tile.end_ns - tile.start_ns) / tile.width;
   const inView = (i) => tile.start_ns + tile.start[i] * scale > line.start && tile.dur[i] > 3;
   let i = tile.first[place];
@@ -165,6 +165,7 @@ def test_many_ranks_fit_on_a_sheet_with_the_straggler(tmp_path: Path, browser: B
     write(Declaration.from_dict(declared), tmp_path / "run")
     report = open_run(tmp_path / "run", cache_dir=tmp_path / "cache").report().write(tmp_path / "report.html")
     page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.set_default_timeout(20_000)
     page.goto(report.as_uri())
     page.wait_for_function(f"() => {LINE}.root.dataset.sharp === 'true'")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")

@@ -114,7 +114,9 @@ def _verdict(document: Document) -> str:
 
 def _summary(summary: Section, numbered: _Numbered) -> str:
     """Format the first screen: figures, then findings next to the tables that they are based on."""
-    figures, findings, tables = [], [], []
+    figures: list[str] = []
+    findings: list[str] = []
+    tables: list[str] = []
     for block in summary.blocks:
         column = tables if isinstance(block, doc.DataTable) else findings
         (figures if isinstance(block, doc.KeyFigures | doc.Stack) else column).append(_set(block, numbered))
