@@ -49,7 +49,7 @@ def test_more_work_than_the_model_needs_is_not_recomputation_if_none_runs() -> N
     ],
 )
 def test_a_difference_of_attention_is_named(factor: float, again: bool, word: str) -> None:
-    reasons = flop_check.attention_reasons(again=again)
+    reasons = flop_check.attention_reasons(is_recomputed=again)
     assert word in flop_check._part("attention", 100.0, 100.0 * factor, reasons, 0.2).why
 
 

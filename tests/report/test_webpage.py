@@ -111,5 +111,5 @@ def test_nothing_to_say_is_said() -> None:
 
 
 def test_an_unknown_block_is_a_programming_error() -> None:
-    with pytest.raises(TypeError, match="no way to set"):
+    with pytest.raises(TypeError, match="has no HTML form"):
         webpage.write([document(sections=(Section("s", "S", ("no block",)),))])  # type: ignore[arg-type]

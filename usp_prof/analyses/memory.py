@@ -75,7 +75,7 @@ METRICS = (
 )  # fmt: skip
 
 _DIRECTION = re.compile(r"Mem(?:cpy|set|ory copy)\s*\(?(?P<direction>\w+)?", re.IGNORECASE)
-_TAKES = re.compile(r"^(cuda|hip|cu)(Malloc|Free|MemAlloc|MemFree|MemCreate|MemMap)(Async)?(_v\d)?$")
+_ALLOCATES = re.compile(r"^(cuda|hip|cu)(Malloc|Free|MemAlloc|MemFree|MemCreate|MemMap)(Async)?(_v\d)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
     notes = [_contradiction(peak) for peak in contradictory]
     notes += [_SINCE_RECORDING] if any(peak.since_recording for peak in peaks) else []
     notes += [] if peaks or contradictory or not ranks else [_NOT_RECORDED]
-    notes += [_of_no_rank(snapshot) for snapshot in snapshots if snapshot.rank < 0]
+    notes += [_unknown_rank(snapshot) for snapshot in snapshots if snapshot.rank < 0]
     all_copies = tuple(copies[direction] for direction in sorted(copies))
     return MemoryResult(tuple(peaks), capacity_of_ranks(tables, ranks), calls, all_copies, tuple(notes), snapshots)
 
@@ -279,7 +279,7 @@ def _contradiction(peak: Peak) -> HealthRow:
     return HealthRow("impossible_memory", Severity.ERROR, peak.rank, detail=detail)
 
 
-def _of_no_rank(snapshot: MemorySnapshot) -> HealthRow:
+def _unknown_rank(snapshot: MemorySnapshot) -> HealthRow:
     detail = f"{snapshot.name} does not name its rank; pass it as RANK=FILE"
     return HealthRow("snapshot_of_no_rank", Severity.INFO, detail=detail)
 
@@ -316,9 +316,9 @@ def capacity_of_ranks(tables: TableSet, ranks: Sequence[int]) -> dict[int, int]:
 
 def _allocator_calls(tables: TableSet, rank: int, selection: Selection) -> float:
     launches = ranges.selected(tables, "launches", rank, selection)
-    takes = launches.satisfies("name", _TAKES.search)
+    allocates = launches.satisfies("name", _ALLOCATES.search)
     steps = [step for step in tables.columns("steps", rank)["step"].tolist() if selection.takes_step(step)]
-    return int(takes.sum()) / max(1, len(steps))
+    return int(allocates.sum()) / max(1, len(steps))
 
 
 def _copies(tables: TableSet, rank: int, selection: Selection) -> list[Copies]:
@@ -330,6 +330,6 @@ def _copies(tables: TableSet, rank: int, selection: Selection) -> list[Copies]:
     for code in np.unique(codes).tolist():
         match = _DIRECTION.search(names[code])
         rows = codes == code
-        size, lasting = int(moved["bytes"][rows].sum()), int(moved["dur_ns"][rows].sum())
-        copies.append(Copies((match["direction"] if match else None) or "unknown", int(rows.sum()), size, lasting))
+        size, time_ns = int(moved["bytes"][rows].sum()), int(moved["dur_ns"][rows].sum())
+        copies.append(Copies((match["direction"] if match else None) or "unknown", int(rows.sum()), size, time_ns))
     return copies

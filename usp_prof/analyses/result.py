@@ -57,8 +57,7 @@ def _row(alike: Sequence[Value]) -> HealthRow:
     metric = worst.metric
     place = ", ".join(f"{name} {value}" for name, value in sorted(worst.dims.items()))
     figure = f"{metric.id} of {worst.value:.3g}" + (f" ({place})" if place else "")
-    cause = f"impossible input: {metric.inputs}" if metric.inputs else "one of the times or sizes it is made of is"
-    cause += "" if metric.inputs else " impossible"
+    cause = f"impossible input: {metric.inputs}" if metric.inputs else "one of its times or sizes is impossible"
     detail = f"{figure} is outside {metric.range} and not shown; {cause}"
     ranks = {int(value.dims["rank"]) for value in alike if "rank" in value.dims}
     rank = ranks.pop() if len(ranks) == 1 else -1

@@ -63,7 +63,8 @@ STRAGGLER_COST = Metric(
 )  # fmt: skip
 METRICS = (SLOWDOWN, OWN_TIME_SLOWDOWN, LATE_FRACTION, STRAGGLER_COST)
 
-_WORTH = 0.02  # share of the step; a lower cost is noise
+_LEAST_COST_FRACTION = 0.02
+"""Costs below this share of the step are noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +161,12 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
     is_selected = np.isin(seen.step, parts.step)
     own, peers = lateness.own_time(tables, parts), lateness.peers_of(tables)
     slow = _slowdown(parts, peers)
-    cost, weightiest = _cost(parts, seen, is_selected, lateness.excess_by_row(own, peers))
+    cost, axis_of_cost = _cost(parts, seen, is_selected, lateness.excess_by_row(own, peers))
     shown = np.isin(parts.rank, tables.ranks if selection.ranks is None else selection.ranks)
     culprits = [
         culprit
         for rank in np.unique(parts.rank[shown]).tolist()
-        if (culprit := _culprit(tables, rank, own, peers, slow, cost, weightiest)) is not None
+        if (culprit := _culprit(tables, rank, own, peers, slow, cost, axis_of_cost)) is not None
     ]
     late = _lateness(tables, seen, is_selected)
     if selection.ranks is not None:
@@ -183,9 +184,9 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
 
 
 def _slowdown(parts: Partition, peers: Peers) -> Floats:
-    usual = lateness.peer_medians(parts, peers, parts.compute)
-    is_comparable = usual > 0  # False also where the median is NaN because the rank has no peers
-    return np.where(is_comparable, parts.compute / np.where(is_comparable, usual, 1.0), np.nan)
+    peer_median = lateness.peer_medians(parts, peers, parts.compute)
+    is_comparable = peer_median > 0  # False also if the median is NaN because the rank has no peers
+    return np.where(is_comparable, parts.compute / np.where(is_comparable, peer_median, 1.0), np.nan)
 
 
 def _cost(parts: Partition, seen: Arrivals, is_selected: Flags, bound: Ints) -> tuple[Ints, NDArray[np.object_]]:
@@ -193,7 +194,7 @@ def _cost(parts: Partition, seen: Arrivals, is_selected: Flags, bound: Ints) -> 
 
     The rank's own time in excess of its peers' is an upper bound: lateness in a hidden call can be recovered later.
     """
-    cost, where = np.zeros(len(parts.rank), np.int64), np.full(len(parts.rank), "", object)
+    cost, axis_of_row = np.zeros(len(parts.rank), np.int64), np.full(len(parts.rank), "", object)
     rows = np.flatnonzero(is_selected & ~seen.is_from_one_rank & (seen.late_rank >= 0))
     (ranks, place_of_rank), (steps, place_of_step) = numbered(parts.rank), numbered(parts.step)
     # Per call: the row of its late rank and step; -1 if the partition has none.
@@ -203,9 +204,9 @@ def _cost(parts: Partition, seen: Arrivals, is_selected: Flags, bound: Ints) -> 
     for axis, code in sorted(zip(seen.axes, range(len(seen.axes)), strict=True)):
         on = (seen.axis[rows] == code) & (cell >= 0)
         total = np.bincount(cell[on], seen.own_ns[rows][on], len(cost)).astype(np.int64)
-        where = np.where(total > cost, axis, where)
+        axis_of_row = np.where(total > cost, axis, axis_of_row)
         cost = np.maximum(cost, total)
-    return np.where(bound >= 0, np.minimum(cost, bound), cost), where
+    return np.where(bound >= 0, np.minimum(cost, bound), cost), axis_of_row
 
 
 def _culprit(
@@ -215,23 +216,23 @@ def _culprit(
     all_peers: Peers,
     slow: Floats,
     cost: Ints,
-    weightiest: NDArray[np.object_],
+    axis_of_cost: NDArray[np.object_],
 ) -> Culprit | None:
     """Return a rank's cost to the others and its cause, from the steps with a notable cost; `None` if it is negligible.
 
-    `slow`, `cost` and `weightiest` have one entry per (rank, step) of the partition.
+    `slow`, `cost` and `axis_of_cost` have one entry per (rank, step) of the partition.
     """
     parts = own.parts
     of_rank = parts.rank == rank
     mean_cost, mean_step = float(cost[of_rank].mean()), float(parts.wall[of_rank].mean())
-    is_hit = of_rank & (cost > _WORTH * parts.wall)
-    if not is_hit.any() or mean_cost <= _WORTH * mean_step:
+    is_hit = of_rank & (cost > _LEAST_COST_FRACTION * parts.wall)
+    if not is_hit.any() or mean_cost <= _LEAST_COST_FRACTION * mean_step:
         return None
     steps, peers = parts.step[is_hit], all_peers.of_rank(rank)
     over = lateness.excess(own, rank, peers, steps)
     slowdown = float(np.median(slow[is_hit]))
     cause = lateness.why(over, float(cost[is_hit].mean()), slowdown, lateness.work_ratio(own, rank, peers, steps))
-    axes = weightiest[is_hit].tolist()
+    axes = axis_of_cost[is_hit].tolist()
     axis = lateness.slow_axis(tables, rank, peers, steps) if cause is Why.SLOW_LINK else ""
     return Culprit(
         rank,

@@ -79,7 +79,7 @@ class Report:
             raise UsageError(
                 f"the format of {file.name} is unknown", hint=f"use a name that ends in {', '.join(_FORMS)}"
             )
-        write(file, self.text(_FORMS[file.suffix]), "name a folder that is there")
+        write(file, self.text(_FORMS[file.suffix]), "choose an existing folder")
         return file
 
     def _key_figures(self) -> pd.DataFrame:
@@ -114,7 +114,7 @@ def findings_of(tables: TableSet, selection: Selection) -> Answer:
     """Apply the rules; the table has one row per finding, most important first."""
     outcome = find_all(tables, selection)
     return Answer(
-        question="What is wrong, and what is each thing worth?",
+        question="What is wrong, and how much would each fix save?",
         sentence=sentences.findings(outcome.findings, outcome.skipped),
         metric_values=(),
         notes=gathered((*outcome.skipped, *tables.health)),
@@ -144,7 +144,7 @@ def timeline_of(tables: TableSet, name: str, selection: Selection) -> Answer:
     """Draw one step on aligned clocks, the middle one of those selected; the table has its activities."""
     facts = run_facts(tables, selection, "")
     if not facts.steps:
-        raise UsageError("no step is known of the selection", hint="see the notes of run.breakdown()")
+        raise UsageError("the selection has no known steps", hint="see the notes of run.breakdown()")
     chosen = facts.steps[len(facts.steps) // 2]
     drawn = slices_of(tables, facts.ranks, chosen)
     if drawn is not None:

@@ -130,7 +130,7 @@ def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, nois
         change = new.centre - centre
         return _with_verdict(replace(measured, change=change, low=change, high=change), rule)
     if after.per_step and math.isinf(max(new.error, *(old.error for old in olds))):
-        return replace(measured, reason="one step shows no noise", more_steps=5)
+        return replace(measured, reason="only one step, so noise is unknown", more_steps=5)
     shift = shift_of(after, gauge, olds, new, rule, steps_alone(noise) if rule.medians else noise)
     reach = t_quantile(tail, shift.freedom) * shift.error
     low, high = gauge.change(shift.amount - reach), gauge.change(shift.amount + reach)

@@ -69,7 +69,7 @@ def read_json(path: str | Path, kind: str, hint: str) -> Any:  # noqa: ANN401 - 
 def check_keys(text: bytes) -> None:
     """Raise `ValueError` if a JSON object has a key twice: parsers silently keep one of them."""
     if twice := keys_held_twice(text):
-        raise ValueError(f"{twice[0]!r} is twice in one object")
+        raise ValueError(f"{twice[0]!r} occurs twice in one object")
 
 
 def keys_held_twice(text: bytes) -> list[str]:
@@ -207,7 +207,7 @@ def check_numbers(data: object, where: str = "") -> None:
         for place, inner in enumerate(data):
             check_numbers(inner, f"{where}[{place}]")
     elif isinstance(data, float) and not math.isfinite(data):
-        raise ValueError(f"{where} is {data}, no finite number")
+        raise ValueError(f"{where} is {data}, which is not a finite number")
     elif isinstance(data, int) and not isinstance(data, bool) and not limits.CHANGE.holds(data):
         raise ValueError(f"{where} is {str(data)[:24]}, outside of {limits.CHANGE}")
 

@@ -60,7 +60,7 @@ def numbers(kind: str, chosen: int | Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted({index(number) for number in (chosen if isinstance(chosen, Iterable) else [chosen])}))
     except TypeError:
         hint = f"{kind}=3, {kind}=[3, 4] or {kind}=range(3, 8)"
-        raise UsageError(f"{kind}={chosen!r} names no {kind} by their numbers", hint=hint) from None
+        raise UsageError(f"{kind}={chosen!r} is neither a number nor a list of numbers", hint=hint) from None
 
 
 @dataclass(frozen=True, slots=True)

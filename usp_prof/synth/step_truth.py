@@ -55,7 +55,7 @@ class _Pieces:
         ends = np.concatenate([block.start_ns + block.dur_ns for block in log.blocks])
         self.compute = _merge(starts, ends)
         self.copies = [(copy.start_ns, copy.start_ns + copy.dur_ns) for copy in log.copies]
-        self.comm = [_carrying(part, log) for part in log.parts]
+        self.comm = [_timed(part, log) for part in log.parts]
         self.windows = _windows(log, self)
         ranges = (*self.compute, *self.copies, *self.windows, *log.inputs, *log.syncs)
         cuts = [edge for pair in ranges for edge in pair]
@@ -136,7 +136,7 @@ def _axis_that_ends_last(pieces: _Pieces, axes: list[str]) -> Ints:
     return axis_of_piece
 
 
-def _carrying(part: Part, log: RankLog) -> _TimedPart:
+def _timed(part: Part, log: RankLog) -> _TimedPart:
     """Return when a part starts, when it ends, and when its transfer starts.
 
     A receive waits for a peer that has not sent: that is bubble. The same holds for a gloo send to a receiver that is

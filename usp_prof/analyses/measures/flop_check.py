@@ -1,6 +1,6 @@
 """FLOP check: the trace's FLOP compared with a model's formula, and inputs that the comparison contradicts.
 
-The weights' ops have 4/3 of the formula's FLOP if forward is recomputed in backward. Attention's ops have 7/12 of it
+Ops on weights have 4/3 of the formula's FLOP if forward is recomputed in backward. Attention's ops have 7/12 of it
 with a causal mask, which leaves half of the square, and a fused backward, which recomputes the scores (7 products in
 place of 6).
 """
@@ -31,9 +31,9 @@ WEIGHT_REASONS = (
     (4 / 3, "backward runs forward again (recomputation)"),
 )
 # Possible ratios of attention's FLOP to 12 · L · h · s, by products run and by the share that the mask leaves.
-_AGAIN = "fused backward recomputes the scores"
-_PRODUCTS = ((6 / 6, ""), (7 / 6, _AGAIN))
-_RECOMPUTED = ((8 / 6, "forward is recomputed"), (9 / 6, f"{_AGAIN}, and forward is recomputed"))
+_SCORES_RECOMPUTED = "fused backward recomputes the scores"
+_PRODUCTS = ((6 / 6, ""), (7 / 6, _SCORES_RECOMPUTED))
+_RECOMPUTED = ((8 / 6, "forward is recomputed"), (9 / 6, f"{_SCORES_RECOMPUTED}, and forward is recomputed"))
 _MASKS = ((1.0, "full attention"), (0.5, "the causal mask halves attention"))
 
 
@@ -95,9 +95,9 @@ def traced(ops: Sequence[OpStat], total_ns: int) -> Traced | None:
     products = [op for op in counted if op.family == Family.PRODUCT]
     product_ns = sum(op.time_ns for op in products)
     rate = sum(op.flop for op in products) / product_ns * 1e9 if product_ns else float("nan")
-    uncovered = sum(op.time_ns for op in ops if not op.family and op.name != PACED)
+    uncovered_ns = sum(op.time_ns for op in ops if not op.family and op.name != PACED)
     best = max((op.flop / op.time_ns * 1e9 for op in counted if op.time_ns), default=0.0)
-    return Traced(sum(op.flop for op in counted) - attention, attention, rate, best, uncovered, total_ns)
+    return Traced(sum(op.flop for op in counted) - attention, attention, rate, best, uncovered_ns, total_ns)
 
 
 def compared(model: ModelEntry, tokens: float, work: Traced, *, is_recomputed: bool) -> tuple[Part, ...]:
@@ -107,28 +107,28 @@ def compared(model: ModelEntry, tokens: float, work: Traced, *, is_recomputed: b
     another reason.
     """
     needs = flops.parts(model)
-    uncovered = work.uncovered_ns / work.total_ns
+    uncovered_fraction = work.uncovered_ns / work.total_ns
     weight_reasons = WEIGHT_REASONS if is_recomputed else WEIGHT_REASONS[:1]
     body = _part(
         "weights",
         (needs["layers"] + needs["head"]) * tokens,
         work.weights,
         weight_reasons,
-        uncovered,
-        again=is_recomputed,
+        uncovered_fraction,
+        is_recomputed=is_recomputed,
     )
-    reasons = attention_reasons(again=is_recomputed and body.ratio > (1 + 4 / 3) / 2)
+    reasons = attention_reasons(is_recomputed=is_recomputed and body.ratio > (1 + 4 / 3) / 2)
     attention = needs["attention"] * tokens
-    return body, _part("attention", attention, work.attention, reasons, uncovered, again=is_recomputed)
+    return body, _part("attention", attention, work.attention, reasons, uncovered_fraction, is_recomputed=is_recomputed)
 
 
-def attention_reasons(*, again: bool) -> tuple[tuple[float, str], ...]:
-    """Return the possible ratios of attention's FLOP, with reasons; `again` includes recomputation of forward."""
-    products = _PRODUCTS + (_RECOMPUTED if again else ())
+def attention_reasons(*, is_recomputed: bool) -> tuple[tuple[float, str], ...]:
+    """Return the possible ratios of attention's FLOP, with reasons; `is_recomputed` adds a second forward."""
+    products = _PRODUCTS + (_RECOMPUTED if is_recomputed else ())
     return tuple(
-        (count * left, " and ".join(filter(None, (mask, product))))
+        (count * mask_share, " and ".join(filter(None, (mask, product))))
         for count, product in products
-        for left, mask in _MASKS
+        for mask_share, mask in _MASKS
     )
 
 
@@ -141,18 +141,18 @@ def _part(
     model: float,
     trace: float,
     reasons: tuple[tuple[float, str], ...],
-    uncovered: float,
+    uncovered_fraction: float,
     *,
-    again: bool = True,
+    is_recomputed: bool = True,
 ) -> Part:
     ratio = trace / model if model else float("nan")
     distances = [(abs(ratio / expected_ratio - 1), why) for expected_ratio, why in reasons]
     distance, why = min(distances)
     if distance > _EXPLAINED:
         between = "between causal and full attention: blocks on the diagonal are computed completely"
-        more = f"more than one pass: {'recomputation, ' if again else ''}padding, or work that several ranks repeat"
-        more += ", such as attention that tensor parallelism does not split"
-        less = f"less than the formula: ops without formula or shapes ({100 * uncovered:.0f}% of compute time)"
+        more = f"more than one pass: {'recomputation, ' if is_recomputed else ''}padding, or work that several ranks "
+        more += "repeat, such as attention that tensor parallelism does not split"
+        less = f"less than the formula: ops without formula or shapes ({100 * uncovered_fraction:.0f}% of compute time)"
         why = more if ratio > 1 else between if name == "attention" and ratio > 1 / 2 else less
     return Part(name, model, trace, why)
 
@@ -165,7 +165,7 @@ def _part(
 #   most    head and full attention, and forward again as often as the ops show (once if they do not show it); the input
 #           embedding, which `palm` counts, covers for descriptions that do not declare a tied head
 #
-# The trace has a range, too: ops without shapes or formula may have run nothing, or as much as their time allows. If
+# The trace has a range too: ops without shapes or formula may have run nothing, or as much as their time allows. If
 # the ranges are further apart than the tolerance, the model or the tokens belong to another run.
 
 TOLERANCE = 1.25
@@ -184,7 +184,7 @@ class Range:
     most: float
 
 
-def of_model(model: ModelEntry, convention: str, tokens: float, again: Recomputation | None) -> Range | None:
+def of_model(model: ModelEntry, convention: str, tokens: float, recomputation: Recomputation | None) -> Range | None:
     """Return the range of FLOP of a step with `tokens` tokens, or `None` if the model's FLOP are unknown."""
     per_token = flops.per_token(model, convention)
     if not per_token:
@@ -195,8 +195,8 @@ def of_model(model: ModelEntry, convention: str, tokens: float, again: Recomputa
     # `palm` counts the input embedding in addition to the head if they are not tied.
     matrices = 2 if convention == conventions.PALM and not model.tied_embeddings else 1
     least_weights = weights - matrices * 6.0 * conventions.vocabulary_parameters(model)
-    products = 1.0 if again is None else again.products
-    scores = products if again is None or isnan(again.attention) else again.attention
+    products = 1.0 if recomputation is None else recomputation.products
+    scores = products if recomputation is None or isnan(recomputation.attention) else recomputation.attention
     # Attention: 6 products, 7 if backward recomputes the scores, 2 more if forward is recomputed.
     most = (weights + recurrence) * (1 + products / 3) + attention * (7 + 2 * scores) / 6
     return Range((max(least_weights, 0.0) + attention / 2) * tokens, most * tokens)

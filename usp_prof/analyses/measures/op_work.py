@@ -58,18 +58,18 @@ class RankWork:
 
 def of_rank(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     """Return one rank's compute in the selected steps, with the op and cost of each activity; memoized."""
-    return tables.memo_of_rank(rank, ("op work", selection), lambda: _tied(tables, rank, selection))
+    return tables.memo_of_rank(rank, ("op work", selection), lambda: _measure(tables, rank, selection))
 
 
-def _tied(tables: TableSet, rank: int, selection: Selection) -> RankWork:
+def _measure(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     activities = tables.columns("activities", rank)
     wanted = activities.matches("kind", "compute") & _inside(activities["step"], selection)
     chosen = activities.take(wanted)
     ops = tables.columns("ops", rank)
     name, names = chosen.codes("name")
     kinds, kind_of = _op_kinds(ops, _one_type(tables))
-    _tell_lists(kinds, lookup(kind_of, rows_of(ops["event"], chosen["op_event"]), missing=-1), name, names)
-    owner = _owners(ops, chosen["op_event"], _counts(ops, kinds, kind_of))
+    _set_list_costs(kinds, lookup(kind_of, rows_of(ops["event"], chosen["op_event"]), missing=-1), name, names)
+    owner = _owners(ops, chosen["op_event"], _counts_itself(ops, kinds, kind_of))
     kind = np.where(owner >= 0, lookup(kind_of, owner, missing=-1), -1)
     on_gpu = len(tables.columns("kernels", rank)) > 0
     event, start, dur = (chosen[column] for column in ("event", "start_ns", "dur_ns"))
@@ -91,7 +91,7 @@ def _one_type(tables: TableSet) -> str:
 _FULL = ("fp32", "float32")
 
 
-def _tell_lists(kinds: list[OpKind], kind: Ints, name: Ints, names: list[str]) -> None:
+def _set_list_costs(kinds: list[OpKind], kind: Ints, name: Ints, names: list[str]) -> None:
     """Set the cost of ops on tensor lists by the element type in their kernels' names, if it is still missing."""
     has_no_cost = lookup([of_kind.cost is None and LIST in of_kind.types for of_kind in kinds], kind, missing=False)
     for place in distinct(kind[has_no_cost]).tolist():
@@ -126,7 +126,7 @@ def _kind(name: str, dims: str, types: str, values: str, lists: str) -> OpKind:
     return replace(kind, cost=_cost(kind, lists))
 
 
-def _counts(ops: Columns, kinds: list[OpKind], kind_of: Ints) -> Flags:
+def _counts_itself(ops: Columns, kinds: list[OpKind], kind_of: Ints) -> Flags:
     """Return which ops count by their own formula: those with no op inside that counts the same work."""
     moves_bytes = lookup([kind.cost is not None and kind.cost.bytes > 0 for kind in kinds], kind_of, missing=False)
     multiplies = lookup([kind.cost is not None and kind.cost.flop > 0 for kind in kinds], kind_of, missing=False)
@@ -149,7 +149,7 @@ def _encloses(wanted: Flags, parent: Ints) -> Flags:
 
 
 def _owners(ops: Columns, events: Ints, has_formula_of_op: Flags) -> Ints:
-    """Return for each op the nearest enclosing op with a formula, or the op itself if there is none."""
+    """Return the `ops` row of each event's nearest enclosing op with a formula, or of the event itself without any."""
     own_row = rows_of(ops["event"], events)
     parent = rows_of(ops["event"], ops["parent"])
     # Per event: the row that the search has reached; -1 when it has ended, at an owner or at the top.

@@ -64,7 +64,7 @@ def _write_answer(args: argparse.Namespace, answer: pa.Table) -> int:
     if args.format == "table" and args.output is None:
         _show(args, answer)
         return 0
-    data = _written(answer, "csv" if args.format == "table" else args.format)
+    data = _encode(answer, "csv" if args.format == "table" else args.format)
     if args.output is not None:
         write(args.output, data)
         note(args, f"wrote {counted(answer.num_rows, 'row')} to {args.output}")
@@ -85,8 +85,8 @@ def _show(args: argparse.Namespace, answer: pa.Table) -> None:
         n_shown, _ = fitting(columns, console.width)
     else:  # a pipe is as wide as its content
         console.width = _PIPED_WIDTH
-    lined = box.SIMPLE_HEAD if console.is_terminal else None
-    shown = Table(box=lined, pad_edge=False, show_edge=False, padding=(0, 1 if lined else 2, 0, 0))
+    box_style = box.SIMPLE_HEAD if console.is_terminal else None
+    shown = Table(box=box_style, pad_edge=False, show_edge=False, padding=(0, 1 if box_style else 2, 0, 0))
     for name, _, is_number in columns[:n_shown]:  # a folded number would look like two
         shown.add_column(
             Text(name, overflow="ellipsis"),
@@ -99,7 +99,7 @@ def _show(args: argparse.Namespace, answer: pa.Table) -> None:
     console.print(shown)
     if n_shown < len(columns):
         left = ", ".join(name for name, _, _ in columns[n_shown:])
-        note(args, f"and columns {left} on a wider screen; --format csv prints all")
+        note(args, f"columns not shown: {left} (widen the terminal, or use --format csv)")
     if answer.num_rows > _ROWS_SHOWN:
         note(args, f"the first {_ROWS_SHOWN} of {answer.num_rows} rows; --format csv prints all")
     if any(len(text) > _CELL_SHOWN for _, texts, _ in columns[:n_shown] for text in texts):
@@ -136,20 +136,20 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _written(answer: pa.Table, form: str) -> bytes:
+def _encode(answer: pa.Table, form: str) -> bytes:
     if form == "json":
         import msgspec  # noqa: PLC0415 - only for JSON
 
         # Values that may not fit 64 bits, such as sums, are decimals; they are written as numbers. JSON has neither
         # infinity nor NaN: they become null.
         encoder = msgspec.json.Encoder(decimal_format="number")
-        return encoder.encode(_with_names_apart(answer).to_pylist()) + b"\n"
+        return encoder.encode(_with_unique_names(answer).to_pylist()) + b"\n"
     sink = pa.BufferOutputStream()
     plain = _without_dictionaries(answer)
     if form == "parquet":
         import pyarrow.parquet as pq  # noqa: PLC0415 - only for Parquet
 
-        pq.write_table(_with_names_apart(plain), sink, compression="zstd")
+        pq.write_table(_with_unique_names(plain), sink, compression="zstd")
     else:
         import pyarrow.csv  # noqa: PLC0415 - only for CSV
 
@@ -157,20 +157,20 @@ def _written(answer: pa.Table, form: str) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _with_names_apart(answer: pa.Table) -> pa.Table:
+def _with_unique_names(answer: pa.Table) -> pa.Table:
     """Make column names unique (a, a_1, a_2), as DuckDB does in a subquery: a JSON object has each name once."""
     used_names = set(answer.column_names)
     seen: set[str] = set()
     names = []
     for name in answer.column_names:
-        apart = name
+        unique_name = name
         if name in seen:
-            apart = next(
+            unique_name = next(
                 candidate for candidate in (f"{name}_{number}" for number in count(1)) if candidate not in used_names
             )
-            used_names.add(apart)
+            used_names.add(unique_name)
         seen.add(name)
-        names.append(apart)
+        names.append(unique_name)
     return answer.rename_columns(names)
 
 

@@ -54,7 +54,7 @@ def verdict(together: Prediction) -> str:
 
 def whatif_section(alone: Sequence[Prediction], together: Prediction) -> Section:
     """Build the step with the changes applied, each alone and together."""
-    notes = without_recording(together), f"replay without changes: within {100 * together.replay_error:.2f}%"
+    notes = without_recording(together), f"error of the unchanged replay: {100 * together.replay_error:.2f}%"
     return Section(
         "whatif",
         "What if: " + ", ".join(in_words(edit) for edit in together.edits),

@@ -70,7 +70,7 @@ def write(documents: Sequence[Document], timelines: Sequence[str] = (), timeline
 
 def _library() -> str:
     """Return BokehJS packed; the page unpacks it after the first paint."""
-    from bokeh.resources import Resources  # noqa: PLC0415 - loaded by those who draw only
+    from bokeh.resources import Resources  # noqa: PLC0415 - needed only for charts
 
     code = "\n".join(Resources(mode="inline", components=["bokeh", "bokeh-api"]).js_raw)
     packed = base64.b64encode(gzip.compress(code.encode(), 9, mtime=0)).decode()
@@ -92,17 +92,17 @@ def patch(light: Any, dark: Any, path: Path | None = None) -> Iterator[tuple[Pat
 
 def _article(document: Document, place: int, timeline: str) -> str:
     title, *lines = run_lines(document.run)
-    numbered = _Numbered(f"{place}-")
+    chart_ids = _ChartIds(f"{place}-")
     shown = [section for section in document.sections if not (timeline and section.id == "timeline")]
     is_open = len(shown) <= MOST_OPEN
-    sections = [_section(section, numbered, f"{place}-{section.id}", is_open=is_open) for section in shown]
+    sections = [_section(section, chart_ids, f"{place}-{section.id}", is_open=is_open) for section in shown]
     button = '<button id="theme" type="button" aria-label="change theme">dark</button>' if place == 0 else ""
     fold = '<button id="fold" type="button">open all sections</button>' if place == 0 else ""
     facts = escape(" · ".join(lines))
     return (
         f'<article>\n<header><div><h1>{escape(title)}</h1><p class="facts">{facts}</p></div>'
         f'<div class="buttons">{fold}{button}</div></header>\n'
-        f"{_verdict(document)}{_summary(document.summary, numbered)}\n{timeline}\n{''.join(sections)}\n"
+        f"{_verdict(document)}{_summary(document.summary, chart_ids)}\n{timeline}\n{''.join(sections)}\n"
         f'<p class="quiet">usp-prof {escape(document.version)}</p></article>'
     )
 
@@ -112,31 +112,31 @@ def _verdict(document: Document) -> str:
     return f'<p class="verdict">{escape(text)}</p>\n' if text else ""
 
 
-def _summary(summary: Section, numbered: _Numbered) -> str:
+def _summary(summary: Section, chart_ids: _ChartIds) -> str:
     """Format the first screen: figures, then findings next to the tables that they are based on."""
     figures: list[str] = []
     findings: list[str] = []
     tables: list[str] = []
     for block in summary.blocks:
         column = tables if isinstance(block, doc.DataTable) else findings
-        (figures if isinstance(block, doc.KeyFigures | doc.Stack) else column).append(_set(block, numbered))
+        (figures if isinstance(block, doc.KeyFigures | doc.Stack) else column).append(_html(block, chart_ids))
     columns = "".join(f"<div>{''.join(column)}</div>" for column in (findings, tables) if column)
     return f'{"".join(figures)}<div class="columns">{columns}</div>'
 
 
-def _section(section: Section, numbered: _Numbered, anchor: str, *, is_open: bool) -> str:
+def _section(section: Section, chart_ids: _ChartIds, anchor: str, *, is_open: bool) -> str:
     mark = " open" if is_open else ""
     return (
         f'<details class="section" id="{anchor}"{mark}>\n<summary><h2>{escape(section.title)}</h2></summary>\n'
-        f"{_blocks(section, numbered)}\n</details>\n"
+        f"{_blocks(section, chart_ids)}\n</details>\n"
     )
 
 
-def _blocks(section: Section, numbered: _Numbered) -> str:
-    return "\n".join(_set(block, numbered) for block in section.blocks)
+def _blocks(section: Section, chart_ids: _ChartIds) -> str:
+    return "\n".join(_html(block, chart_ids) for block in section.blocks)
 
 
-class _Numbered:
+class _ChartIds:
     """Assigns each chart of a page an id."""
 
     def __init__(self, prefix: str) -> None:
@@ -150,13 +150,13 @@ class _Numbered:
 
 
 @singledispatch
-def _set(block: Block, numbered: _Numbered) -> str:
-    raise TypeError(f"no way to set {type(block).__name__} ({numbered})")
+def _html(block: Block, chart_ids: _ChartIds) -> str:
+    raise TypeError(f"{type(block).__name__} has no HTML form ({chart_ids})")
 
 
-@_set.register(doc.KeyFigures)
-def _key_figures(block: doc.KeyFigures, numbered: _Numbered) -> str:
-    del numbered
+@_html.register(doc.KeyFigures)
+def _key_figures(block: doc.KeyFigures, chart_ids: _ChartIds) -> str:
+    del chart_ids
     cards = []
     for figure in block.figures:
         value = quantity(figure.value, figure.unit)
@@ -168,9 +168,9 @@ def _key_figures(block: doc.KeyFigures, numbered: _Numbered) -> str:
     return f'<div class="figures">{"".join(cards)}</div>'
 
 
-@_set.register(doc.Stack)
-def _stack(block: doc.Stack, numbered: _Numbered) -> str:
-    del numbered
+@_html.register(doc.Stack)
+def _stack(block: doc.Stack, chart_ids: _ChartIds) -> str:
+    del chart_ids
     parts = block.worth_a_line
     bar = "".join(
         f'<span style="flex:{part.value} 1 0" {_swatch(part.role)} '
@@ -186,9 +186,9 @@ def _stack(block: doc.Stack, numbered: _Numbered) -> str:
     return f'{head}<div class="stack">{bar}</div><ul class="legend">{legend}</ul>'
 
 
-@_set.register(doc.DataTable)
-def _data_table(block: doc.DataTable, numbered: _Numbered) -> str:
-    del numbered
+@_html.register(doc.DataTable)
+def _data_table(block: doc.DataTable, chart_ids: _ChartIds) -> str:
+    del chart_ids
     heads, columns, classes = [], [], []
     for place, head in enumerate(block.columns):
         values = [row[place] for row in block.rows]
@@ -217,17 +217,17 @@ def _cell(text: str, mark: str, prose: bool) -> str:  # noqa: FBT001 - from a co
     return f"<td{attribute}>{escape(text)}</td>"
 
 
-@_set.register(doc.Text)
-def _text(block: doc.Text, numbered: _Numbered) -> str:
-    del numbered
+@_html.register(doc.Text)
+def _text(block: doc.Text, chart_ids: _ChartIds) -> str:
+    del chart_ids
     text = escape(block.text)
     markup = f'<a href="{text}">{text}</a>' if _ADDRESS.fullmatch(block.text) else text
     return f"<p{' class=quiet' if block.quiet else ''}>{markup}</p>"
 
 
-@_set.register(doc.Findings)
-def _findings(block: doc.Findings, numbered: _Numbered) -> str:
-    del numbered
+@_html.register(doc.Findings)
+def _findings(block: doc.Findings, chart_ids: _ChartIds) -> str:
+    del chart_ids
     notes = [left_out(block.more, block.noise), block.unasked]
     last = "".join(f'<p class="quiet">{escape(note)}</p>' for note in notes if note)
     if not (block.causes or block.rest):
@@ -249,9 +249,9 @@ def _finding(finding: Finding, lines: list[str]) -> str:
     return f'<li><span class="code {finding.level}">{escape(finding.code)}</span> {escape(first)}{quiet}</li>'
 
 
-@_set.register(doc.Health)
-def _health(block: doc.Health, numbered: _Numbered) -> str:
-    del numbered
+@_html.register(doc.Health)
+def _health(block: doc.Health, chart_ids: _ChartIds) -> str:
+    del chart_ids
     if not block.rows:
         note = f"{counted(block.more, 'note')}, no data lost" if block.more else "no problems in the traces"
         return f'{_title(block.title)}<p class="quiet">{note}</p>'
@@ -263,9 +263,9 @@ def _health(block: doc.Health, numbered: _Numbered) -> str:
     return f'{_title(block.title)}<ul class="health">{items}</ul>{more}'
 
 
-@_set.register(doc.Chart)
-def _chart(block: doc.Chart, numbered: _Numbered) -> str:
-    number = numbered.next()
+@_html.register(doc.Chart)
+def _chart(block: doc.Chart, chart_ids: _ChartIds) -> str:
+    number = chart_ids.next()
     light, dark = (as_json(block.data, theme) for theme in (LIGHT, DARK))
     return (
         f'{_title(block.title)}<div class="chart" data-chart="{number}" style="min-height:{height_of(light)}px"></div>'
