@@ -54,7 +54,7 @@ def test_long_names_are_cut() -> None:
     assert plain("x" * 1000) == "x" * LONGEST_TEXT + "..."
 
 
-def test_a_reply_holds_few_rows_and_says_that_there_are_more() -> None:
+def test_a_reply_holds_few_rows_and_states_that_there_are_more() -> None:
     table = table_of_frame("here", pd.DataFrame({"a_ns": range(1000)}), rows=10**9)
     assert (len(table.rows), table.more) == (MOST_ROWS, True)
 

@@ -111,7 +111,7 @@ def test_sql_counts_over_all_ranks_and_gives_numbers(ask: Callable[..., dict[str
     assert all(isinstance(row["ops_ns"], int) for row in rows_of(table))
 
 
-def test_sql_without_an_answer_says_so_and_where_a_cpus_compute_is(ask: Callable[..., dict[str, Any]]) -> None:
+def test_sql_without_an_answer_reports_it_and_where_a_cpus_compute_is(ask: Callable[..., dict[str, Any]]) -> None:
     reply = ask("sql", path=SLOW, query="SELECT name FROM kernels")
     assert reply["says"] == "No row answers it."
     assert reply["notes"] == ["The traces hold no GPU events: `kernels` is empty, compute is in `activities`."]
@@ -127,7 +127,7 @@ def test_edits_are_listed_to_who_names_none(ask: Callable[..., dict[str, Any]]) 
     assert "rank_as_peers" in {row["edit"] for row in rows_of(ask("whatif", path=SLOW)["tables"][0])}
 
 
-def test_a_plan_keeps_what_is_pinned_and_says_that_it_was_not_measured(ask: Callable[..., dict[str, Any]]) -> None:
+def test_a_plan_keeps_what_is_pinned_and_states_that_it_was_not_measured(ask: Callable[..., dict[str, Any]]) -> None:
     question = {"model": "Llama-3-8B", "device": "H100", "devices": 8, "batch": 64, "sequence": 4096}
     table = ask("plan", **question, pinned={"tp": 8}, rows=2)["tables"][0]
     assert {row["tp"] for row in rows_of(table)} == {8}

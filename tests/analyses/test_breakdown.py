@@ -121,7 +121,7 @@ def test_idle_time_distinguishes_late_input_blocking_calls_and_slow_launches() -
     assert idle_ns_of_cause == {"sync": 3, "input": 20, "host": 27}
 
 
-def test_idle_without_recorded_host_has_no_known_cause_and_says_so() -> None:
+def test_idle_without_recorded_host_has_no_known_cause_and_reports_it() -> None:
     tables = gpu([work("compute", 0, 10), work("compute", 60, 100, launch_event=7)], [])
     assert causes(tables) == {"other": 50}
     codes = [row.code for row in breakdown.compute(made.run({0: tables})).notes]
@@ -216,7 +216,7 @@ def test_contention_and_unknown_axes_are_noted() -> None:
     assert np.isclose(sum(s.mean_ns for s in result.slices()), 100)
 
 
-def test_a_send_kernel_that_waits_for_its_receiver_is_exposed_and_said_to_wait() -> None:
+def test_a_send_kernel_that_waits_for_its_receiver_is_exposed_waiting() -> None:
     tables = {
         0: {
             "activities": [work("compute", 0, 20), work("communication", 20, 90, "pp", collective=0)],

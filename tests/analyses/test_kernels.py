@@ -205,12 +205,12 @@ def test_an_unknown_device_gives_rates_but_no_efficiency() -> None:
     assert values(kernels.compute(run))["kernel_efficiency", ""] == pytest.approx(2 * 1024**3 / 1e15 / 10e-6)
 
 
-def test_a_precision_without_a_peak_is_said() -> None:
+def test_a_precision_without_a_peak_is_reported() -> None:
     run = product(trace(deviceProperties=[{"id": 0, "name": "Tesla V100-SXM2-16GB"}]), at=0, dur=10_000)
     assert [note.code for note in kernels.compute(table_set(run)).notes] == ["no_precision_peak"]
 
 
-def test_without_shapes_it_says_how_to_record_them() -> None:
+def test_without_shapes_it_states_how_to_record_them() -> None:
     run = trace().op("aten::mm", at=0, dur=90).kernel(GEMM, at=500, dur=2_000, launch_at=20)
     result = kernels.compute(table_set(run))
     assert [note.code for note in result.notes] == ["no_shapes"]

@@ -172,7 +172,7 @@ def test_a_run_without_a_pipeline_shows_none(tmp_path: Path) -> None:
     assert not any(truth["bubble_fraction"].values())
 
 
-def test_missing_stages_give_no_ideal_and_say_so() -> None:
+def test_missing_stages_give_no_ideal_and_report_it() -> None:
     tables = laid_out(Schedule.ONE_F_ONE_B, Shape(4, 8))
     del tables[1]
     result = pipeline.compute(made.run(tables, Manifest(schedule="1F1B")))

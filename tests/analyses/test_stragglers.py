@@ -241,6 +241,6 @@ def test_a_run_without_faults_has_no_culprit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "is_ring"), [("recorded-ring-contiguous", True), ("recorded-1f1b", False)])
-def test_a_ring_says_that_its_sends_are_not_part_of_lateness(name: str, is_ring: bool, tmp_path: Path) -> None:
+def test_a_ring_states_that_its_sends_are_not_part_of_lateness(name: str, is_ring: bool, tmp_path: Path) -> None:
     tables = open_run(Path(__file__).parents[2] / "traces" / name, cache_dir=tmp_path).tables
     assert ("rings_not_counted" in {note.code for note in stragglers.compute(tables).notes}) is is_ring

@@ -130,7 +130,7 @@ def test_figures_of_all_ranks_are_not_attributed_to_selected_ones(name: str) -> 
     assert run.breakdown(ranks=[1]).sentence.startswith("1 of 4 ranks (1) only: ")
 
 
-def test_findings_of_some_steps_say_that_they_are_of_all() -> None:
+def test_findings_of_some_steps_state_that_they_are_of_all() -> None:
     run = run_with("slow_rank")
     some, every = run.findings(steps=int(run.breakdown().df["step"].max())), run.findings()
     assert [note.code for note in some.notes if note not in every.notes] == ["findings_of_all_steps"]
@@ -144,7 +144,7 @@ def test_the_late_rank_is_named_with_its_cost() -> None:
     assert "No rank delays the others" in ask("stragglers", "clean").sentence
 
 
-def test_findings_have_a_row_each_and_say_the_first() -> None:
+def test_findings_have_a_row_each_and_state_the_first() -> None:
     answer = ask("findings")
     table = answer.df
     assert {"rank_as_peers=1"} <= set(table["edit"])
@@ -163,7 +163,7 @@ def test_the_communication_chart_shows_waiting_and_transfer() -> None:
     assert [part.label for part in picture.parts] == ["waiting for the last member", "transfer"]
 
 
-def test_a_cpu_run_says_that_it_launches_nothing() -> None:
+def test_a_cpu_run_states_that_it_launches_nothing() -> None:
     answer = run_with("clean", "gloo").host()
     assert "no launches were recorded" in answer.sentence
     assert answer.df["deepest_queue"].isna().all()

@@ -36,7 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write({rank: trace(rank) for rank in range(2)}, tmp_path / "run")
 
 
-def test_the_command_says_no_less_than_the_library(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_states_no_less_than_the_library(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     next(path for path in run.iterdir() if "1" in path.stem).unlink()
     assert main(["analyze", str(run), "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -90,7 +90,9 @@ def test_reports_go_into_files(run: Path, tmp_path: Path, form: str, content: st
     assert out.read_text().startswith(content)
 
 
-def test_a_file_that_cannot_be_written_is_said(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_written_is_reported(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["analyze", str(run), "--format", "json", "-o", str(tmp_path / "no" / "file")]) == 2
     assert "cannot write" in capsys.readouterr().err
 
@@ -124,7 +126,7 @@ def test_step_ranges(run: Path, capsys: pytest.CaptureFixture[str], steps: str, 
         (["--model", "nowhere.json"], "cannot read model description"),
     ],
 )
-def test_usage_errors_say_what_to_do(
+def test_usage_errors_state_what_to_do(
     run: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     assert main(["analyze", str(run), *words]) == 2

@@ -111,7 +111,7 @@ def test_a_port_in_use_is_passed_over() -> None:
         assert dashboard.free_port("127.0.0.1") != listener.getsockname()[1]
 
 
-def test_no_port_left_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_port_left_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -147,7 +147,7 @@ def test_somebody_elses_package_of_that_name_is_not_started(monkeypatch: pytest.
     assert dashboard.package() == ""
 
 
-def test_a_dashboard_that_is_not_installed_is_said(
+def test_a_dashboard_that_is_not_installed_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(dashboard.importlib.util, "find_spec", lambda _name: None)

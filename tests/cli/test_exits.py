@@ -264,7 +264,7 @@ def test_a_closed_output_is_a_failure(run: Path, tmp_path: Path, words: tuple[st
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
-def test_an_error_that_cannot_be_said_keeps_its_code(tmp_path: Path) -> None:
+def test_an_error_that_cannot_be_printed_keeps_its_code(tmp_path: Path) -> None:
     """It ended with 1, as a regression does: the handler's own message failed."""
     words = [sys.executable, "-m", "usp_prof.cli.app", "analyze", "nowhere"]
     with FULL.open("w") as full:
@@ -309,7 +309,7 @@ def test_ctrl_c_while_a_command_is_imported_shows_no_traceback() -> None:
     assert done.stderr == "stopped\n"
 
 
-def test_a_page_without_its_extra_says_what_to_install(run: Path, tmp_path: Path) -> None:
+def test_a_page_without_its_extra_names_what_to_install(run: Path, tmp_path: Path) -> None:
     code = "import sys; sys.modules['bokeh'] = None; from usp_prof.cli.app import main; sys.exit(main(sys.argv[1:]))"
     words = [sys.executable, "-c", code, "analyze", str(run), "--format", "html", "--cache-dir", str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -317,7 +317,7 @@ def test_a_page_without_its_extra_says_what_to_install(run: Path, tmp_path: Path
     assert done.stderr.endswith("hint: pip install 'usp-prof[report]'\n")
 
 
-def test_our_own_failure_says_where_its_details_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_our_own_failure_states_where_its_details_are(capsys: pytest.CaptureFixture[str]) -> None:
     def broken() -> int:
         raise ZeroDivisionError("by nothing")
 

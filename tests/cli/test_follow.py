@@ -94,7 +94,7 @@ def test_a_trace_that_ends_after_the_manifest_that_the_recorder_wrote_into_it_wa
         wait_for("ranks 0 of run, 1 file is still written", process)
 
 
-def test_it_ends_with_the_job_and_says_what_stayed_half_written(tmp_path: Path, traces: list[bytes]) -> None:
+def test_it_ends_with_the_job_and_states_what_stayed_half_written(tmp_path: Path, traces: list[bytes]) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "rank0.json").write_bytes(traces[0])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_extra_it_names_what_to_install(tmp_path: Path) -> None:
     code = "import sys; sys.modules['mcp'] = None; from usp_prof.cli.app import main; sys.exit(main(['mcp', '.']))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2

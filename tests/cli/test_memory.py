@@ -18,7 +18,7 @@ def ranks(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[dict[str
     return rows
 
 
-def test_every_rank_is_set_out_and_the_first_keeps_most(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_rank_is_listed_and_the_first_stores_most(capsys: pytest.CaptureFixture[str]) -> None:
     rows = ranks(WORDS, capsys)
     activation_bytes = [rank["activation_bytes"] for rank in rows]
     assert activation_bytes == sorted(activation_bytes, reverse=True)

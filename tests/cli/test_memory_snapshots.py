@@ -86,7 +86,7 @@ def test_the_section_shows_totals_and_the_lines_that_hold_the_memory(
     assert "from the snapshots&#x27; histories" in page.read_text()
 
 
-def test_a_snapshot_of_no_known_rank_is_shown_and_said(
+def test_a_snapshot_of_no_known_rank_is_shown_and_reported(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = save(tmp_path / "dump.pickle", snapshot(GIB, 3 * GIB, device=1))

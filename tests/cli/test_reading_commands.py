@@ -63,7 +63,9 @@ def test_info_as_json(run: str, capsys: pytest.CaptureFixture[str]) -> None:
         ("SELECT * FROM kernels WHERE", 'the SQL cannot be read: Parser Error: syntax error at or near "WHERE"\nhint'),
     ],
 )
-def test_a_refused_query_says_why_in_a_line(run: str, capsys: pytest.CaptureFixture[str], sql: str, error: str) -> None:
+def test_a_refused_query_states_why_in_a_line(
+    run: str, capsys: pytest.CaptureFixture[str], sql: str, error: str
+) -> None:
     assert main(["query", run, sql]) == 2
     assert error in capsys.readouterr().err
 
@@ -107,14 +109,14 @@ def test_a_table_that_a_list_names_comes_with_its_rows(run: str) -> None:
     assert opened.query("SELECT count(*) FROM steps").fetchall() == [(4,)]
 
 
-def test_query_says_when_rows_are_left_out(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_query_states_when_rows_are_left_out(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", run, "SELECT * FROM range(500) t(x)"]) == 0
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 201
     assert "first 200 of 500 rows" in captured.err
 
 
-def test_query_says_when_a_cell_is_cut(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_query_states_when_a_cell_is_cut(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", run, "SELECT repeat('x', 100_000_000) AS x"]) == 0  # folding all of it took over a minute
     captured = capsys.readouterr()
     assert (captured.out.count("x"), captured.out.count("…")) == (1 + 10_000, 1)

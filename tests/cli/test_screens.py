@@ -174,7 +174,7 @@ def test_a_command_goes_on_behind_a_backslash_and_keeps_options_with_their_value
     assert shown == "A=1 torchrun --nproc-per-node 8 run.py \\\n    --name 'a b' --flag --size 5"
 
 
-def test_a_check_says_a_reason_once_for_all_metrics(
+def test_a_check_states_a_reason_once_for_all_metrics(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")

@@ -64,7 +64,7 @@ def test_the_parts_before_and_after_add_up_to_the_step(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(("ranks", "says"), [("0-3", "mean rank step"), ("0,1", "mean step of 2 ranks")])
-def test_a_mean_says_of_which_ranks_it_is(
+def test_a_mean_states_of_which_ranks_it_is(
     ranks: str, says: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["whatif", str(folder / "run"), "--ranks", ranks, "--edit", "comm_faster=2"]) == 0

@@ -207,7 +207,7 @@ def options_of(name: str) -> set[str]:
     return set(re.findall(r"--[a-z-]+", parser.format_help()))
 
 
-def test_every_block_of_python_says_why_it_does_not_run() -> None:
+def test_every_block_of_python_states_why_it_does_not_run() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for before, code in re.findall(r"([^\n]*)\n*^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):

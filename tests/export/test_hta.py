@@ -73,7 +73,7 @@ def test_a_trace_without_steps_has_no_iterations() -> None:
     assert set(frame["iteration"].tolist()) == {-1}
 
 
-def test_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hta", None)
     with pytest.raises(UsageError, match="not installed") as caught:
         to_hta(run())

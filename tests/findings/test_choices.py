@@ -53,7 +53,7 @@ MODEL = ModelEntry(
 )
 
 
-def test_needless_recompute_says_what_keeping_the_activations_takes() -> None:
+def test_needless_recompute_states_what_keeping_the_activations_takes() -> None:
     layout = Layout(recompute="full", micro_batches=1, micro_batch_tokens=1024, dtype="bf16", model=MODEL)
     now, without_recompute = memory_of(layout), memory_of(replace(layout, recompute="none"))
     assert now is not None

@@ -50,7 +50,7 @@ def test_shapes_that_were_not_recorded() -> None:
     assert "record_shapes=True" in damage(tables, (Input.SHAPES,))
 
 
-def test_a_skipped_rule_says_why_and_the_others_are_asked() -> None:
+def test_a_skipped_rule_states_why_and_the_others_are_asked() -> None:
     tables = run({0: STEP, 1: STEP})
     tables.health.append(HealthRow("truncated", Severity.DATA_LOSS, rank=1, detail="cut short"))
     search_result = find_all(tables)

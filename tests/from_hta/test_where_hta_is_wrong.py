@@ -218,7 +218,7 @@ def test_the_traces_are_not_touched(tmp_path: Path) -> None:
     assert json.dumps(sorted(before)) == json.dumps(["rank0.json.gz", "rank1.json.gz"])
 
 
-def test_a_method_that_is_not_here_says_what_is(tmp_path: Path) -> None:
+def test_a_method_that_is_not_here_states_what_is(tmp_path: Path) -> None:
     analyzer = TraceAnalysis(trace_dir=write(tmp_path))
     with pytest.raises(AttributeError, match=r"run\.kernels\(\) lists ops"):
         analyzer.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path))

@@ -54,7 +54,7 @@ def test_refuses_a_later_version(tmp_path: Path) -> None:
         assert "update" in error.value.hint
 
 
-def test_says_what_cannot_be_opened(tmp_path: Path) -> None:
+def test_states_what_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read"):
         load(tmp_path / "none.json")
     with pytest.raises(InputError, match="cannot write"):

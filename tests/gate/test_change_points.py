@@ -47,7 +47,7 @@ def test_a_strange_run_is_no_change() -> None:
     assert find_trend(values).changes == ()
 
 
-def test_too_few_runs_say_nothing() -> None:
+def test_too_few_runs_decide_nothing() -> None:
     assert find_trend([1.0, 2.0, 3.0]).changes == ()
 
 

@@ -39,7 +39,7 @@ OTHER = measured(
 )
 
 
-def test_says_what_changed_in_which_direction() -> None:
+def test_states_what_changed_in_which_direction() -> None:
     (pair,) = compare([A, B]).pairs
     assert {judgement.key: direction(judgement) for judgement in pair.judgements} == {
         "bubble_fraction": "",
@@ -102,7 +102,7 @@ def test_the_headline_compares_the_step_of_the_job() -> None:
     )
 
 
-def test_says_what_is_comparable() -> None:
+def test_states_what_is_comparable() -> None:
     comparison = compare([A, B, OTHER])
     assert [pair.label for pair in comparison.pairs] == ["b", "other"]
     assert "mfu" in comparison.keys
@@ -167,7 +167,7 @@ def test_is_written_in_every_format() -> None:
     assert json.loads(render(comparison, "json"))["pairs"][0]["label"] == "b"
 
 
-def test_a_narrow_screen_still_says_what_each_metric_shows() -> None:
+def test_a_narrow_screen_still_states_what_each_metric_shows() -> None:
     text = render(compare([A, B]), "terminal", width=80)
     (line,) = [line for line in text.splitlines() if line.split()[:1] == ["step_time"]]
     assert line.split()[-1] == "worse"

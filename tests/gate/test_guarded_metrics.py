@@ -33,7 +33,7 @@ def test_the_default_policy_leaves_out_what_it_never_looks_at() -> None:
     assert {"step_time", "breakdown", "overlap", "pipeline", "kernels", "mfu", "memory"} <= set(analyses) < set(NAMES)
 
 
-def test_a_check_of_less_says_the_same(tmp_path: Path) -> None:
+def test_a_narrower_check_has_the_same_result(tmp_path: Path) -> None:
     work = {"steps": 8, "micro_batches": 2, "schedule": "1F1B"}
     for seed in (1, 2):
         write(Declaration.from_dict({"mesh": {"dp": 2, "pp": 2}, "seed": seed, "work": work}), tmp_path / str(seed))

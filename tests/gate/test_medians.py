@@ -34,7 +34,7 @@ def test_a_restless_run_a_fifth_slower_is_left_open_aloud_and_medians_decide_it(
     assert check(Baseline((before,)), after, BY_MEDIANS).verdict is Verdict.REGRESSED
 
 
-def test_medians_ask_for_more_steps_where_neither_can_be_said() -> None:
+def test_medians_ask_for_more_steps_if_they_cannot_decide() -> None:
     rng = np.random.default_rng(2)
     before = measured(series("step_time", steps(rng, noise=0.3, number=12)), facts=CPU)
     after = measured(series("step_time", steps(rng, mean=1.2e9, noise=0.3, number=12)), facts=CPU)
@@ -76,7 +76,7 @@ def test_differences_between_baseline_runs_still_count() -> None:
     assert check(Baseline(runs), after, BY_MEDIANS).verdict is Verdict.INCONCLUSIVE
 
 
-def test_a_policy_file_says_so() -> None:
+def test_a_policy_file_reports_it() -> None:
     assert all(rule.medians for rule in policy_from({"judge": "medians"}).rules)
     assert not any(rule.medians for rule in policy_from({}).rules)
     with pytest.raises(UsageError, match="way to judge"):

@@ -62,7 +62,7 @@ def test_an_old_history_is_read_and_goes_on(commit: str, run: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("commit", COMMITS)
-def test_an_old_manifest_says_what_it_said(commit: str) -> None:
+def test_an_old_manifest_reads_as_before(commit: str) -> None:
     path = OLD / f"manifest-{commit}.json"
     manifest, health = read_manifest(path)
     assert manifest is not None

@@ -43,7 +43,7 @@ def test_the_command_line_has_the_last_word() -> None:
     assert bubble.allowed.scale is Scale.ABSOLUTE
 
 
-def test_a_file_says_more(tmp_path: Path) -> None:
+def test_a_policy_file_has_more_settings(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(
         'findings = "warning"\nacross = ["hardware"]\nfalse_alarm = 0.001\nmin.mfu = 0.38\n'
@@ -75,12 +75,12 @@ def test_defaults_can_be_left_out() -> None:
         {"false_alarm": 0},
     ],
 )
-def test_says_what_is_wrong_with_a_policy(data: dict[str, Any]) -> None:
+def test_states_what_is_wrong_with_a_policy(data: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         policy_from(data)
 
 
-def test_says_what_is_wrong_with_the_file(tmp_path: Path) -> None:
+def test_states_what_is_wrong_with_the_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read"):
         load_policy(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("= 1")
@@ -124,7 +124,7 @@ def test_a_policy_may_leave_findings_out() -> None:
     assert policy_from({}).findings is Level.CRITICAL
 
 
-def test_a_file_says_how_much_runs_differ() -> None:
+def test_a_file_states_how_much_runs_differ() -> None:
     policy = policy_from({"noise": {"shared": {"share": 0.5, "enough": 3}}})
     assert policy.noise[Machine.SHARED] == Prior(0.5, PRIORS[Machine.SHARED].worth, 3)
     assert policy.noise[Machine.DEDICATED] == PRIORS[Machine.DEDICATED]

@@ -56,7 +56,7 @@ def test_higher_is_better_for_mfu() -> None:
     assert _check(run(0.44), run(0.4)).verdict is Verdict.IMPROVED
 
 
-def test_too_few_steps_are_inconclusive_and_say_how_many_more() -> None:
+def test_too_few_steps_are_inconclusive_and_state_how_many_more() -> None:
     rng = np.random.default_rng(9)
     noisy = measured(series("step_time", steps(rng, mean=1.04e9, noise=0.04, number=8)))
     report = check(Baseline((measured(series("step_time", steps(rng, noise=0.01, number=200))),)), noisy, POLICY)
@@ -84,7 +84,7 @@ def test_the_number_of_steps_it_asks_for_settles_it() -> None:
     assert settled >= 0.6 * requests
 
 
-def test_one_step_says_nothing() -> None:
+def test_one_step_decides_nothing() -> None:
     report = _check(measured(series("step_time", [2e9])))
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "noise" in report.judgements[0].reason
@@ -277,7 +277,7 @@ def test_a_run_without_steps_is_no_pass() -> None:
     assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 2)
 
 
-def test_a_time_and_its_rate_say_the_same() -> None:
+def test_a_time_and_its_rate_have_the_same_verdict() -> None:
     rng = np.random.default_rng(3)
     policy = replace(POLICY, noise={**POLICY.noise, Machine.DEDICATED: Prior(1.0, 8.0)})
     for _ in range(50):
@@ -302,7 +302,7 @@ def test_peaks_that_were_measured_again_are_the_same_machine() -> None:
     assert report.with_verdict(Verdict.NOT_COMPARED)
 
 
-def test_an_improvement_says_how_to_keep_it() -> None:
+def test_an_improvement_states_how_to_keep_it() -> None:
     report = replace(_check(_run(2, mean=0.95e9)), baseline_file="base line.json", after="traces/today")
     assert report.ratchet == "usp-prof baseline save traces/today -o 'base line.json'"
     assert _check(_run(2)).ratchet == ""

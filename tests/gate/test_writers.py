@@ -61,7 +61,7 @@ def test_every_writer_writes_every_verdict(report: Report, form: str) -> None:
     assert not re.search(r"\bnan\b", first.lower())
 
 
-def test_terminal_says_what_matters_first() -> None:
+def test_terminal_states_what_matters_first() -> None:
     lines = checking.text(_report()).splitlines()
     assert lines[0] == "regressed: step_time +8.00%"
     assert lines[1] == "new against old"

@@ -115,7 +115,7 @@ def test_bare_numbers_count_only_when_they_are_all_ranks() -> None:
     assert ranks_from_numbers([Path("m_0.json")]) is None
 
 
-def test_names_are_asked_when_files_say_nothing(tmp_path: Path) -> None:
+def test_file_names_supply_missing_ranks(tmp_path: Path) -> None:
     for rank in range(3):
         trace(tmp_path / f"rank{rank}.json")
     discovery = discover(tmp_path)
@@ -129,7 +129,7 @@ def test_the_recorder_s_word_is_taken(tmp_path: Path) -> None:
     assert [(file.rank, file.rank_source) for file in discovery.runs[0].files] == [(5, "manifest")]
 
 
-def test_a_lone_file_without_a_rank_is_read_and_said(tmp_path: Path) -> None:
+def test_a_lone_file_without_a_rank_is_read_and_reported(tmp_path: Path) -> None:
     discovery = discover(trace(tmp_path / "profile.json"))
     assert ranks(discovery) == [0]
     assert codes(discovery) == {"rank_unknown": 1}
@@ -143,7 +143,7 @@ def test_several_files_without_a_rank_are_refused_with_a_list(tmp_path: Path) ->
         discover(tmp_path)
 
 
-def test_a_file_without_a_rank_among_others_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_file_without_a_rank_among_others_is_left_out_and_reported(tmp_path: Path) -> None:
     trace(tmp_path / "a.json", 0)
     trace(tmp_path / "b.json")
     discovery = discover(tmp_path)
@@ -334,7 +334,7 @@ def test_nothing_there(tmp_path: Path, name: str) -> None:
     assert caught.value.hint
 
 
-def test_a_file_that_is_no_trace_says_what_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_no_trace_states_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "et.json").write_text('{"schema": "1", "nodes": []}')
     with pytest.raises(InputError, match="execution trace"):
         discover(tmp_path / "et.json")

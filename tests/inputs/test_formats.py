@@ -55,7 +55,7 @@ def test_a_file_of_one_rank_is_kineto_s_and_one_of_several_ranks_is_merged(tmp_p
     assert (together.format, together.ranks) == ("merged Chrome", (0, 1))
 
 
-def test_other_files_have_a_kind_and_the_error_of_the_reader_says_more(tmp_path: Path) -> None:
+def test_other_files_have_a_kind_and_the_error_of_the_reader_states_more(tmp_path: Path) -> None:
     file = tmp_path / "other.json"
     file.write_text("{}")
     assert peek(file).kind is FileKind.JSON

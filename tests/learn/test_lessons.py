@@ -28,7 +28,7 @@ def test_every_lesson_of_the_folder_is_listed() -> None:
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_the_code_of_a_lesson_is_where_its_page_says(name: str) -> None:
+def test_the_code_of_a_lesson_exists(name: str) -> None:
     root = Path(__file__).parents[2]
     for entry in lesson(name).code:
         path, names = entry.split(": ")
@@ -63,14 +63,14 @@ def test_a_lesson_names_figures_runs_and_edits_that_there_are(tested: Lesson) ->
 
 
 @pytest.mark.parametrize("name", sorted(recorded_figures()))
-def test_a_page_says_what_was_measured(name: str) -> None:
+def test_a_page_states_what_was_measured(name: str) -> None:
     assert (COURSE / f"{name}.md").read_text() == page(lesson(name), recorded_figures()[name]), (
         "run tools/make_course --pages"
     )
     assert all(claim.holds for claim in claims(lesson(name), recorded_figures()[name]))
 
 
-def test_a_page_says_which_predictions_miss() -> None:
+def test_a_page_states_which_predictions_miss() -> None:
     """A replay 69% too long was shown next to the measured step without a remark."""
     figures = recorded_figures()["zero"]
     runs = {name: replace(run, measured={"step_time": 100.0}) for name, run in figures.runs.items()}
@@ -114,7 +114,7 @@ def test_a_lesson_of_kept_recordings_measures_what_its_page_says(tmp_path: Path)
 @pytest.mark.full
 @pytest.mark.trainer
 @pytest.mark.parametrize("name", LESSONS)
-def test_a_recorded_lesson_shows_what_it_says(name: str, tmp_path: Path) -> None:
+def test_a_recorded_lesson_shows_its_claims(name: str, tmp_path: Path) -> None:
     record(lesson(name), tmp_path, again=True)
     figures, runs = measure(name, tmp_path, cache_dir=str(tmp_path / "cache"))
     assert [claim for claim in claims(lesson(name), figures) if not claim.holds] == []

@@ -49,7 +49,7 @@ def attention(model: HandCount, sequence: int, *, causal: bool = False) -> float
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("place", [0, 1], ids=["short", "long"])
-def test_a_model_costs_what_a_count_by_hand_says(name: str, place: int) -> None:
+def test_a_model_costs_as_much_as_a_count_by_hand(name: str, place: int) -> None:
     model = MODELS[name]
     sequence = model.lengths[place]
     entry = flops.describe(model.config)
@@ -155,7 +155,7 @@ def parameters_of(built: Any) -> int:
     return sum(parameter.numel() for parameter in built.parameters())
 
 
-def test_the_vision_part_is_left_out_and_said() -> None:
+def test_the_vision_part_is_left_out_and_reported() -> None:
     for name in ("qwen2.5-vl-7b", "gemma-3-4b", "llama-4-scout"):
         assert any("vision_config left out" in note for note in flops.describe(MODELS[name].config).notes)
 
@@ -171,7 +171,7 @@ def test_multi_token_prediction_is_said_and_counted_where_the_run_trains_it() ->
     )
 
 
-def test_a_type_that_is_not_known_is_counted_by_its_fields_and_said() -> None:
+def test_a_type_that_is_not_known_is_counted_by_its_fields_and_reported() -> None:
     entry = flops.describe({**LLAMA, "model_type": "llama_of_tomorrow", "hidden_act": "silu"})
     entry.sequence = 4096
     model = flops.describe(LLAMA)
@@ -211,7 +211,7 @@ def test_unknown_fields_that_change_the_count_are_refused(fields: dict[str, Any]
     assert "flop_per_token" in raised.value.hint
 
 
-def test_a_field_that_a_known_type_does_not_have_is_said() -> None:
+def test_a_field_that_a_known_type_does_not_have_is_reported() -> None:
     entry = flops.describe({**LLAMA, "linear_key_head_dim": 128})
     assert any("linear_key_head_dim" in note for note in entry.notes)
     assert flops.describe(LLAMA).notes == []
@@ -223,7 +223,7 @@ def test_a_window_that_is_switched_off_is_none() -> None:
         assert {block.window for kind in entry.layer_kinds for block in kind.blocks} == {0}
 
 
-def test_layers_say_what_they_are_made_of() -> None:
+def test_layers_list_their_parts() -> None:
     entry = flops.describe(MODELS["qwen3-next-80b-a3b"].config)
     assert len(entry.layer_kinds) == 2
     assert entry.layer_order == [0, 0, 0, 1] * 12

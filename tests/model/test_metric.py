@@ -35,7 +35,7 @@ def test_unknown_values_are_neither_shown_nor_impossible() -> None:
     assert (len(values), values.refused) == (0, ())
 
 
-def test_health_says_which_input_is_impossible() -> None:
+def test_health_states_which_input_is_impossible() -> None:
     values = sound([Value(SHARE, 0.5), Value(SHARE, -4.5e15, {"rank": 3}), Value(TIME, -1), Value(TIME, -9)])
     share, time = impossible(values)
     assert (share.code, share.severity, share.rank, share.count) == ("impossible_figure", Severity.ERROR, 3, 1)

@@ -107,7 +107,7 @@ def test_the_first_of_two_sessions_records(run: Run) -> None:
     assert "still open in this process" in note
 
 
-def test_a_session_that_is_never_entered_says_so_once(run: Run) -> None:
+def test_a_session_that_is_never_entered_reports_it_once(run: Run) -> None:
     outcome = run("never_entered")
     assert outcome.errors.count("never entered") == 1
     assert outcome.traces() == []

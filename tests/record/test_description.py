@@ -28,7 +28,7 @@ def test_every_field_of_the_contract_has_its_names() -> None:
     assert {*_ALIASES, *layer_by_layer} == {field.name for field in fields(ModelEntry)}
 
 
-def test_a_dataclass_a_dict_and_plain_attributes_say_the_same() -> None:
+def test_a_dataclass_a_dict_and_plain_attributes_are_equivalent() -> None:
     from_dataclass = describe_model(Torchtitan(), sequence=16)
     megatron = {
         "num_layers": 2,

@@ -34,7 +34,7 @@ def train(session: record.Session, steps: int) -> None:
                 torch.mm(torch.ones(8, 8), torch.ones(8, 8))
 
 
-def test_without_a_device_nothing_is_recorded_and_a_hint_says_why(tmp_path: Path) -> None:
+def test_without_a_device_nothing_is_recorded_and_a_hint_states_why(tmp_path: Path) -> None:
     with pytest.warns(record.RecordingWarning, match="leave `level` out") as warned:
         train(record.session(tmp_path, level="light", peak_flops=1.0, wait=0, repeat=3), steps=12)
     assert len(warned) == 1

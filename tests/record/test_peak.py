@@ -55,7 +55,7 @@ def test_a_damaged_figure_is_measured_again(tmp_path: Path, monkeypatch: pytest.
     assert json.loads(stored.read_text())["flops"] > 0
 
 
-def test_the_figure_is_kept_where_the_user_says_or_in_the_cache_of_the_user(
+def test_environment_variables_set_the_folder_of_the_peak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path))

@@ -40,7 +40,7 @@ def manifest_of(folder: Path) -> Manifest:
     return Manifest.from_dict(json.loads((folder / "run.json").read_text()))
 
 
-def test_a_lone_process_leaves_a_trace_that_says_what_it_is(tmp_path: Path, read_trace: Reader) -> None:
+def test_a_lone_process_leaves_a_trace_that_states_what_it_is(tmp_path: Path, read_trace: Reader) -> None:
     with record.session(tmp_path, name="lone", schedule="gpipe", **QUICK) as session:
         train(session)
     trace = read_trace(tmp_path / "rank0.json.gz")

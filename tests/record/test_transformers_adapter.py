@@ -76,13 +76,13 @@ def test_ranks_of_a_tp_cp_or_sp_group_share_their_batch(declare: Declare, sizes:
     assert tokens(declare(parallelism=config)) == (2 * 16, 2 * 16 * 3 * at_once)
 
 
-def test_a_model_that_was_split_at_loading_says_so_itself(declare: Declare) -> None:
+def test_a_model_split_at_loading_declares_its_degree(declare: Declare) -> None:
     assert tokens(declare(model={"tp_size": 4}))[1] == 2 * 16 * 3 * 2
     config = SimpleNamespace(distributed_config=SimpleNamespace(pp_size=2))
     assert tokens(declare(model={"tp_size": 2, "config": config}))[1] == 2 * 16 * 3 * 2
 
 
-def test_deepspeed_says_its_degree_in_its_own_configuration(declare: Declare) -> None:
+def test_deepspeed_states_its_degree_in_its_own_configuration(declare: Declare) -> None:
     deepspeed = SimpleNamespace(config={"tensor_parallel": {"autotp_size": 4}})
     assert tokens(declare(hf_deepspeed_config=deepspeed))[1] == 2 * 16 * 3 * 2
     assert tokens(declare(hf_deepspeed_config=SimpleNamespace(config={})))[1] == 2 * 16 * 3 * 8

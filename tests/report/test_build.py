@@ -193,7 +193,7 @@ def test_findings_given_are_shown_first(tables: TableSet) -> None:
     assert document.sections[0].id == "findings"
 
 
-def test_that_nothing_was_found_is_said_only_where_something_looked(tables: TableSet) -> None:
+def test_no_findings_are_reported_only_if_rules_ran(tables: TableSet) -> None:
     looked = build(tables, analyze(tables, only=["stragglers"]), name="x")
     assert Findings(()) in looked.summary.blocks
     blind = build(tables, analyze(tables, only=["breakdown"]), name="x")
@@ -288,7 +288,7 @@ def test_every_section_that_is_built_is_in_the_list() -> None:
     assert set(NAMES) <= set(names)
 
 
-def test_a_figure_that_cannot_be_is_left_out_everywhere_and_health_says_so(tables: TableSet) -> None:
+def test_a_figure_that_cannot_be_is_left_out_everywhere_and_health_reports_it(tables: TableSet) -> None:
     analysis = GivenResult((value("mfu", 424.0, Unit.FRACTION), value("mfu", 0.4, Unit.FRACTION, step=1)))
     document = build(tables, {"x": analysis}, name="x")
     assert [(v.metric.id, v.value, dict(v.dims)) for v in tuple(document.values)] == [("mfu", 0.4, {"step": 1})]

@@ -113,7 +113,7 @@ def test_a_single_rank_has_no_job_slowdown() -> None:
 
 @pytest.mark.real
 @pytest.mark.skipif(not SLEEPING.is_dir(), reason="the trace is not available next to the project")
-def test_the_sleeping_rank_costs_the_job_what_its_replay_says(tmp_path: Path) -> None:
+def test_the_sleeping_rank_costs_the_job_as_much_as_its_replay(tmp_path: Path) -> None:
     tables = open_run(SLEEPING, cache_dir=tmp_path).tables
     figure = head(report_of(tables))
     assert figure is not None

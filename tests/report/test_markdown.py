@@ -27,7 +27,7 @@ def test_tables_are_tables_whatever_a_name_holds() -> None:
     assert "\\|x" in hostile
 
 
-def test_nothing_to_say_is_said() -> None:
+def test_an_empty_report_states_that_nothing_was_found() -> None:
     text = markdown.write(empty_document())
     assert "**Findings**: none" in text
     assert "no problems in the traces" in text

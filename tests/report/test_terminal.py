@@ -28,7 +28,7 @@ def printed(sections: tuple[str, ...] = (), doc: object = None, encoding: str = 
     return raw.getvalue().decode(encoding)
 
 
-def test_the_first_screen_fits_eighty_columns_and_says_everything() -> None:
+def test_the_first_screen_fits_eighty_columns_and_states_everything() -> None:
     text = printed()
     assert max(len(line) for line in text.splitlines()) <= 80
     for phrase in ("a run", "8 ranks, tp=8", "431 ms", "unknown: add --model", "58.0%", "ST001", "data_loss"):
@@ -84,7 +84,7 @@ def test_names_from_traces_cannot_steer_the_terminal() -> None:
     assert "?[31m" in text
 
 
-def test_nothing_to_say_is_said() -> None:
+def test_an_empty_comparison_says_that_nothing_changed() -> None:
     text = printed(doc=empty_document())
     assert "none" in text
     assert "no problems in the traces" in text
@@ -109,7 +109,7 @@ def wide_table() -> DataTable:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_a_wide_table_cuts_names_wraps_sentences_and_says_which_columns_are_left_out(encoding: str) -> None:
+def test_a_wide_table_cuts_names_wraps_sentences_and_states_which_columns_are_left_out(encoding: str) -> None:
     text = printed(("s",), document(sections=(Section("s", "S", (wide_table(),)),)), encoding=encoding)
     assert max(len(line) for line in text.splitlines()) <= 80
     assert ("..." in text) is (encoding == "ascii")

@@ -104,7 +104,7 @@ def test_a_patch_lists_what_differs() -> None:
     assert list(webpage.patch(light, dark)) == [(["a", 1, "b"], "y"), (["c", 1], 3)]
 
 
-def test_nothing_to_say_is_said() -> None:
+def test_an_empty_comparison_says_that_nothing_changed() -> None:
     page = webpage.write([empty_document()])
     assert "no problems in the traces" in page
     assert '<p class="quiet">none worth acting on</p>' in page

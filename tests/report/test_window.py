@@ -41,7 +41,7 @@ def test_the_first_figure_is_the_window(document: Document) -> None:
     assert "step" not in {figure.label for figure in figures.figures}
 
 
-def test_the_json_holds_no_figure_per_step_and_says_why(document: Document) -> None:
+def test_the_json_holds_no_figure_per_step_and_states_why(document: Document) -> None:
     report = json.loads(json_text.write(document))
     ids = {row["id"] for row in report["metrics"]}
     assert not ids & PER_STEP

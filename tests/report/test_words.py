@@ -17,13 +17,13 @@ def test_ascending_numbers_are_spans(numbers: tuple[int, ...], text: str) -> Non
     assert spans(numbers) == text
 
 
-def test_missing_ranks_are_said() -> None:
+def test_missing_ranks_are_reported() -> None:
     assert ranks_phrase(facts(ranks=(0, 1, 3), world_size=4)) == "3 of 4 ranks (0-1, 3)"
     assert ranks_phrase(facts(ranks=(0, 1), world_size=None)) == "2 ranks"
     assert ranks_phrase(facts(ranks=(0,), world_size=1)) == "1 rank"
 
 
-def test_the_run_says_its_axes_devices_and_steps() -> None:
+def test_the_run_states_its_axes_devices_and_steps() -> None:
     lines = run_lines(facts(axes={"dp": 2, "tp": 4}, hosts=2, steps=(3, 4)))
     assert lines == ["a run", "8 ranks, dp=2 tp=4", "NVIDIA A100 on 2 hosts; steps 3-4"]
 
@@ -38,14 +38,14 @@ def test_unknown_facts_of_a_run_are_stated() -> None:
     assert run_lines(facts(axes={"dp": 8}, axes_inferred=True))[1].endswith("(inferred)")
 
 
-def test_model_pacing_and_other_runs_are_said() -> None:
+def test_model_pacing_and_other_runs_are_reported() -> None:
     text = "\n".join(run_lines(facts(model="llama", paced=True, other_runs=("b", "c", "d", "e", "f"))))
     assert "model llama" in text
     assert "paced" in text
     assert "5 other runs here: b, c, d, e and 1 more (--run NAME|all)" in text
 
 
-def test_a_finding_says_place_gain_basis_and_advice() -> None:
+def test_a_finding_states_place_gain_basis_and_advice() -> None:
     first, gain, advice = finding_lines(FINDING)
     assert first == "Rank 6 arrives last at tp collectives [rank 6, axis tp]"
     assert gain == "saves 9.8% \u00b11.5% of the step (replayed; 12.0% with the findings above)"
@@ -56,7 +56,7 @@ def test_a_finding_without_gain_claims_none() -> None:
     assert finding_lines(Finding("X001", "Something", {}, {}, basis=Basis.BOUND)) == ["Something"]
 
 
-def test_health_says_where_and_how_often() -> None:
+def test_health_states_where_and_how_often() -> None:
     rows = [HealthRow("lost", Severity.DATA_LOSS, 3, 1200, "bytes"), HealthRow("odd", Severity.INFO, file="a.json")]
     assert health_lines(rows) == [
         (Severity.DATA_LOSS, "lost x1,200 (rank 3): bytes"),

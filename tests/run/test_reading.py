@@ -27,7 +27,7 @@ def folder(path: Path, ranks: int = 3) -> Path:
     return tiny.write(traces, path)
 
 
-def test_logging_says_what_is_read_and_what_was_wrong(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_logging_states_what_is_read_and_what_was_wrong(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run, cache = folder(tmp_path / "run"), tmp_path / "cache"
     open_run(run, cache_dir=cache)
     stored = next(Cache(cache).folder.glob("*/events.parquet"))

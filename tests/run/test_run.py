@@ -207,7 +207,7 @@ def test_some_ranks_only(folder: Path) -> None:
     assert open_run(folder, ranks=1).ranks == (1,)
 
 
-def test_missing_ranks_are_said(folder: Path) -> None:
+def test_missing_ranks_are_reported(folder: Path) -> None:
     (folder / "rank0.json.gz").unlink()
     run = open_run(folder)
     assert [row.detail for row in run.health if row.code == "missing_ranks"] == [
@@ -245,7 +245,7 @@ def test_the_manifest_inside_the_traces_serves_when_run_json_is_gone(folder: Pat
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '"text"', "\xff"])
-def test_a_broken_manifest_is_said(folder: Path, text: str) -> None:
+def test_a_broken_manifest_is_reported(folder: Path, text: str) -> None:
     (folder / "run.json").write_bytes(text.encode("latin-1"))
     run = open_run(folder)
     assert run.manifest is None

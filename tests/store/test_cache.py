@@ -275,7 +275,7 @@ def test_derived_files_survive_other_writes_while_they_are_made(tmp_path: Path) 
     assert (cache.derive("report", make) / "file").exists()
 
 
-def test_tables_that_were_cleared_away_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_were_cleared_away_report_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry, "_SMALL", 0)  # else all is read as soon as the table is looked into
     cache = Cache(tmp_path)
     stored = cache.store("a", {"t": TABLE, "u": TABLE}, {})
@@ -353,7 +353,7 @@ def test_a_thing_that_failed_while_it_was_made_leaves_nothing(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_reports_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CacheUnwritableError) as caught:
         Cache(tmp_path / "file" / "below").store("k", {"t": TABLE}, {})

@@ -342,7 +342,7 @@ class TestErrors:
             filesystem_of("s3")
         assert "usp-prof[cloud]" in refused.value.hint
 
-    def test_a_client_that_is_slow_to_say_that_it_has_answered(self, server: Server) -> None:
+    def test_a_client_may_be_slow_to_confirm_its_answer(self, server: Server) -> None:
         """What wakes an event loop is still in Python while the command ends: the exit code is 2, and no abort."""
         slow = "import asyncio.selector_events as events, sys, time; from usp_prof.cli.app import main\n"
         slow += "wake = events.BaseSelectorEventLoop._write_to_self\n"

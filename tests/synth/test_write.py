@@ -212,7 +212,7 @@ def test_sharded_parameters_are_gathered_before_each_layer() -> None:
     assert sum(part.hidden_comm_ns["dp"] for part in tell(plain).steps) == 0
 
 
-def test_a_host_pauses_between_launches_with_nothing_that_says_why() -> None:
+def test_a_host_pauses_between_launches_with_nothing_that_states_why() -> None:
     fault = Fault(FaultKind.HOST_PAUSE, 1, delay_ns=5_000_000, times=2)
     run = Declaration(mesh=Mesh(dp=2), work=Work(micro_batches=2, steps=3), faults=(fault,))
     paused, clean = (simulate(simulated).logs[1] for simulated in (run, replace(run, faults=())))

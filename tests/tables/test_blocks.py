@@ -136,7 +136,7 @@ def test_no_analysis_depends_on_the_blocks_and_on_where_they_are(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
-def test_a_folder_without_room_is_said(tmp_path: Path) -> None:
+def test_a_folder_without_room_is_reported(tmp_path: Path) -> None:
     (tmp_path / "start_ns").symlink_to("/dev/full")
     with pytest.raises(InputError, match="No space left on device") as refused:
         Shelf(tmp_path).put({"start_ns": np.arange(1 << 17)})

@@ -237,7 +237,7 @@ def test_one_host_name_is_not_one_clock(shifted: set[int], shift_ns: int) -> Non
         assert np.abs(solved.align(rank, local) - moments).max() < 5_000
 
 
-def test_ranks_of_one_host_share_a_clock_whatever_some_calls_say() -> None:
+def test_ranks_of_one_host_share_a_clock_despite_some_calls() -> None:
     world = World(offset_ns=(0,) * 4, drift_ppm=(0.0,) * 4, wild=0.05)
     rows = world.rows(ALL)
     for tables in rows.values():

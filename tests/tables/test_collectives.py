@@ -57,7 +57,7 @@ def test_old_records_are_read_by_position() -> None:
     ("mark", "ops"),
     [("nccl:all_to_all", ["all_to_all", "all_to_all"]), ("nccl:recv 0<-1", ["send_recv", "recv"])],
 )
-def test_sendrecv_kernels_are_what_the_host_range_says(mark: str, ops: list[str]) -> None:
+def test_sendrecv_kernels_take_their_kind_from_the_host_range(mark: str, ops: list[str]) -> None:
     trace = Trace(0, 2).step(1, 0, 9_000).mark(mark, 90, 50)
     trace.kernel("ncclDevKernel_SendRecv(x)", 1_000, 10, stream=20, launch_at=100)
     trace.kernel("ncclDevKernel_SendRecv(x)", 500, 10, stream=20, correlation=1)

@@ -36,7 +36,7 @@ def test_host_ops_are_no_compute_where_kernels_are_missing(analysis: Any) -> Non
     assert "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]" in row.detail
 
 
-def test_the_report_says_what_is_missing() -> None:
+def test_the_report_states_what_is_missing() -> None:
     tables = table_set({0: host_only(0, 2), 1: host_only(1, 2)})
     document = build(tables, analyze(tables), name="x")
     assert {value.metric.id for value in document.values} & {"compute_time", "idle_time", "slowdown", "mfu"} == set()

@@ -143,7 +143,7 @@ def test_kind_of_device(build: object, kind: str) -> None:
     assert ranks["device_kind"].tolist() == [kind]
 
 
-def test_ranks_say_where_things_come_from() -> None:
+def test_ranks_state_where_things_come_from() -> None:
     trace = Trace(3, 8).meta(host_name="node7", torch_version="2.13").op("aten::mm", 5, 10)
     row = table_set(trace).columns("ranks", 3)
     assert (row["rank_source"][0], row["world_size"][0], row["host"][0]) == ("distributedInfo", 8, "node7")

@@ -123,7 +123,7 @@ def test_one_rank_alone_is_cut_by_what_its_kernels_repeat(tmp_path: Path) -> Non
     assert np.allclose(lengths(cut)[0], lengths(truth)[0], rtol=0.01)
 
 
-def test_the_health_says_how_steps_were_cut_and_what_to_record(tmp_path: Path) -> None:
+def test_the_health_states_how_steps_were_cut_and_what_to_record(tmp_path: Path) -> None:
     cut = device_only(declared({"dp": 4}), tmp_path / "run")
     rows = {row.code: row for row in cut.health}
     assert "complete periods of the calls" in rows["steps_by_calls"].detail
@@ -151,7 +151,7 @@ def test_ranks_that_cannot_be_cut_alike_are_not_compared(tmp_path: Path) -> None
     assert result.notes[0].code == "ranks_not_compared"
 
 
-def test_a_rank_that_shares_no_calls_has_no_steps_and_that_is_said(tmp_path: Path) -> None:
+def test_a_rank_that_shares_no_calls_has_no_steps_and_that_is_reported(tmp_path: Path) -> None:
     """Three ranks are cut alike; of the fourth only the kernels were recorded that are no communication."""
     path = declared({"dp": 4})
 

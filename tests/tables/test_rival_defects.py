@@ -173,7 +173,7 @@ def test_b2_stream_zero_is_a_stream() -> None:
     assert tables.columns("ranks", 0)["device_kind"].tolist() == ["rocm"]
 
 
-def test_b3_without_step_marks_the_trace_is_one_window_and_says_so() -> None:
+def test_b3_without_step_marks_the_trace_is_one_window_and_reports_it() -> None:
     tables = table_set(Trace().kernel("a", 1_000, 100, launch_at=10).kernel("b", 5_000, 200, launch_at=20))
     steps = tables.columns("steps", 0)
     assert steps["source"].tolist() == ["window"]

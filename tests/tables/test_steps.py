@@ -37,7 +37,7 @@ def test_work_that_overtakes_does_not_make_windows_negative() -> None:
     assert windows(trace) == [(1, 5_000, 5_000), (2, 5_000, 9_100)]
 
 
-def test_marks_behind_which_no_launch_is_linked_are_the_windows_and_health_says_so() -> None:
+def test_marks_behind_which_no_launch_is_linked_are_the_windows_and_health_reports_it() -> None:
     trace = Trace().step(1, 0, 9_000).kernel("orphan", 2_000, 100, correlation=77)
     assert windows(trace) == [(1, 0, 9_000)]
     assert "steps_by_host" in table_set(trace).columns("health", 0)["code"].tolist()

@@ -91,7 +91,7 @@ def test_gains_are_those_of_steps_that_were_not_recorded(tmp_path: Path) -> None
         ("late-input", (0.25, 0.3)),  # the profiler's start is in the first of two whole steps
     ],
 )
-def test_health_says_what_recording_costs(name: str, bounds: tuple[float, float], tmp_path: Path) -> None:
+def test_health_states_what_recording_costs(name: str, bounds: tuple[float, float], tmp_path: Path) -> None:
     run = read(name, tmp_path)
     cost = recording_cost(run.tables)
     assert cost.is_known

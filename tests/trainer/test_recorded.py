@@ -34,7 +34,7 @@ TOOL = load_tool()
 
 
 @pytest.mark.parametrize("run", TOOL.RUNS, ids=lambda run: run.name)
-def test_a_recorded_run_is_whole_and_says_its_truth(run: Any) -> None:
+def test_a_recorded_run_is_whole_and_states_its_truth(run: Any) -> None:
     folder = ROOT / "traces" / f"recorded-{run.name}"
     traces = sorted(folder.glob("rank*.json.gz"))
     assert len(traces) == run.processes

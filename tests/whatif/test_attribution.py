@@ -55,7 +55,7 @@ def test_a_run_with_nothing_to_idealise_is_no_error() -> None:
     assert NO_LOSS in of_run(result, as_json=False)
 
 
-def test_without_device_work_it_says_what_is_missing() -> None:
+def test_without_device_work_it_states_what_is_missing() -> None:
     """A trace of launches without their kernels once printed nan."""
     result = slowdown(table_set({0: Trace().step(1, 0, 100_000).launch(1, 1_000)}))
     assert result.slowdown is None

@@ -52,7 +52,7 @@ def test_edits_that_only_remove_work_never_lose(edit: str) -> None:
     assert predict(run_with("slow_link").tables, [parse_edit(edit)]).gain_fraction >= 0
 
 
-def test_removing_says_more_than_hiding() -> None:
+def test_removing_gains_more_than_hiding() -> None:
     tables = run_of('{"work": {"overlap_dp": false}}').tables
     hidden, removed = (predict(tables, [parse_edit(f"{name},axis=dp")]) for name in ("comm_hidden", "comm_removed"))
     assert 0 < hidden.gain_fraction <= removed.gain_fraction + 0.02
@@ -94,7 +94,7 @@ def test_schedules_are_simulated(schedule: str) -> None:
     "text",
     ["comm_fastr=2", "comm_faster=0", "comm_faster=fast", "rank_as_peers=99", "schedule=best", "rank_as_peers=one"],
 )
-def test_says_what_is_wrong_with_an_edit(text: str) -> None:
+def test_states_what_is_wrong_with_an_edit(text: str) -> None:
     with pytest.raises(UsageError):
         predict(run_with("clean").tables, [parse_edit(text)])
 

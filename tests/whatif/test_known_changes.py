@@ -104,7 +104,7 @@ def test_a_known_change_is_predicted_within_the_stated_error(edits: str) -> None
     assert predicted.error_fraction <= max(0.03, 0.4 * change + 0.05), "an error as large as the change says nothing"
 
 
-def test_models_say_that_they_are_models() -> None:
+def test_modeled_gains_are_marked_as_modeled() -> None:
     predicted = predict(tables(REPLICAS), [parse_edit("dp=8")])
     assert predicted.basis is Basis.MODELLED
     assert predicted.layout_after.dp == 8

@@ -40,7 +40,7 @@ def test_activations_of_a_layer_after_fujii() -> None:
 
 
 @pytest.mark.parametrize(("stage", "factor"), [(1, (1, 1, 1 / 8)), (2, (1, 1 / 8, 1 / 8)), (3, (1 / 8, 1 / 8, 1 / 8))])
-def test_zero_shards_what_its_stage_says(stage: int, factor: tuple[float, float, float]) -> None:
+def test_zero_shards_the_state_of_its_stage(stage: int, factor: tuple[float, float, float]) -> None:
     unsharded, sharded = memory_of(replace(PLAIN, dp=8)), memory_of(replace(PLAIN, dp=8, zero=stage))
     assert unsharded is not None
     assert sharded is not None

@@ -78,7 +78,7 @@ def test_edits_that_need_every_rank_are_replayed_on_all(run: Run, texts: list[st
     assert replayed_ranks(run.tables, [parse_edit(text) for text in texts]).tables is run.tables
 
 
-def test_the_command_says_which_ranks_were_replayed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_states_which_ranks_were_replayed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     words = [str(run.path), "--edit", "rank_as_peers=5"]
     assert main(["whatif", *words]) == 0
     output = " ".join(capsys.readouterr().out.split())
@@ -89,7 +89,7 @@ def test_the_command_says_which_ranks_were_replayed(run: Run, capsys: pytest.Cap
     assert "The ideal step is from 12 of 24 ranks" in capsys.readouterr().out
 
 
-def test_python_replays_the_ranks_of_the_command_and_says_which(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_replays_the_ranks_of_the_command_and_states_which(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     predicted = run.whatif("rank_as_peers=5")
     assert len(predicted.tables.ranks) == len(run.ranks) / 2
     assert predicted.replayed.startswith("from 12 of 24 ranks")

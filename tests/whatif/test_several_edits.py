@@ -90,7 +90,7 @@ def test_factors_multiply(name: str) -> None:
     assert after_ns(0, f"{name}=2 {name}=0.5") == pytest.approx(after_ns(0, f"{name}=1"), rel=1e-6)
 
 
-def test_each_edit_of_a_named_value_says_what_it_does_again() -> None:
+def test_each_edit_of_a_named_value_states_what_it_does_again() -> None:
     """A new edit with a value is a factor or a setting, or names one of several places that stand side by side."""
     of_places = {"rank_as_peers", "host_as_peers", "link_as_peers", "even_work", "bucketed", "no_blocking"}
     valued = {edit.name for edit in EDITS if "=" in edit.example.partition(",")[0]}

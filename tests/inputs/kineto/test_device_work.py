@@ -91,7 +91,7 @@ def test_too_many_combinations_are_not_coded(monkeypatch: pytest.MonkeyPatch) ->
     assert kernels_of(raw)["bytes"].to_pylist() == [0, 1, 2, 3, 4]
 
 
-def test_a_trace_without_device_work_has_rows_that_say_nothing() -> None:
+def test_a_trace_without_device_work_has_empty_rows() -> None:
     growing = GrowingLaunches()
     growing.add(np.array([False, False]), ())
     growing.add(np.array([False, True]), [(b"1", b"", b"", b"", b"", b"")])

@@ -17,7 +17,9 @@ rows = st.tuples(st.booleans(), st.tuples(texts, texts, texts), st.integers(-(2*
 
 
 @given(st.lists(st.lists(rows, max_size=5), max_size=4))
-def test_each_row_says_what_was_put_in(pieces: list[list[tuple[bool, tuple[bytes, bytes, bytes], int]]]) -> None:
+def test_each_row_has_the_arguments_that_were_added(
+    pieces: list[list[tuple[bool, tuple[bytes, bytes, bytes], int]]],
+) -> None:
     growing = GrowingInputs()
     for piece in pieces:
         has_arguments = np.array([is_present for is_present, _, _ in piece], bool)

@@ -229,7 +229,7 @@ def test_old_integer_microseconds_are_exact(tmp_path: Path) -> None:
     assert column(trace, "start_ns") == [1706850122846038000, 1706850122846039000]
 
 
-def test_finer_than_a_nanosecond_is_rounded_and_said(tmp_path: Path) -> None:
+def test_finer_than_a_nanosecond_is_rounded_and_reported(tmp_path: Path) -> None:
     trace = read(tmp_path, '{"traceEvents":[{"ph":"X","name":"a","ts":1.2345678,"dur":1e0}]}')
     assert column(trace, "start_ns") == [1235]
     assert counts(trace)["finer_than_ns"] == 1
