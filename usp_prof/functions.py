@@ -33,9 +33,9 @@ def compare(before: Run | str | Path, after: Run | str | Path, *, across: Sequen
     from usp_prof.gate.facts import FactKind  # noqa: PLC0415
     from usp_prof.model.errors import unknown_name  # noqa: PLC0415
 
-    strange = [kind for kind in across if kind not in list(FactKind)]
-    if strange:
-        raise unknown_name("kind of difference", strange[0], [str(kind) for kind in FactKind])
+    unknown_kinds = [kind for kind in across if kind not in list(FactKind)]
+    if unknown_kinds:
+        raise unknown_name("kind of difference", unknown_kinds[0], [str(kind) for kind in FactKind])
     runs = [_opened(run) for run in (before, after)]
     names = [run.name for run in runs]
     if names[0] == names[1]:  # two folders may hold runs of one name

@@ -55,9 +55,7 @@ def test_a_damaged_figure_is_measured_again(tmp_path: Path, monkeypatch: pytest.
     assert json.loads(stored.read_text())["flops"] > 0
 
 
-def test_environment_variables_set_the_folder_of_the_peak(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_variables_set_the_folder_of_the_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path))
     assert peak._cache_folder() == tmp_path
     monkeypatch.delenv("USP_PROF_CACHE")

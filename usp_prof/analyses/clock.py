@@ -112,12 +112,10 @@ def _notes(solved: Clock, hosts: tuple[str, ...]) -> list[HealthRow]:
             "peers: its clock jumped, so its times are not compared with other ranks"
         )
         notes.append(HealthRow("clock_jump", Severity.ERROR, int(solved.ranks[row]), detail=detail))
-    lacking = solved.ranks[solved.apart & (solved.jumps_ns == 0)].tolist()
-    if lacking:
-        detail = (
-            f"ranks {spans(lacking)} lack collectives of their groups, so their calls are not compared with other ranks"
-        )
-        notes.append(HealthRow("figures_withheld", Severity.INFO, count=len(lacking), detail=detail))
+    lossy_ranks = solved.ranks[solved.apart & (solved.jumps_ns == 0)].tolist()
+    if lossy_ranks:
+        detail = f"ranks {spans(lossy_ranks)} lack collectives of their groups, so their calls are not compared with other ranks"
+        notes.append(HealthRow("figures_withheld", Severity.INFO, count=len(lossy_ranks), detail=detail))
     if solved.components - int(solved.apart.sum()) > 1:
         detail = (
             f"no collective connects the clocks of {solved.components} parts of the run; their times are not compared"

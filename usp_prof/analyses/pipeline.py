@@ -183,10 +183,10 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResu
     """Compute the bubble of the selected steps. It covers all ranks, whichever ranks are selected."""
     actions = gather(tables, selection)
     declared = tables.manifest.schedule if tables.manifest else ""
-    talks = _talks(tables)
-    if not talks and (not all_identified(actions) or len(np.unique(actions.stage)) < _LEAST_STAGES):
+    has_pipeline_traffic = _has_pipeline_traffic(tables)
+    if not has_pipeline_traffic and (not all_identified(actions) or len(np.unique(actions.stage)) < _LEAST_STAGES):
         actions = actions.take(np.zeros(len(actions.rank), bool))  # marks of a run without a pipeline
-    notes = _notes(tables, actions, talks=talks)
+    notes = _notes(tables, actions, has_pipeline_traffic=has_pipeline_traffic)
     nothing = Ideal(float("nan"), float("nan"), float("nan"))
     if not len(actions.rank):
         return PipelineResult(actions, (), (), Guess(None, 0.0, declared), nothing, 0, tuple(notes))
@@ -224,7 +224,7 @@ _KINDS_ONLY = HealthRow(
 )
 
 
-def _talks(tables: TableSet) -> bool:
+def _has_pipeline_traffic(tables: TableSet) -> bool:
     """Return whether there is communication between stages."""
     return any(tables.columns("collectives", rank).matches("axis", str(Axis.PP)).any() for rank in tables.ranks)
 
@@ -278,10 +278,10 @@ def _by_kind(stage: Stage) -> tuple[tuple[Kind, int], ...]:
     return tuple(zip(Kind, lengths, strict=True))
 
 
-def _notes(tables: TableSet, actions: Actions, *, talks: bool) -> list[HealthRow]:
+def _notes(tables: TableSet, actions: Actions, *, has_pipeline_traffic: bool) -> list[HealthRow]:
     notes = []
     if not len(actions.rank):
-        if talks:
+        if has_pipeline_traffic:
             detail = "pipeline actions are neither marked nor recognizable, so the bubble is unknown"
             notes.append(HealthRow("pipeline_unmarked", Severity.INFO, detail=detail))
         return notes

@@ -49,19 +49,19 @@ def impossible(values: Values) -> tuple[HealthRow, ...]:
     refused: dict[str, list[Value]] = {}
     for value in values.refused:
         refused.setdefault(value.metric.id, []).append(value)
-    return tuple(_row(alike) for _, alike in sorted(refused.items()))
+    return tuple(_row(refused_values) for _, refused_values in sorted(refused.items()))
 
 
-def _row(alike: Sequence[Value]) -> HealthRow:
-    worst = max(alike, key=lambda value: abs(value.value))
+def _row(refused_values: Sequence[Value]) -> HealthRow:
+    worst = max(refused_values, key=lambda value: abs(value.value))
     metric = worst.metric
     place = ", ".join(f"{name} {value}" for name, value in sorted(worst.dims.items()))
     figure = f"{metric.id} of {worst.value:.3g}" + (f" ({place})" if place else "")
     cause = f"impossible input: {metric.inputs}" if metric.inputs else "one of its times or sizes is impossible"
     detail = f"{figure} is outside {metric.range} and not shown; {cause}"
-    ranks = {int(value.dims["rank"]) for value in alike if "rank" in value.dims}
+    ranks = {int(value.dims["rank"]) for value in refused_values if "rank" in value.dims}
     rank = ranks.pop() if len(ranks) == 1 else -1
-    return HealthRow(IMPOSSIBLE, Severity.ERROR, rank, len(alike), detail)
+    return HealthRow(IMPOSSIBLE, Severity.ERROR, rank, len(refused_values), detail)
 
 
 # DataFrames. pandas is loaded at first use, so that callers without DataFrames do not pay for the import.

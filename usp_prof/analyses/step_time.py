@@ -157,10 +157,10 @@ def _job(step: Ints, start: Ints, end: Ints, component: Ints) -> tuple[JobStep, 
         tied = rows[component[rows] == np.argmax(sizes)]
         lengths = (end - start)[rows]
         drafts.append((number, int(start[tied].min()), int(end[tied].max()), int(lengths.min()), int(lengths.max())))
-    strange = outliers([high - low for _, low, high, _, _ in drafts]).tolist()
+    is_outlier = outliers([high - low for _, low, high, _, _ in drafts]).tolist()
     typical = float(np.median([high - low for _, low, high, _, _ in drafts])) if drafts else 0.0
     warming, steps = True, []
-    for draft, far in zip(drafts, strange, strict=True):
+    for draft, far in zip(drafts, is_outlier, strict=True):
         warming = warming and far and draft[2] - draft[1] > typical
         steps.append(JobStep(*draft, warm_up=warming, odd=far and not warming))
     return tuple(steps)

@@ -313,10 +313,10 @@ def _notes(tables: TableSet, seen: Arrivals, is_selected: Flags, peers: Peers) -
     if tied:
         detail = "the last arrivals differ by less than the error of the clocks, so no rank is reported as late"
         notes.append(HealthRow("arrivals_tied", Severity.INFO, count=tied, detail=detail))
-    lonely = sum(len(ranks) == 1 for ranks in peers.ranks_of_kind)
-    if lonely and len(tables.ranks) > 1:
+    n_without_peers = sum(len(ranks) == 1 for ranks in peers.ranks_of_kind)
+    if n_without_peers and len(tables.ranks) > 1:
         detail = "no other rank does the same work, so the compute slowdown and its cause are unknown"
-        notes.append(HealthRow("no_peers", Severity.INFO, count=lonely, detail=detail))
+        notes.append(HealthRow("no_peers", Severity.INFO, count=n_without_peers, detail=detail))
     if clock.fit_clocks(tables).components > 1:
         detail = "no collective connects some clocks; calls across them are left out"
         notes.append(HealthRow("clocks_untied", Severity.ERROR, detail=detail))

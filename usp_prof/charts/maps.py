@@ -182,7 +182,7 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
     plot.x_range.start, plot.x_range.end = -0.5, len(data.columns) - 0.5
     plot.y_range.start, plot.y_range.end = len(data.rows) - 0.5, -0.5
     plot.grid.grid_line_color = None
-    _name_axis(plot.xaxis[0], data.columns, _beside(data.columns))
+    _name_axis(plot.xaxis[0], data.columns, _names_per_row(data.columns))
     _name_axis(plot.yaxis[0], data.rows, _ROWS_NAMED)
     tips = [("rank", "@rank"), ("", "@place"), (data.quantity, "@ms{0,0.000} ms")]
     if data.ground is Ground.MEDIAN:
@@ -227,7 +227,7 @@ def _name_axis(axis: Axis, names: Sequence[str], most: int) -> None:
     axis.major_label_overrides = dict(enumerate(names))
 
 
-def _beside(names: Sequence[str]) -> int:
+def _names_per_row(names: Sequence[str]) -> int:
     """Return how many of the names fit next to each other."""
     return max(4, _LETTERS // (max((len(name) for name in names), default=0) + 2))
 

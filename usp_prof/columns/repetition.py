@@ -192,8 +192,16 @@ def _segments(codes: Ints, cut: Cut, kinds: int) -> _Segments:
     of_symbol = np.repeat(np.arange(segments), np.diff(bounds))
     counts = np.bincount(of_symbol * kinds + codes, minlength=segments * kinds).reshape(-1, kinds)
     inner = slice(1, len(cut.places))
-    usual = np.median(counts[inner], axis=0)
-    return _Segments(bounds, of_symbol, counts, counts.sum(axis=1), inner, usual, np.minimum(counts, usual).sum(axis=1))
+    median_counts = np.median(counts[inner], axis=0)
+    return _Segments(
+        bounds,
+        of_symbol,
+        counts,
+        counts.sum(axis=1),
+        inner,
+        median_counts,
+        np.minimum(counts, median_counts).sum(axis=1),
+    )
 
 
 def _complete_segments(segments: _Segments, rules: _Rules) -> Flags:

@@ -98,8 +98,8 @@ def _lost(tables: TableSet) -> str:
 
 
 def _untied(tables: TableSet) -> str:
-    apart = len(np.unique(clock.fit_clocks(tables).component))
-    return f"no collective connects the clocks of {apart} sets of ranks" if apart > 1 else ""
+    n_components = len(np.unique(clock.fit_clocks(tables).component))
+    return f"no collective connects the clocks of {n_components} sets of ranks" if n_components > 1 else ""
 
 
 def _unlinked(tables: TableSet) -> str:

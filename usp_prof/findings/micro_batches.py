@@ -149,5 +149,5 @@ def has_longer_sequences(tables: TableSet, rank: int, peers: Sequence[int], rati
     error = sum(float(side.duration.var()) / len(side.rank) for side in (own_passes, peer_passes)) ** 0.5
     if float(own_passes.duration.mean() - peer_passes.duration.mean()) <= BY_CHANCE * error:
         return True
-    shortest, usual = (float(np.quantile(side.duration, BEST)) for side in (own_passes, peer_passes))
-    return own_passes.together >= TOGETHER and shortest < (1 + (ratio - 1) / 2) * usual
+    own_shortest, peer_shortest = (float(np.quantile(side.duration, BEST)) for side in (own_passes, peer_passes))
+    return own_passes.together >= TOGETHER and own_shortest < (1 + (ratio - 1) / 2) * peer_shortest

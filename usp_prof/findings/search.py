@@ -105,7 +105,7 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
         [_finding(judgement, gain) for judgement, gain in zip(judged, cumulative.gains, strict=True)]
     )
     notes = skipped_rules(skipped) + _recording_notes(tables) + _clock_notes(tables) + unexplained_notes(tables)
-    notes += [_apart(judged[place].rule.CODE, reason) for place, reason in cumulative.left_out.items()]
+    notes += [_excluded(judged[place].rule.CODE, reason) for place, reason in cumulative.left_out.items()]
     ideal = ideal_of(tables)
     if ideal is not None:
         ideal = replace(ideal, error_fraction=ideal.error_fraction + doubt)
@@ -237,6 +237,6 @@ def _finding(judged: Judged, cumulative: float) -> Finding:
     )
 
 
-def _apart(code: str, reason: str) -> HealthRow:
+def _excluded(code: str, reason: str) -> HealthRow:
     detail = f"the combined gain excludes {code}: its change cannot be combined with those above it: {reason}"
     return HealthRow("edits_apart", Severity.INFO, detail=detail)

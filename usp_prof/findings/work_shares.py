@@ -93,11 +93,11 @@ def _by_shape(tables: TableSet, graph: Graph, ranks: tuple[int, ...], rank: int)
 
 def _best_tenth(work: Floats, place: int) -> float:
     """Return the ratio of one row to the median row in the columns where it is least, a tenth of the median's sum."""
-    own, usual = work[place], np.median(work, axis=0)
-    has_work = usual > 0
+    own, median_work = work[place], np.median(work, axis=0)
+    has_work = median_work > 0
     if not has_work.any():
         return 1.0
-    ratio, weight = own[has_work] / usual[has_work], usual[has_work]
+    ratio, weight = own[has_work] / median_work[has_work], median_work[has_work]
     order = np.argsort(ratio, kind="stable")
     reached = np.searchsorted(np.cumsum(weight[order]), BEST * weight.sum())
     return float(ratio[order][min(int(reached), len(order) - 1)])

@@ -141,9 +141,9 @@ def _without_odd_runs(series: Floats) -> Floats:
     """Clip runs that differ from the median of five neighbors by more than usual (a Hampel filter)."""
     neighbors = np.lib.stride_tricks.sliding_window_view(np.pad(series, 2, mode="reflect"), 5)
     middle = np.median(neighbors, axis=1)
-    apart = series - middle
-    typical = 1.4826 * float(np.median(np.abs(apart[apart != 0]))) if (apart != 0).any() else 0.0
-    return np.asarray(middle + np.clip(apart, -_ODD * typical, _ODD * typical))
+    deviation = series - middle
+    typical = 1.4826 * float(np.median(np.abs(deviation[deviation != 0]))) if (deviation != 0).any() else 0.0
+    return np.asarray(middle + np.clip(deviation, -_ODD * typical, _ODD * typical))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

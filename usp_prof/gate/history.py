@@ -175,11 +175,11 @@ def trends(table: pa.Table) -> tuple[MetricTrend, ...]:
 def _trend(key: str, rows: Sequence[_Row], facts: Mapping[str, tuple[Fact, ...]]) -> MetricTrend:
     last = rows[-1]
     unit, better = Unit(last["unit"]), Better(last["better"])
-    apart = {text for text in facts if barred(unit, differences(facts[text], facts[last["facts"]]))}
-    like = [row for row in rows if row["facts"] not in apart]
-    values = tuple(float(row["value"]) for row in like)
-    labels = tuple(str(row["commit"] or row["label"]) for row in like)
-    out = len(rows) - len(like)
+    barred_facts = {text for text in facts if barred(unit, differences(facts[text], facts[last["facts"]]))}
+    comparable_rows = [row for row in rows if row["facts"] not in barred_facts]
+    values = tuple(float(row["value"]) for row in comparable_rows)
+    labels = tuple(str(row["commit"] or row["label"]) for row in comparable_rows)
+    out = len(rows) - len(comparable_rows)
     return MetricTrend(key, last["title"], unit, better, labels, values, find_trend(values), out)
 
 

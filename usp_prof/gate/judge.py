@@ -81,14 +81,14 @@ def _spread_of_steps(series: Series, gauge: Gauge, samples: Sequence[Sample], no
 
 def _between(assumed: float, least: float, olds: Sequence[Sample], within: float, noise: Noise) -> tuple[float, float]:
     """Return the variance between the baseline's runs and its degrees of freedom."""
-    runs, worth = len(olds), noise.prior.worth
+    runs, prior_runs = len(olds), noise.prior.worth
     if runs == 1:
-        return assumed**2, worth
+        return assumed**2, prior_runs
     seen = max(float(np.var([old.centre for old in olds], ddof=1)) - within, 0.0)
     if noise.prior.enough <= runs:
         return max(seen, least**2), runs - 1.0
-    freedom = worth + runs - 1
-    return (worth * assumed**2 + (runs - 1) * seen) / freedom, freedom
+    freedom = prior_runs + runs - 1
+    return (prior_runs * assumed**2 + (runs - 1) * seen) / freedom, freedom
 
 
 def _in_proportion(between: float, old_spread: float, new_spread: float, noise: Noise) -> float:

@@ -263,10 +263,10 @@ def _of_family(changed: tuple[Rule, ...], defaults: tuple[Rule, ...]) -> tuple[R
     """Return the rest of a named rule's family with its limit: all rules of a family judge the same slowdown."""
     matches = {rule.match for rule in changed}
     limit_of_family = {rule.family: rule for rule in reversed(changed) if rule.family}
-    alike = [(rule, limit_of_family.get(rule.family)) for rule in defaults if rule.match not in matches]
+    rules_with_changed = [(rule, limit_of_family.get(rule.family)) for rule in defaults if rule.match not in matches]
     return tuple(
         replace(rule, allowed=first.allowed, resolve=first.resolve)
-        for rule, first in alike
+        for rule, first in rules_with_changed
         if first is not None and first.allowed.scale is rule.allowed.scale
     )
 

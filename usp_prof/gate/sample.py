@@ -145,8 +145,8 @@ def _warm_up(values: NDArray[np.float64]) -> int:
     if n < FEWEST:
         return 0
     most = int(n * MOST_WARM_UP)
-    strange = _far(values[:most], values[most:])
-    return int(np.argmin(np.append(strange, False)))
+    is_far = _far(values[:most], values[most:])
+    return int(np.argmin(np.append(is_far, False)))
 
 
 # Student's t quantile: number of standard errors in an interval when the noise itself is estimated. Uses Hill's

@@ -39,16 +39,16 @@ def gathered(rows: Iterable[HealthRow]) -> tuple[HealthRow, ...]:
     rows_of_kind: dict[tuple[str, Severity, str], list[HealthRow]] = {}
     for row in sorted(set(rows)):
         rows_of_kind.setdefault((row.code, row.severity, row.detail), []).append(row)
-    return tuple(sorted(_combined(alike) for alike in rows_of_kind.values()))
+    return tuple(sorted(_combined(same_rows) for same_rows in rows_of_kind.values()))
 
 
-def _combined(alike: list[HealthRow]) -> HealthRow:
+def _combined(same_rows: list[HealthRow]) -> HealthRow:
     """Combine rows that differ only in rank, count and file."""
-    first = alike[0]
-    ranks = sorted({row.rank for row in alike if row.rank >= 0})
+    first = same_rows[0]
+    ranks = sorted({row.rank for row in same_rows if row.rank >= 0})
     if len(ranks) < 2:
         return first
-    count = sum(row.count for row in alike)
+    count = sum(row.count for row in same_rows)
     return replace(first, rank=-1, count=count, detail=f"ranks {spans(ranks)}: {first.detail}", file="")
 
 

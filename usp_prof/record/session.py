@@ -128,8 +128,10 @@ class Session:
             self._profiler.drop()
         if error is None and self._record.is_empty:
             last = self._settings.window.last_step
-            takes = f"{last} step{'s' if last != 1 else ''}"
-            self._record.note(f"the loop ended before a window was recorded; it takes {takes} to record all of it")
+            needed_steps = f"{last} step{'s' if last != 1 else ''}"
+            self._record.note(
+                f"the loop ended before a window was recorded; it takes {needed_steps} to record all of it"
+            )
         self._record.end(0.0 if error is not None else self._settings.declared.gather_timeout)
 
     def _end_with_the_process(self) -> None:

@@ -92,10 +92,10 @@ def left_out(more: int, noise: int) -> str:
 
 def health_lines(rows: Iterable[HealthRow]) -> list[tuple[Severity, str]]:
     """Return a line per problem with its place and count; the same problem on several ranks is one line."""
-    alike: dict[tuple[str, str, str], list[HealthRow]] = {}
+    rows_by_problem: dict[tuple[str, str, str], list[HealthRow]] = {}
     for row in rows:
-        alike.setdefault((row.code, row.severity, row.detail), []).append(row)
-    return [(together[0].severity, _health_line(together)) for together in alike.values()]
+        rows_by_problem.setdefault((row.code, row.severity, row.detail), []).append(row)
+    return [(together[0].severity, _health_line(together)) for together in rows_by_problem.values()]
 
 
 def _health_line(rows: list[HealthRow]) -> str:

@@ -119,8 +119,8 @@ def load(
     unread = jobs = loading.from_cache(files)
     if executor is not None:
         jobs = loading.by_executor(jobs, executor)
-    elif sum(unpacked_bytes(job.path) for job in jobs) > _LITTLE and (beside := workers_for(jobs) - 1):
-        with local_executor(beside) as workers:
+    elif sum(unpacked_bytes(job.path) for job in jobs) > _LITTLE and (extra_workers := workers_for(jobs) - 1):
+        with local_executor(extra_workers) as workers:
             jobs = loading.by_executor(jobs, workers, loading.read_here)
     for job in jobs:
         loading.read_here(job)

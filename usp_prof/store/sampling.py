@@ -127,8 +127,8 @@ def _outliers(sources: Mapping[int, Source], stages: Mapping[int, int]) -> tuple
     for rows in rows_by_code(stage).values():
         own = times[rows]
         is_odd = outliers(own[:, 0]) | outliers(own[:, 1])
-        usual = np.median(own, axis=0)
-        distance = (np.abs(own - usual) / np.maximum(usual, 1.0)).sum(axis=1)
+        medians = np.median(own, axis=0)
+        distance = (np.abs(own - medians) / np.maximum(medians, 1.0)).sum(axis=1)
         by_distance = np.lexsort((rows, distance, is_odd))  # outliers come last
         peers = min(int(is_odd.sum()) + _PEERS_BEYOND_OUTLIERS, int((~is_odd).sum()))
         typical = by_distance[:peers]

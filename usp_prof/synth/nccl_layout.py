@@ -92,14 +92,14 @@ def _communication(sheet: Sheet, streams: dict[tuple[Any, ...], int], first: int
         kinds.setdefault((*_stream_key(part), part.call.op, part.call.bytes), []).append(number)
     parts, rank = sheet.log.parts, sheet.log.rank
     for numbers in kinds.values():
-        alike = [parts[number] for number in numbers]
-        host = np.array([part.host_ns for part in alike])
-        start = np.array([part.call.start[rank] for part in alike])
-        duration = np.array([part.call.end[rank] for part in alike]) - start
-        thread = np.array([sheet.thread(part.thread) for part in alike])
+        call_parts = [parts[number] for number in numbers]
+        host = np.array([part.host_ns for part in call_parts])
+        start = np.array([part.call.start[rank] for part in call_parts])
+        duration = np.array([part.call.end[rank] for part in call_parts]) - start
+        thread = np.array([sheet.thread(part.thread) for part in call_parts])
         identity = np.array(numbers) + first + 1
-        sequence = np.array([part.sequence for part in alike])
-        head = alike[0]
+        sequence = np.array([part.sequence for part in call_parts])
+        head = call_parts[0]
         _, op, kernel = _NCCL[head.direction or head.call.op]
         meta = _metadata(sheet, head)
         template = (

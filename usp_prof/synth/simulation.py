@@ -125,9 +125,9 @@ def _communication(simulation: Simulation) -> tuple[dict[str, int], dict[str, in
 def _culprits(simulation: Simulation) -> tuple[Culprit, ...]:
     culprits = []
     for fault in simulation.run.faults:
-        mended = simulate(_without(simulation.run, fault))
-        cost = _mean(simulation) - _mean(mended)
-        gain = 1 - settled_step_ns(mended) / settled_step_ns(simulation)
+        repaired = simulate(_without(simulation.run, fault))
+        cost = _mean(simulation) - _mean(repaired)
+        gain = 1 - settled_step_ns(repaired) / settled_step_ns(simulation)
         culprits.append(Culprit(fault.rank, str(fault.kind), fault.step, fault.axis, cost, gain))
     return tuple(sorted(culprits, key=lambda culprit: -culprit.cost_ns))
 

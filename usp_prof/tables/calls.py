@@ -196,17 +196,17 @@ def build_parts(tables: TableSet) -> pa.Table:
 
 def _make(tables: TableSet) -> Calls:
     """Measure the calls of each block of groups, and sort them by first arrival."""
-    folder, apart = None, None
+    folder, block_folder = None, None
     if plan_of(tables).parts > MOST_HELD:
-        folder, apart = Folder("calls"), Folder("calls-of-blocks")
-    parts, measured = Parts(folder), measured_calls.Measured(Shelf(apart.path if apart else None))
+        folder, block_folder = Folder("calls"), Folder("calls-of-blocks")
+    parts, measured = Parts(folder), measured_calls.Measured(Shelf(block_folder.path if block_folder else None))
     # The transfer time of gloo is estimated from the compute of its ranks, which blocks do not have.
     may_post = plan_of(tables).may_have("gloo")
     mark_late = partial(late_by_compute, tables=tables) if may_post else none_late
     measure = partial(
         measured_calls.measure, clocks=clock.fit_clocks(tables), nodes=nodes_of(tables), mark_late=mark_late
     )
-    for block in same_calls.of_each_block(tables, TO_MEASURE, measure, apart=not may_post):
+    for block in same_calls.of_each_block(tables, TO_MEASURE, measure, by_workers=not may_post):
         measured.put(block)
         parts.add(block.rank, block.parts, len(block.number))
     remove_files(tables)  # clocks are solved and calls measured, so blocks are no longer needed

@@ -76,11 +76,11 @@ def _solve(tables: TableSet) -> Clock:
     hosts = hosts_of(tables)
     based = np.array([has_base for _, has_base, _ in clock_sources(tables)], bool)
     ties = joined_ties(same_calls.of_each_block(tables, TO_TIE, partial(ties_of, ranks=ranks)), ranks)
-    apart = Solution.alone(_domains(hosts, based, together=False), ties)
+    separate = Solution.alone(_domains(hosts, based, together=False), ties)
     together = Solution.alone(_domains(hosts, based, together=True), ties)
     # Files without a host name may come from one machine or several. If their clocks contradict no collective
     # (no rank ends before the last one starts), they are used as they are.
-    start = together if together.possible(ties) else apart
+    start = together if together.possible(ties) else separate
     # Equal host names do not prove one clock: every container may be called localhost.
     contradicted = start.contradicted_ranks(ties)
     if contradicted.any():
@@ -91,14 +91,14 @@ def _solve(tables: TableSet) -> Clock:
     jumps_ns = np.zeros(len(ranks), np.int64)
     if not losses(tables, *LOST_WORK):
         jumps_ns = clock_jumps(solved, ties, len(ranks))
-    lacking = np.isin(ranks, sorted(ranks_without_calls(tables)))
-    return _clock(ranks, solved, ties, contradicted, lacking | (jumps_ns != 0), jumps_ns)
+    has_lost_calls = np.isin(ranks, sorted(ranks_without_calls(tables)))
+    return _clock(ranks, solved, ties, contradicted, has_lost_calls | (jumps_ns != 0), jumps_ns)
 
 
 def _split(domain: Ints, own: Flags) -> Ints:
     """Return the clocks of all ranks, where the ranks in `own` have one each."""
-    apart = np.where(own, len(domain) + np.arange(len(domain)), domain)
-    return np.unique(apart, return_inverse=True)[1].astype(np.int64)
+    component_or_own = np.where(own, len(domain) + np.arange(len(domain)), domain)
+    return np.unique(component_or_own, return_inverse=True)[1].astype(np.int64)
 
 
 def _shift_far_parts(solved: Solution, first_ns: list[int | None]) -> Solution:
@@ -130,7 +130,7 @@ def _domains(hosts: list[str], based: Flags, *, together: bool) -> Ints:
     return np.array([number_of_key[key] for key in keys], np.int64)
 
 
-def _clock(ranks: Ints, solved: Solution, ties: AllTies, contradicted: Flags, apart: Flags, jumps_ns: Ints) -> Clock:
+def _clock(ranks: Ints, solved: Solution, ties: AllTies, contradicted: Flags, is_apart: Flags, jumps_ns: Ints) -> Clock:
     # One entry per participant of a tie: the index of its rank, and the distance of its end from the others.
     row_of_member = np.concatenate([block.row for block in ties.blocks])
     residual = np.concatenate([solved.disagreement(block) for block in ties.blocks])
@@ -140,14 +140,14 @@ def _clock(ranks: Ints, solved: Solution, ties: AllTies, contradicted: Flags, ap
     return Clock(
         ranks,
         solved.domain,
-        _split(solved.component, apart),
+        _split(solved.component, is_apart),
         solved.offset_ns[solved.domain],
         solved.drift_ppm[solved.domain],
         solved.reference_ns[solved.domain],
         p50,
         p99,
         np.bincount(row_of_member, minlength=len(ranks)).astype(np.int64),
-        apart,
+        is_apart,
         contradicted,
         jumps_ns,
     )

@@ -74,10 +74,10 @@ def _path(pieces: tuple[Piece, ...], rank: int) -> _Spans:
     on_rank = [piece for piece in pieces if piece.rank == rank and piece.end_ns > piece.begin_ns]
     start = np.array([piece.begin_ns for piece in on_rank], np.int64)
     dur = np.array([piece.end_ns for piece in on_rank], np.int64) - start
-    return _alike("path", "critical path", "path", start, dur)
+    return _spans_of_kind("path", "critical path", "path", start, dur)
 
 
-def _alike(kind: str, name: str, category: str, start: Ints, dur: Ints) -> _Spans:
+def _spans_of_kind(kind: str, name: str, category: str, start: Ints, dur: Ints) -> _Spans:
     """Return spans with the same name and color, without events."""
     count = len(start)
     return _Spans(kind, start, dur, np.full(count, -1), (name,) * count, (category,) * count)
@@ -101,12 +101,12 @@ def _communication(tables: TableSet, rank: int) -> Iterator[_Spans]:
     for axis in sets.axes:
         for kind, time in (("exposed", sets.exposed[axis]), ("contended", sets.contended(axis))):
             start, end = (clock_of(tables).align(rank, when) for when in (time.start, time.end))
-            yield _alike(kind, f"{kind} {axis}", axis, start, end - start)
+            yield _spans_of_kind(kind, f"{kind} {axis}", axis, start, end - start)
 
 
 def _counters(tables: TableSet, rank: int) -> Iterator[_Spans]:
     for counter in counters_of(tables, rank):
-        spans = _alike("counters", counter.name, "counter", counter.start_ns, counter.dur_ns)
+        spans = _spans_of_kind("counters", counter.name, "counter", counter.start_ns, counter.dur_ns)
         yield replace(spans, track=counter.track, lane=counter.top, level=counter.level)
 
 

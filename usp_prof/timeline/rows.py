@@ -101,8 +101,8 @@ def _device(columns: Columns) -> _Half:
     axes, axis_names = columns.codes("axis")
     by_kind = np.array([category_number(kind) for kind in kind_names] + [0], np.uint8)
     by_axis = np.array([category_number(axis or "unknown") for axis in axis_names] + [0], np.uint8)
-    talks = columns.matches("kind", "communication")
-    category = np.where(talks, by_axis[axes], by_kind[kinds]).astype(np.uint8)
+    is_communication = columns.matches("kind", "communication")
+    category = np.where(is_communication, by_axis[axes], by_kind[kinds]).astype(np.uint8)
     name, names = columns.codes("name")
     tracks: list[tuple[str, str, NDArray[np.int64]]] = []
     for code in sorted(set(lanes.tolist()), key=lambda c: _natural(lane_names[c])):

@@ -75,9 +75,9 @@ def _of_all_tensors(shapes: Shapes) -> int:
     return sum(size for _, size in tensors(shapes))
 
 
-def _moves(moved: int, shapes: Shapes, like: int = 0) -> Cost:
-    """Return the cost of an op that only moves bytes, in the precision of input `like`."""
-    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(like))
+def _moves(moved: int, shapes: Shapes, typed_input: int = 0) -> Cost:
+    """Return the cost of an op that only moves bytes, in the precision of input `typed_input`."""
+    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(typed_input))
 
 
 def _elementwise(reads: int, *, flags: bool = False) -> Callable[[Shapes], Cost | None]:
@@ -126,7 +126,7 @@ def _scattered(index: int, source: int) -> Callable[[Shapes], Cost]:
 
     def formula(shapes: Shapes) -> Cost:
         moved = 3 * shapes.size(source) + shapes.size(index)
-        return _moves(moved, shapes, like=source)
+        return _moves(moved, shapes, typed_input=source)
 
     return formula
 
@@ -134,7 +134,7 @@ def _scattered(index: int, source: int) -> Callable[[Shapes], Cost]:
 def _put(shapes: Shapes) -> Cost:
     """Return the cost of reading the values and writing them to their places. The index is not recorded."""
     moved = 2 * shapes.size(2)
-    return _moves(moved, shapes, like=2)
+    return _moves(moved, shapes, typed_input=2)
 
 
 def _sorted(shapes: Shapes) -> Cost:

@@ -77,7 +77,7 @@ def _measure(tables: TableSet) -> Arrivals:
     late_by, own_by = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.int64)
     measure_ways = partial(_ways, begin=_first_begin(tables))
     ways = call_table.of_each_rank(tables, measure_ways, matched.parts.ranks, partition.stalls_of_share)
-    for parts in matched.parts.each_block("call", beside=ways):
+    for parts in matched.parts.each_block("call", extra_columns=ways):
         # Only parts of calls that have a row; `place` numbers the rows that this block fills.
         row = row_of_call[parts["call"]]
         members = np.flatnonzero(row >= 0)

@@ -80,7 +80,7 @@ def exchanges(tables: TableSet, calls: Columns) -> tuple[Exchange, ...]:
         return ()
     row_of_call = _rows(tables, calls, wanted)
     ratio = np.full(len(calls), np.nan)
-    for parts in call_table.match_calls(tables).parts.each_block("call", beside=_received(tables)):
+    for parts in call_table.match_calls(tables).parts.each_block("call", extra_columns=_received(tables)):
         row = row_of_call[parts["call"]]
         rows, call = numbered(row[row >= 0])
         received = parts["received"][row >= 0]
@@ -125,8 +125,8 @@ def _sent(tables: TableSet, calls: Columns, row_of_call: Ints) -> dict[str, tupl
             continue
         collectives = tables.columns("collectives", rank)
         columns = calls["axis"][row], group_of_call[row], collectives["in_split"][part], collectives["in_bytes"][part]
-        alike = Counter(zip(*(column.tolist() for column in columns), strict=True))
-        for (name, code, text, size), repeated in sorted(alike.items()):
+        count_of_kind = Counter(zip(*(column.tolist() for column in columns), strict=True))
+        for (name, code, text, size), repeated in sorted(count_of_kind.items()):
             members = _members(group_keys[code])
             split = _split(text)
             if len(split) != len(members) or sum(split) <= 0 or size < 0:

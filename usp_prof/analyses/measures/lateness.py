@@ -137,8 +137,8 @@ def peers_of(tables: TableSet) -> Peers:
 
 def excess_by_row(own: OwnTime, peers: Peers) -> Ints:
     """Return per (rank, step) how much longer its own parts take than its peers' medians; -1 without peers."""
-    usual = peer_medians(own.parts, peers, own.columns)
-    over = np.maximum(own.columns - usual, 0).sum(axis=1)
+    peer_median = peer_medians(own.parts, peers, own.columns)
+    over = np.maximum(own.columns - peer_median, 0).sum(axis=1)
     return np.where(np.isnan(over), -1, over).astype(np.int64)
 
 
@@ -212,9 +212,9 @@ def work_ratio(own: OwnTime, rank: int, peers: tuple[int, ...], steps: Ints) -> 
 def _ratio(own: OwnTime, counts: NDArray[Any], rank: int, peers: tuple[int, ...], steps: Ints) -> float:
     """Return the median over steps of the rank's count over its peers' median; 1 if unknown."""
     ratios = [
-        float(counts[own_row] / usual)
+        float(counts[own_row] / peer_median)
         for own_row, peer_rows in _beside_peers(own.parts, rank, peers, steps)
-        if (usual := np.median(counts[peer_rows])) > 0
+        if (peer_median := np.median(counts[peer_rows])) > 0
     ]
     return float(np.median(ratios)) if ratios else 1.0
 

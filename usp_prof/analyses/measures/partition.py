@@ -271,18 +271,18 @@ def _sets(tables: TableSet, rank: int) -> Sets:
     start = activities["start_ns"]
     end = start + activities["dur_ns"]
     computes, copies = activities.matches("kind", "compute"), activities.matches("kind", "memcpy", "memset")
-    talks = activities.matches("kind", "communication")
+    is_communication = activities.matches("kind", "communication")
     waiting, delivered = _carrying_nothing(tables, rank)
     begin, done = np.minimum(start + waiting, end), end - delivered
     # By communication: index of its axis in `names`. From here on `code` has no entry for other activities.
     code, names = _axis_codes(activities)
-    code = code[talks]
+    code = code[is_communication]
     by_axis = {
-        name: union(begin[talks][code == number], done[talks][code == number])
+        name: union(begin[is_communication][code == number], done[is_communication][code == number])
         for number, name in enumerate(names)
         if (code == number).any()
     }
-    owners = by_latest_end(begin[talks], done[talks], code)
+    owners = by_latest_end(begin[is_communication], done[is_communication], code)
     compute, copying = union(start[computes], end[computes]), union(start[copies], end[copies])
     exposed = {name: owners.times_of(names.index(name)) - compute for name in by_axis}
     bubble = union(start, begin)

@@ -141,27 +141,27 @@ class WastedTiles:
         full_tiles = [op for op in products if not _wasteful(op)]
         if not full_tiles:
             return
-        usual = float(np.median([op.efficiency for op in full_tiles]))
+        median_efficiency = float(np.median([op.efficiency for op in full_tiles]))
         sizes = {size for op in products if (size := _wasteful(op))}
         for size in sorted(sizes):
             of_size = [op for op in products if _wasteful(op) == size]
             time = sum(op.time_ns for op in of_size)
             share, efficiency = time / max(work.total_ns, 1), sum(op.ideal_ns for op in of_size) / max(time, 1)
-            if share < LEAST_SHARE or usual < FASTER * efficiency:
+            if share < LEAST_SHARE or median_efficiency < FASTER * efficiency:
                 continue
             graph, names = graph_of(tables), sorted({op.name for op in of_size})
             yield Draft(
                 f"Products with a size of {size} reach {100 * efficiency:.0f}% of the roofline, "
-                f"full tiles {100 * usual:.0f}%",
+                f"full tiles {100 * median_efficiency:.0f}%",
                 {"size": size},
                 {
                     "share_of_compute": share,
                     "efficiency": efficiency,
-                    "usual_efficiency": usual,
+                    "usual_efficiency": median_efficiency,
                     "ops": ", ".join(names),
                     **longest(graph, of_op(graph, tables, names[0], size=str(size))),
                 },
-                Edit("op_faster", f"{usual / efficiency:.3g}", (("op", names[0]), ("size", str(size)))),
+                Edit("op_faster", f"{median_efficiency / efficiency:.3g}", (("op", names[0]), ("size", str(size)))),
                 f"Pad {size} to {-(-size // TILE) * TILE}",
                 basis=Basis.MODELLED,
                 rows=proof.largest(

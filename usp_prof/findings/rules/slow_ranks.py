@@ -133,9 +133,9 @@ def _steady(graph: Graph, slow: Slowness) -> bool:
     of_peers = [compute_by_step(graph, rank) for rank in slow.peers]
     slower = []
     for step, time in own.items():
-        usual = [peer_steps[step] for peer_steps in of_peers if step in peer_steps]
-        if usual:
-            slower.append(time >= (1 + (SLOW_COMPUTE - 1) / 2) * float(np.median(usual)))
+        peer_values = [peer_steps[step] for peer_steps in of_peers if step in peer_steps]
+        if peer_values:
+            slower.append(time >= (1 + (SLOW_COMPUTE - 1) / 2) * float(np.median(peer_values)))
     return bool(slower) and float(np.mean(slower)) >= STEADY
 
 

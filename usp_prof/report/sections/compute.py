@@ -165,17 +165,17 @@ def _together(rows: Sequence[DataclassInstance], keys: tuple[str, ...], by: str)
         groups.setdefault(tuple(getattr(row, key) for key in keys), []).append(row)
     figures = [field.name for field in fields(rows[0]) if field.name not in {*keys, "rank"}]
     joined_rows = [
-        (*key, *(_combined(name, alike) for name in figures), max(alike, key=attrgetter(by)).rank)
-        for key, alike in sorted(groups.items())
+        (*key, *(_combined(name, group) for name in figures), max(group, key=attrgetter(by)).rank)
+        for key, group in sorted(groups.items())
     ]
     names = (*keys, *figures, "most_at_rank")
     joined_rows.sort(key=itemgetter(names.index(by)), reverse=True)
     return dict(zip(names, zip(*joined_rows, strict=True), strict=True))
 
 
-def _combined(name: str, alike: Sequence[Any]) -> float:
+def _combined(name: str, group: Sequence[Any]) -> float:
     """Combine the values of several ranks, without unknown ones."""
-    known_values = [figure for figure in map(attrgetter(name), alike) if figure == figure]  # noqa: PLR0124 - NaN
+    known_values = [figure for figure in map(attrgetter(name), group) if figure == figure]  # noqa: PLR0124 - NaN
     return _HOW.get(name, sum)(known_values) if known_values else nan
 
 

@@ -46,8 +46,8 @@ def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: pa.Dict
     is_send = parts.operation == "send"
     is_directed = np.isin(parts.operation, _DIRECTED)
     # As recorded. Some versions swap peer and own rank: take the one that is not this rank.
-    usual, swapped = np.where(is_send, destination, source), np.where(is_send, source, destination)
-    peer = np.where((usual >= 0) & (usual != frame.rank), usual, swapped)
+    expected, swapped = np.where(is_send, destination, source), np.where(is_send, source, destination)
+    peer = np.where((expected >= 0) & (expected != frame.rank), expected, swapped)
     peer = np.where(peer == frame.rank, -1, peer)
     # Otherwise from the mark, or from the index within a group.
     _, marked = marked_transfers(frame, parts.posted_track, parts.posted_at)

@@ -113,10 +113,10 @@ ANSWER_SHARE = 0.03
 """On busy cores they need more: up to this share of the part's duration, which then adds to the error."""
 
 
-def asked_late(start: Ints, end: Ints, compute_end: Ints, lasting: Ints) -> tuple[Flags, Ints]:
+def asked_late(start: Ints, end: Ints, compute_end: Ints, duration: Ints) -> tuple[Flags, Ints]:
     """Return which of a rank's posted parts were waited for late, and the first part waited for in each series.
 
-    `compute_end` has the ends of the rank's compute, in any order; `lasting` the duration of each part.
+    `compute_end` has the ends of the rank's compute, in any order; `duration` the duration of each part.
     """
     first = first_of_turn(start, end)
     late = first != np.arange(len(start))
@@ -125,7 +125,7 @@ def asked_late(start: Ints, end: Ints, compute_end: Ints, lasting: Ints) -> tupl
     # By part: the last compute that ends before the part, and its end; -1 for none.
     before = last_by(compute_end, np.arange(len(compute_end)), by=end)
     computed_until = compute_end[before]
-    soon = np.maximum(ANSWER_NS, (ANSWER_SHARE * lasting).astype(np.int64))
+    soon = np.maximum(ANSWER_NS, (ANSWER_SHARE * duration).astype(np.int64))
     late |= (before >= 0) & (computed_until > start) & (end - computed_until <= soon)
     return late, first
 

@@ -53,11 +53,11 @@ def _steps_of_peers(steps: Mapping[int, tuple[str, tuple[int, ...]]]) -> Iterato
         for numbers in numbers_of.values():
             for number in numbers:
                 ranks_with[number] = ranks_with.get(number, 0) + 1
-        usual = {number for number, count in ranks_with.items() if 2 * count >= len(numbers_of)}
+        expected = {number for number, count in ranks_with.items() if 2 * count >= len(numbers_of)}
         for rank, numbers in numbers_of.items():
-            if missing := sorted(usual - numbers):
+            if missing := sorted(expected - numbers):
                 detail = (
-                    f"most other ranks have step {spans(missing)}: {share(len(missing), len(usual))} of the steps are "
+                    f"most other ranks have step {spans(missing)}: {share(len(missing), len(expected))} of the steps are "
                     "missing from this trace"
                 )
                 yield HealthRow("steps_missing", Severity.ERROR, rank, len(missing), detail)

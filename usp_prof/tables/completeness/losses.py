@@ -28,13 +28,13 @@ def ranks_without_work(tables: TableSet) -> frozenset[int]:
 
 def ranks_without_calls(tables: TableSet) -> frozenset[int]:
     """Return the ranks with missing collectives that cannot be matched in order with their peers'."""
-    lacking = {row.rank for row in losses(tables, *LOST_CALLS)}
-    lacking |= {
+    ranks_with_losses = {row.rank for row in losses(tables, *LOST_CALLS)}
+    ranks_with_losses |= {
         rank
         for rank in ranks_without_work(tables)
         if rank in tables.ranks and tables.columns("launches", rank).matches("lost", LOST_COMMUNICATION).any()
     }
-    return frozenset(rank for rank in lacking if rank in tables.ranks and not _is_numbered(tables, rank))
+    return frozenset(rank for rank in ranks_with_losses if rank in tables.ranks and not _is_numbered(tables, rank))
 
 
 def _is_numbered(tables: TableSet, rank: int) -> bool:

@@ -38,8 +38,8 @@ def rows(frame: EventFrame, steps: Steps) -> Iterator[tuple[str, Severity, int, 
 
 def _jumps(gap: Ints, step_ns: int) -> Iterator[tuple[str, Severity, int, str]]:
     ordered = np.sort(gap)
-    usual = int(ordered[-2]) if len(ordered) > 1 else 0
-    if not len(ordered) or ordered[-1] <= max(_FACTOR * usual, _NOTABLE * step_ns):
+    second_largest = int(ordered[-2]) if len(ordered) > 1 else 0
+    if not len(ordered) or ordered[-1] <= max(_FACTOR * second_largest, _NOTABLE * step_ns):
         return
     detail = (
         f"{ordered[-1] / 1e6:.1f} ms pass between two consecutive step marks without any event: the clock jumped or "

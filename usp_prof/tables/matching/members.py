@@ -102,8 +102,8 @@ def last_ranks(members: Members, clocks: Clock) -> tuple[Ints, Flags]:
     last = by_arrival[place_of_last]
     before = by_arrival[np.maximum(place_of_last - 1, 0)]
     is_alone = (members.call[before] != calls) | (last == before)
-    apart = members.start[last] - members.start[before]
-    is_tied = apart <= clocks.tolerance_ns(members.rank[last], members.rank[before])
+    gap_ns = members.start[last] - members.start[before]
+    is_tied = gap_ns <= clocks.tolerance_ns(members.rank[last], members.rank[before])
     return members.rank[last], np.asarray(is_alone | is_tied)
 
 
@@ -169,8 +169,8 @@ def times_of(members: Members, is_known: Flags, mark_late: MarkLate) -> Times:
     last = per_code(call, members.start, np.maximum, count)
     delivered = np.where(is_known, _delivered_ns(members, mark_late), 0)
     over = members.end - delivered
-    lasting = np.maximum(members.end - members.start, 0)
-    wait = np.minimum(np.maximum(last[call] - members.start, 0), lasting)
+    duration = np.maximum(members.end - members.start, 0)
+    wait = np.minimum(np.maximum(last[call] - members.start, 0), duration)
     transfer = np.maximum(over - members.start - wait, 0)
     return Times(last, per_code(call, over, np.maximum, count), delivered, wait, transfer)
 
@@ -223,8 +223,8 @@ def late_by_compute(members: Members, receives: Flags, tables: TableSet) -> Flag
         rows = receive_rows[places]
         collectives, activities = tables.columns("collectives", rank), tables.columns("activities", rank)
         part = members.part[rows]
-        start, lasting = collectives["start_ns"][part], collectives["dur_ns"][part]
+        start, duration = collectives["start_ns"][part], collectives["dur_ns"][part]
         computes = activities.matches("kind", "compute")
         compute_end = (activities["start_ns"] + activities["dur_ns"])[computes]
-        late[rows], _ = asked_late(start, start + lasting, compute_end, lasting)
+        late[rows], _ = asked_late(start, start + duration, compute_end, duration)
     return late

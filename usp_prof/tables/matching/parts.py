@@ -130,17 +130,17 @@ class Parts:
             for name in names
         }
 
-    def each_block(self, *names: str, beside: Iterable[Rows] | None = None) -> Iterator[Rows]:
-        """Yield columns of each block's parts, sorted by call and rank, together with the columns of `beside`.
+    def each_block(self, *names: str, extra_columns: Iterable[Rows] | None = None) -> Iterator[Rows]:
+        """Yield columns of each block's parts, sorted by call and rank, together with the extra columns.
 
-        `beside` yields the columns of each rank in `ranks`, in order, with one entry per row of its `collectives`.
+        `extra_columns` yields those of each rank in `ranks`, in order, with one entry per row of its `collectives`.
         """
         with ExitStack() as stack:
-            in_files = beside is not None and self._folder is not None
+            in_files = extra_columns is not None and self._folder is not None
             folder = stack.enter_context(TemporaryDirectory(dir=self._folder)) if in_files else None
             shelves = shelves_in(Path(folder) if folder else None, len(self._blocks))
-            if beside is not None:
-                for rank, columns in zip(self.ranks, beside, strict=True):
+            if extra_columns is not None:
+                for rank, columns in zip(self.ranks, extra_columns, strict=True):
                     part = self.of_rank(rank, "part")["part"]
                     self._put_apart(shelves, rank, {name: values[part] for name, values in columns.items()})
             for block, shelf in zip(self._blocks, shelves, strict=True):

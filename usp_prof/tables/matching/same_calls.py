@@ -92,17 +92,17 @@ class Matches:
 
 
 def of_each_block(
-    tables: TableSet, columns: Sequence[str], measure: Callable[[MatchedParts], Made], *, apart: bool = True
+    tables: TableSet, columns: Sequence[str], measure: Callable[[MatchedParts], Made], *, by_workers: bool = True
 ) -> Iterator[Made]:
     """Yield `measure` of the matched parts of each block of groups, with the given columns of `collectives`.
 
-    If there are several blocks, workers measure them. With `apart=False`, `measure` runs in this process.
+    If there are several blocks, workers measure them. With `by_workers=False`, `measure` runs in this process.
     """
     matches, blocks = matches_of(tables), plan_of(tables).blocks
     if matches.folder is None:
         return iter([measure(_with_calls(parts_of_run(tables), matches.call, matches.by))])
     in_files = partial(_measured, folder=matches.folder.path, columns=columns, measure=measure)
-    return shares.of_each_block(tables, in_files, blocks) if apart else map(in_files, blocks)
+    return shares.of_each_block(tables, in_files, blocks) if by_workers else map(in_files, blocks)
 
 
 def _measured(block: Block, folder: Path, columns: Sequence[str], measure: Callable[[MatchedParts], Made]) -> Made:

@@ -127,8 +127,8 @@ def _shifted(first_count: int, other_count: int, shift: int) -> tuple[slice, sli
 def _distance(first_end: Ints, other_end: Ints, shift: int) -> float:
     """Return the median distance of the ends with this shift; infinite if no calls overlap."""
     first_part, other_part = _shifted(len(first_end), len(other_end), shift)
-    apart = np.abs(first_end[first_part] - other_end[other_part])
-    return float(np.median(apart)) if len(apart) else float("inf")
+    distance_ns = np.abs(first_end[first_part] - other_end[other_part])
+    return float(np.median(distance_ns)) if len(distance_ns) else float("inf")
 
 
 def _concatenated(pairs: list[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:

@@ -122,8 +122,8 @@ def inferred(traffic: Mapping[str, Traffic], groups: Iterable[Group]) -> dict[st
     by_name = {}
     for keys in keys_by_evidence.values():
         members = [rank for key in keys for rank in ranks.get(key, ())]
-        apart = len(members) == len(set(members))  # several groups of the same ranks may serve different axes
-        for together in [keys] if apart else [[key] for key in keys]:
+        are_distinct = len(members) == len(set(members))  # several groups of the same ranks may serve different axes
+        for together in [keys] if are_distinct else [[key] for key in keys]:
             pooled = Traffic()
             for key in together:
                 pooled.add(traffic[key])

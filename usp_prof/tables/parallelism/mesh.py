@@ -245,15 +245,15 @@ def _tied(longest: Columns, other: Columns, *, same_host: bool) -> bool:
     limit = _TOGETHER_NS if same_host else _TOGETHER_ELSEWHERE_NS
     for place in _places_of_sequence(other["op"].tolist(), longest["op"].tolist()):
         stretch = slice(place, place + len(other))
-        apart = other_end - end[stretch]
-        clock = int(np.median(apart))
+        offset_ns = other_end - end[stretch]
+        clock = int(np.median(offset_ns))
         if same_host and abs(clock) > _DEVICE_CLOCKS_NS:
             continue
         last_start = np.maximum(other_start - clock, start[stretch])
         first_end = np.minimum(other_end - clock, end[stretch])
         # A member that arrives last runs for a few microseconds only, which is less than its timestamps' error.
         is_overlapping = last_start <= first_end + _TOGETHER_ELSEWHERE_NS
-        if np.mean(is_overlapping) >= _OVERLAPPING and np.median(np.abs(apart - clock)) <= limit:
+        if np.mean(is_overlapping) >= _OVERLAPPING and np.median(np.abs(offset_ns - clock)) <= limit:
             return True
     return False
 

@@ -115,7 +115,7 @@ def _opening_activities(cut: Cut, their_work: DeviceWork, work: DeviceWork, cand
     # Row of the other rank's work that opens the step after each of its inner boundaries.
     their_openings = np.searchsorted(their_work.start_ns, cut.at_ns[1:-1])
     for before, behind in _SIDES:
-        matching_rows = _fitting(_alike(their_work, their_openings, work, before, behind), candidates)
+        matching_rows = _fitting(_matches_openings(their_work, their_openings, work, before, behind), candidates)
         only = np.array([rows[0] if len(rows) == 1 else -1 for rows in matching_rows], np.int64)
         if (only[1:-1] >= 0).all() and (only >= 0).any():
             return only
@@ -129,7 +129,9 @@ def _fitting(fits: Flags, candidates: list[range]) -> list[Ints]:
     return [np.array(rows, np.int64)[fits[rows.start : rows.stop]] for rows in candidates]
 
 
-def _alike(their_work: DeviceWork, their_openings: Ints, work: DeviceWork, before: int, behind: int) -> Flags:
+def _matches_openings(
+    their_work: DeviceWork, their_openings: Ints, work: DeviceWork, before: int, behind: int
+) -> Flags:
     """Mark activities whose neighbors are those most common at the other rank's boundaries."""
     openings = their_openings[their_openings < len(their_work)]
     around_theirs = _surroundings(their_work, before, behind)[openings]
@@ -155,12 +157,12 @@ def _complete_periods(work: DeviceWork, at: Ints, *, first_open: bool, last_open
     kinds = np.unique(work.symbol, return_inverse=True)[1].astype(np.int64)
     count, width = len(at) - 1, int(kinds.max()) + 1
     counts = np.bincount(step[inside] * width + kinds[inside], minlength=count * width).reshape(count, width)
-    usual = np.median(counts, axis=0)
+    median_counts = np.median(counts, axis=0)
     # Average duration of each kind of activity, so that missing activities count by the time they would have taken.
     weight = np.bincount(kinds, work.end_ns - work.start_ns, width) / np.bincount(kinds, minlength=width)
-    missing = np.maximum(usual - counts, 0)
+    missing = np.maximum(median_counts - counts, 0)
     has_enough_work = missing @ weight <= _MISSING * np.diff(at)
-    has_enough_work &= missing.sum(axis=1) <= _FEW * usual.sum()
+    has_enough_work &= missing.sum(axis=1) <= _FEW * median_counts.sum()
     is_complete = np.ones(count, bool)
     is_complete[0] &= not first_open or has_enough_work[0]
     is_complete[-1] &= not last_open or has_enough_work[-1]

@@ -40,10 +40,10 @@ SHARE = 0.2
 """Minimum share of symbols that occur once in each part, if a cycle has parts."""
 
 
-def recurring(codes: Ints, telling: Flags, light: Flags) -> Ints:
+def recurring(codes: Ints, is_distinctive: Flags, light: Flags) -> Ints:
     """Return the symbols that recur at regular distances from beginning to end, alone or in clusters.
 
-    `telling` marks symbols that are significant even with only two occurrences; `light` marks symbols to ignore.
+    `is_distinctive` marks symbols that are significant even with only two occurrences; `light` marks symbols to ignore.
     """
     symbols = []
     for code, places in rows_by_code(codes).items():
@@ -51,7 +51,7 @@ def recurring(codes: Ints, telling: Flags, light: Flags) -> Ints:
         if not len(gaps) or light[places[0]]:
             continue
         heads = np.r_[places[0], places[1:][gaps > CLUSTER * gaps.max()]]
-        if len(heads) >= (2 if telling[places[0]] else FREQUENT) and _regular(heads, len(codes)):
+        if len(heads) >= (2 if is_distinctive[places[0]] else FREQUENT) and _regular(heads, len(codes)):
             symbols.append(code)
     return np.array(symbols, np.int64)
 
@@ -151,12 +151,12 @@ def device_work(source: Source, alphabet: Alphabet) -> DeviceWork:
     name_code, names = activities.codes("name")
     name_symbol = lookup(alphabet.codes([f"kernel {name}" for name in [*names, ""]]), name_code, missing=-1)
     updates = activities.satisfies("name", OPTIMIZER.search)
-    talks = activities.matches("kind", "communication")
+    is_communication = activities.matches("kind", "communication")
     # Row of `collectives` of each activity, or -1.
     part = activities["collective"]
     of_part, operation_of_part = _communication_symbols(parts, alphabet)
     symbol = np.where(part >= 0, lookup(of_part, part, missing=-1), name_symbol)
-    operation = np.where(part >= 0, lookup(operation_of_part, part, missing=-1), np.where(talks, symbol, -1))
+    operation = np.where(part >= 0, lookup(operation_of_part, part, missing=-1), np.where(is_communication, symbol, -1))
     size = lookup(np.maximum(parts["in_bytes"], parts["out_bytes"]), part, missing=-1)
     start = activities["start_ns"]
     return DeviceWork(
@@ -164,9 +164,9 @@ def device_work(source: Source, alphabet: Alphabet) -> DeviceWork:
         name_symbol,
         start,
         start + activities["dur_ns"],
-        updates & ~talks,
+        updates & ~is_communication,
         operation,
-        talks & (size >= 0) & (size <= SMALL_BYTES),
+        is_communication & (size >= 0) & (size <= SMALL_BYTES),
         int(all_activities["start_ns"].min(initial=np.iinfo(np.int64).max)),
         int((all_activities["start_ns"] + all_activities["dur_ns"]).max(initial=0)),
     )
@@ -196,12 +196,12 @@ def whole_periods(work: DeviceWork) -> Repetition | None:
     if not len(work):
         return None
     codes = np.unique(work.symbol, return_inverse=True)[1].astype(np.int64)
-    talks = work.operation >= 0
-    telling = (talks & ~work.small) | work.updates
+    is_communication = work.operation >= 0
+    is_distinctive = (is_communication & ~work.small) | work.updates
     duration = work.end_ns - work.start_ns
     share = np.bincount(codes, duration) / max(int(duration.sum()), 1)
-    light = ~telling & (talks | (share[codes] < LIGHT))
-    kinds = recurring(codes, telling, light)
+    light = ~is_distinctive & (is_communication | (share[codes] < LIGHT))
+    kinds = recurring(codes, is_distinctive, light)
     periods = find_repetition(
         codes,
         _readiness(work),
