@@ -57,8 +57,8 @@ def _steps_of_peers(steps: Mapping[int, tuple[str, tuple[int, ...]]]) -> Iterato
         for rank, numbers in numbers_of.items():
             if missing := sorted(expected - numbers):
                 detail = (
-                    f"most other ranks have step {spans(missing)}: {share(len(missing), len(expected))} of the steps are "
-                    "missing from this trace"
+                    f"most other ranks have step {spans(missing)}: {share(len(missing), len(expected))} of the steps "
+                    "are missing from this trace"
                 )
                 yield HealthRow("steps_missing", Severity.ERROR, rank, len(missing), detail)
 
