@@ -114,8 +114,8 @@ def _notes(solved: Clock, hosts: tuple[str, ...]) -> list[HealthRow]:
         notes.append(HealthRow("clock_jump", Severity.ERROR, int(solved.ranks[row]), detail=detail))
     lossy_ranks = solved.ranks[solved.apart & (solved.jumps_ns == 0)].tolist()
     if lossy_ranks:
-        ranks = spans(lossy_ranks)
-        detail = f"ranks {ranks} lack collectives of their groups, so their calls are not compared with other ranks"
+        detail = f"ranks {spans(lossy_ranks)} lack collectives of their groups, "
+        detail += "so their calls are not compared with other ranks"
         notes.append(HealthRow("figures_withheld", Severity.INFO, count=len(lossy_ranks), detail=detail))
     if solved.components - int(solved.apart.sum()) > 1:
         detail = (
