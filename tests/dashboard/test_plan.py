@@ -184,7 +184,7 @@ def test_a_sweep_opens_with_its_best_and_its_worst_cell() -> None:
     ran = round(learnt.prediction.tokens_per_second)
     assert of_run == f"{said[:-1]}. The recorded configuration (tp 1, pp 4) is predicted at {ran:,}."
     (drawn_map, *_) = plan_map.section(plans, "tp", "pp", "tokens/s", "usp-prof", learnt).blocks
-    assert sum(text.endswith(", recorded") for text in drawn_map.data.texts) == 1  # type: ignore[union-attr]
+    assert sum(text.endswith(f" (recorded: {ran:,})") for text in drawn_map.data.texts) == 1  # type: ignore[union-attr]
     shortest = plan_map.verdict(plans, "tp", "pp", "step", "usp-prof")
     assert plan.in_words(plans.best[0].configuration) in shortest  # less is better
     app = drawn("sweep", figure="step", trainer="megatron")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 import pytest
-from drawn import framed, naming
+from drawn import drawn, framed, naming
 
 from dashboard import data
 
@@ -53,6 +53,12 @@ def test_an_unknown_run_is_refused_with_the_list(run: str, cache: Path, monkeypa
         app = framed(run=run)
         assert "is not served here" in app.error[0].value
         assert [link.proto.label for link in app.get("page_link")] == ["recorded-1f1b", "recorded-interleaved"]
+
+
+def test_a_run_is_compared_with_the_one_before_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [TRACES / name for name in ("recorded-1f1b", "recorded-slow-rank", "recorded-slow-rank-repaired")]
+    with naming(runs, cache, monkeypatch):
+        assert [drawn("compare", run=data.key(index)).selectbox[0].value for index in range(3)] == [1, 0, 1]
 
 
 def test_every_link_names_its_run_even_the_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ const KEYS = [
   ["W S, Ctrl + wheel", "zoom"], ["A D, drag", "pan"], ["wheel, ↑ ↓, Page ↑ ↓", "scroll"], ["shift + drag", "select an area"],
   ["alt + drag, Z", "zoom into a box, zoom to the selection"], ["double-click", "fit a slice"], ["F", "fit the picked slice; again: the whole run"], ["Ctrl + C", "copy the name of the picked slice"],
   ["/", "search"], ["Enter, shift + Enter", "next and previous hit"], ["[ ]", "previous and next slice of the row"], ["M", "mark the slice or the selection"],
-  ["Q", "show or hide the details"], ["C", "fold all ranks"], ["click a rank", "fold it"], ["click a row name", "pin the row, or open a collapsed track"], ["Ctrl + K", "go to a page, rank, finding or name"],
+  ["Q", "show or hide the details"], ["C", "fold all ranks"], ["click a rank", "fold it"], ["click a row name", "pin the row, or open a collapsed track"], ["Ctrl + K", "go to a page, rank, finding or name"], ["?", "show these keys"],
 ];
 const WHEEL = "usp-timeline-wheel"; // "zoom": the wheel alone zooms
 

@@ -128,7 +128,7 @@ const HAND = {
       ArrowUp: () => this.scroll(-40), ArrowDown: () => this.scroll(40),
       PageUp: () => this.scroll(-(this.viewHeight - AXIS) * 0.8), PageDown: () => this.scroll((this.viewHeight - AXIS) * 0.8),
       Home: () => this.scroll(-this.height), End: () => this.scroll(this.height),
-      c: () => this.foldAll(),
+      c: () => this.foldAll(), "?": () => this.owns() && this.toggleHelp(),
       "/": () => this.searchField?.focus(), m: () => this.owns() && this.mark(), q: () => this.owns() && this.toggleDock(),
       "]": () => this.neighbor(1), "[": () => this.neighbor(-1), Enter: () => this.hits && this.step(event.shiftKey ? -1 : 1),
       f: () => this.fit(this.picked),

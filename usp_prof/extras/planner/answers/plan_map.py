@@ -115,10 +115,11 @@ def section(
     able = {place: cell.plan for place, cell in cells.items() if not cell.refusal}
     values = np.array([read(able[place]) if place in able else np.nan for place in places])
     ran = learnt is not None and is_recorded_question(learnt, plans.question)
-    ran_at = _place(learnt.prediction, down, across) if learnt is not None and ran else None
+    recorded = learnt.prediction if learnt is not None and ran else None
+    recorded_place = _place(recorded, down, across) if recorded is not None else None
     chart = PlanGrid(
         figure, across, down, tuple(columns), tuple(rows), values.reshape(len(rows), len(columns)),
-        tuple(_text(cells.get(place), figure, is_recorded=place == ran_at) for place in places),
+        tuple(_text(cells.get(place), figure, recorded if place == recorded_place else None) for place in places),
         tuple(_label(cells.get(place), trainer) for place in places),
     )  # fmt: skip
     cell_table = DataTable(
@@ -140,8 +141,8 @@ def section(
     return Section("sweep", f"Sweep: {figure} over {down} and {across}", (Chart("", chart), note, cell_table))
 
 
-def _text(cell: Cell | None, figure: str, *, is_recorded: bool) -> str:
-    mark = ", recorded" if is_recorded else ""
+def _text(cell: Cell | None, figure: str, recorded: Plan | None) -> str:
+    mark = f" (recorded: {_written(recorded, figure)})" if recorded is not None else ""
     if cell is None:
         return mark
     return f"{REFUSED if cell.refusal else _written(cell.plan, figure)}{mark}"
