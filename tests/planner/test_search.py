@@ -8,7 +8,7 @@ from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN
 
 from usp_prof.extras.planner.cluster import of_device
 from usp_prof.extras.planner.launch import refusal
-from usp_prof.extras.planner.search import Question, configurations, grid, search, search_both
+from usp_prof.extras.planner.search import Question, configurations, search, search_both
 from usp_prof.model.configuration import Recompute, broken_rule
 from usp_prof.model.errors import UsageError
 from usp_prof.model.known_models import model_named
@@ -57,14 +57,6 @@ def test_no_plan_of_the_front_is_beaten_in_both() -> None:
         for other in plans.best:
             faster = other.step_ns < plan.step_ns * 0.99
             assert not (faster and other.footprint.total_bytes < plan.footprint.total_bytes)
-
-
-def test_a_grid_holds_the_fastest_of_each_cell() -> None:
-    plans = search(Question(PLAIN, MACHINE, devices=8, batch=32))
-    cells = grid(plans, "tp", "pp")
-    assert cells[1, 1].step_ns <= min(
-        plan.step_ns * 1.005 for plan in plans.best if plan.configuration.tp == plan.configuration.pp == 1
-    )
 
 
 NAMED = replace(LLAMA_8B, name="Llama-3-8B")

@@ -258,13 +258,5 @@ def _configuration(c: Columns, row: int, dtype: str) -> Configuration:
     )
 
 
-def grid(plans: Plans, rows: str, columns: str) -> dict[tuple[int, int], Prediction]:
-    """Return the fastest plan for each pair of `GRID_AXES`, such as rows `tp` and columns `pp`."""
-    fastest: dict[tuple[int, int], Prediction] = {}
-    for plan in plans.best:
-        fastest.setdefault((getattr(plan.configuration, rows), getattr(plan.configuration, columns)), plan)
-    return fastest
-
-
 GRID_AXES = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch")
-"""Possible axes of a grid."""
+"""Possible axes of a map of plans."""

@@ -1,7 +1,7 @@
 """Tables of configurations: one prediction per row of a CSV file, with the reason for a refusal in `error`.
 
-Columns of a row set the model, the cluster and the configuration. `COLUMNS` documents them, and `ALIASES` are other
-common names. Missing values have defaults; impossible rows are refused in their `error`.
+Columns of a row set the model, the cluster and the configuration. `COLUMNS` lists them, and `ALIASES` are other common
+names. Missing values have defaults; impossible rows are refused in their `error`.
 """
 
 from __future__ import annotations
@@ -37,36 +37,15 @@ SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab", "experts", "experts_per_token",
     "shared_experts", "expert_ffn_hidden", "moe_layers",
 )  # fmt: skip
-COLUMNS = {
-    "model": "a name (`usp-prof plan --models-known`) or a file; not needed where the shape is given",
-    **dict.fromkeys(SHAPE, "the model's shape, where no name or file gives it"),
-    "gated_ffn": "1 (default): the feed-forward block has a gate, so three matrices; 0: two",
-    "tied_embeddings": "1: embedding and head share their weights; 0 (default)",
-    "sequence": "tokens of a sequence", "device": "a device of the hardware table (`usp-prof plan --devices-known`)",
-    "devices": "how many; where `dp` is missing it follows from them",
-    "node": "devices that share a node's links",
-    "network": "GB/s of one device's share of the network, one direction",
-    "efficiency": "fraction of the peak that large matrix products reach, 0..1; measured on the device if left out",
-    "memory_share": "fraction of the device's memory that tensors can fill, 0..1",
-    "trainer": "whose habits: megatron (default), nanotron, torchtitan, usp-prof",
-    "dp": "data-parallel degree", "tp": "tensor", "cp": "context", "pp": "pipeline",
-    "ep": "experts, out of dp x cp (and tp)", "etp": "over how many ranks of tp each expert is divided",
-    "zero": "ZeRO stage, 0 to 3", "replicas": "copies of the shards that hybrid sharding keeps",
-    "micro_batch": "sequences of a micro-batch", "micro_batches": "how many of them a step has on one rank of dp",
-    "batch": "sequences of a step over all devices, where `micro_batches` is missing",
-    "schedule": "pipeline schedule", "chunks": "stages on each pipeline rank", "recompute": "none, selective or full",
-    "recompute_layers": "layers of a stage that full recomputation computes again; 0 (default): all",
-    "recompute_group": "layers that share one stored input (default 1)",
-    "recompute_modules": "what selective recomputation repeats: " + ", ".join(MODULES) + " (default core_attn)",
-    "offload_layers": "layers per rank whose activations are in host memory until backward (default 0)",
-    "loss_chunks": "chunks of tokens whose logits are in memory one at a time (default 1)",
-    "recompute_method": "Megatron's: block makes `recompute_num_layers` layers of a stage, uniform a group",
-    "recompute_num_layers": "Megatron's, with `recompute_method`",
-    "offload": "optimizer: in the host's memory; none (default)", "dtype": "bf16, fp16, fp8, fp4, fp32",
-    "sequence_parallel": "1 (default) or 0", "fused_attention": "1 (default) or 0: the score matrix is stored",
-    "gradient_bytes": "bytes of a gradient in memory; 0: the trainer's habit",
-    "optimizer_bytes": "bytes of optimizer state per weight; 0: a float32 copy and two moments",
-}  # fmt: skip
+COLUMNS = (
+    "model", *SHAPE,
+    "gated_ffn", "tied_embeddings", "sequence", "device", "devices", "node", "network", "efficiency", "memory_share",
+    "trainer", "dp", "tp", "cp", "pp", "ep", "etp", "zero", "replicas", "micro_batch", "micro_batches", "batch",
+    "schedule", "chunks", "recompute", "recompute_layers", "recompute_group", "recompute_modules", "offload_layers",
+    "loss_chunks", "recompute_method", "recompute_num_layers", "offload", "dtype", "sequence_parallel",
+    "fused_attention", "gradient_bytes", "optimizer_bytes",
+)  # fmt: skip
+"""Columns of a table; docs/reference/planner.md explains them."""
 ALIASES = {
     "seq": "sequence", "seq_len": "sequence", "gpu": "device", "n_gpus": "devices", "framework": "trainer",
     "mbs": "micro_batch", "grad_acc": "micro_batches", "gbs": "batch", "gbs_samples": "batch", "vpp": "chunks",
@@ -85,7 +64,7 @@ def read_rows(file: TextIO) -> tuple[list[str], list[dict[str, str]]]:
     """Read a CSV file; return its columns and its rows."""
     columns, rows = csv_rows(file, "table")
     if not KNOWN & set(columns):
-        raise UsageError(f"the table has none of the columns {', '.join(list(COLUMNS)[:6])}, ...", hint=_HINT)
+        raise UsageError(f"the table has none of the columns {', '.join(COLUMNS[:6])}, ...", hint=_HINT)
     return columns, rows
 
 
