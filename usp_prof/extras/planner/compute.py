@@ -140,7 +140,7 @@ def core_time(c: Cases) -> Column:
     block = s.sequence / (2 * c.cp)
     short = (block + SHORT_BLOCK) / block
     merged = (c.cp - 1) * MERGE_PASSES * c.tokens * s.query / c.tp * c.width / c.machine.memory_rate
-    once = flops / (c.machine.core_peak * c.machine.core_efficiency * c.profile.core_share) * short
+    once = flops / (c.machine.core_peak * c.machine.core_efficiency) * short
     scores = c.tokens * s.sequence * s.heads / c.tp * 2 * SCORE_PASSES / c.machine.memory_rate
     # Unfused, the half above the diagonal is computed as well.
     one_pass = np.where(c.fused_attention, once, 2 * once + scores * c.profile.unfused_scale)

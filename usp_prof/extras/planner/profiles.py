@@ -54,8 +54,6 @@ class Profile:
     """1: layers are assigned to stages by cost, including the head's (nanotron); 0: as evenly as possible."""
     gemm_share: Column = 1.0
     """Share of the measured efficiency of single matrix products that training reaches."""
-    core_share: Column = 1.0
-    """Share of the cluster's rate of attention that training reaches."""
     rest_scale: Column = 1.3
     """Factor on the bytes of `compute.py` that pass through memory outside of products."""
     rest_kernels: Column = 7
