@@ -74,14 +74,14 @@ def slowness_by_step(slow: Slowness, graph: Graph) -> dict[int, float]:
 
 
 def share_of_excess(excess: Floats) -> Floats:
-    """Return by step the share of a rank's excess over its peers to remove, so that the excesses then add up to 0.
+    """Return the share of each excess over the peers to remove, so that together they then add up to 0.
 
-    Steps without excess are unchanged, because single steps differ by chance:
+    Where a rank is faster than its peers, nothing changes, because short parts differ by chance:
 
-        excess -1, 3, 2      together 4, which is 4/5 of the excess in slow steps: returns 0, 4/5, 4/5
+        excess -1, 3, 2      together 4, which is 4/5 of those above 0: returns 0, 4/5, 4/5
     """
-    slow = np.maximum(excess, 0).sum()
-    return np.where(excess > 0, max(0.0, excess.sum() / slow) if slow else 0.0, 0.0)
+    above = np.maximum(excess, 0).sum()
+    return np.where(excess > 0, max(0.0, excess.sum() / above) if above else 0.0, 0.0)
 
 
 def peer_groups(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:

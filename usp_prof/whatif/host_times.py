@@ -60,16 +60,15 @@ def with_usual_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int], usual
 def with_repaired_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Graph:
     """Return the graph with slower hosts of the given ranks made as fast as the median of their peers over all steps.
 
-    Steps in which a host needs less time than its peers are unchanged, and so are hosts that need less over all steps.
+    Where a host needs less time than its peers, it is unchanged, and so are hosts that need less over all steps.
     """
     _need_hosts(tables, ranks := tuple(ranks))
     hosts, own = _host_steps(graph, tables), own_times(graph)
     target = _usual_times(graph, tables, hosts, own, set(ranks), of_others)
     for rank in ranks:
-        steps = [step.rows for step in hosts.get(rank, {}).values()]
-        share = share_of_excess(np.array([int((own[rows] - target[rows]).sum()) for rows in steps], float))
-        for rows, part in zip(steps, share.tolist(), strict=True):
-            target[rows] = np.rint(own[rows] + part * (target[rows] - own[rows])).astype(np.int64)
+        rows = np.concatenate([step.rows for step in hosts.get(rank, {}).values()] or [np.zeros(0, np.int64)])
+        excess_ns = (own[rows] - target[rows]).astype(float)
+        target[rows] = np.rint(own[rows] - share_of_excess(excess_ns) * excess_ns).astype(np.int64)
     return _with_usual_lead(_with_own_times(graph, own, target), tables, hosts, set(ranks))
 
 
