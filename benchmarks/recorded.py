@@ -238,12 +238,13 @@ def tables(outcomes: list[Outcome], schedules: dict[tuple[str, str], list[Predic
     """Return the tables of repairs and of schedules in Markdown, misses included."""
     lines = ["| fault repaired | saved | predicted | within the error | first finding |", "|---|---|---|---|---|"]
     for outcome in outcomes:
-        gain, is_within = outcome.gain, outcome.gain.off <= outcome.gain.error
+        gain = outcome.gain
+        predicted, is_within = f"{gain.predicted:.1%} ±{gain.error:.1%}", "yes" if gain.off <= gain.error else "no"
+        if not gain.predicted:
+            predicted = is_within = "-"  # no finding predicts it
         label = LABELS.get(outcome.kind, outcome.kind.replace("_", " "))
-        lines.append(
-            f"| {label} | {gain.truth:.1%} | {gain.predicted:.1%} ±{gain.error:.1%} "
-            f"| {'yes' if is_within else 'no'} | {'the fault' if outcome.is_first else outcome.first} |"
-        )
+        first = "the fault" if outcome.is_first else outcome.first
+        lines.append(f"| {label} | {gain.truth:.1%} | {predicted} | {is_within} | {first} |")
     lines += [
         "",
         "| stages x micro-batches | predicted from | schedules | median error | worst | stated error holds |",

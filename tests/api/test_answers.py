@@ -13,12 +13,16 @@ import pytest
 from made_faults import run_with
 
 from usp_prof import UspProfError, open_run
-from usp_prof.analyses import breakdown, overlap
+from usp_prof.analyses import breakdown, overlap, stragglers
+from usp_prof.analyses.stragglers import STRAGGLER_COST
 from usp_prof.api import sentences
-from usp_prof.charts.inputs import BreakdownRows
+from usp_prof.api.answer import picture
+from usp_prof.charts.inputs import BreakdownRows, RankBars
 from usp_prof.contract import ModelEntry
 from usp_prof.findings import find
+from usp_prof.model.metric import Value
 from usp_prof.model.selection import Selection
+from usp_prof.report.figures import Figures
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +57,16 @@ def test_an_answer_has_a_sentence_a_table_metrics_and_a_picture(name: str) -> No
     assert "<svg" in page
     assert "<table" in page
     assert answer.question in answer.explain()
+
+
+def test_a_picture_of_many_ranks_shows_the_latest_ones() -> None:
+    late_ns = {rank: 5.0 + (1_000 if rank in {700, 1_001} else 0) for rank in range(1_024)}
+    figures = Figures([Value(STRAGGLER_COST, ns, {"rank": rank}) for rank, ns in late_ns.items()])
+    bars = picture("stragglers", None, stragglers.compute(run_with("slow_rank").tables), figures)
+    assert isinstance(bars, RankBars)
+    assert {"rank 700", "rank 1001"} < set(bars.labels)
+    assert len(bars.labels) < 100
+    assert bars.quantity == "own delay in a step, largest of 1024 ranks"
 
 
 def test_a_notebook_shows_numbers_in_readable_units() -> None:

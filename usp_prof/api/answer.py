@@ -251,7 +251,8 @@ def _kernels(result: KernelsResult) -> BreakdownRows | None:
 
 def _host(result: HostResult) -> BreakdownRows | None:
     """Return what blocks each rank's host, per step."""
-    ranks = result.ranks[:_MOST_BARS]
+    blocked_ns = [_positive(rank.sync_ns) + _positive(rank.input_ns) + _positive(rank.gc_ns) for rank in result.ranks]
+    ranks = [result.ranks[place] for place in _largest(blocked_ns)]
     parts = (
         Part("blocking calls", "comm", tuple(_positive(rank.sync_ns) for rank in ranks)),
         Part("data loading", "comm:dp", tuple(_positive(rank.input_ns) for rank in ranks)),
@@ -267,10 +268,16 @@ def _lateness(figures: Figures) -> RankBars | None:
     cost = figures.along("straggler_cost", "rank")
     if not cost:
         return None
-    values = tuple(float(value) for value in cost.values())[:_MOST_BARS]
-    mean = sum(cost.values()) / len(cost)
-    labels = tuple(f"rank {rank}" for rank in cost)[:_MOST_BARS]
-    return RankBars("own delay in a step", labels, values, (mean,) * len(values), "comm", Unit.NS)
+    ranks, values = tuple(cost), [float(value) for value in cost.values()]
+    mean, shown = sum(values) / len(values), _largest(values)
+    label = "own delay in a step" if len(shown) == len(ranks) else f"own delay in a step, largest of {len(ranks)} ranks"
+    labels, bars = tuple(f"rank {ranks[place]}" for place in shown), tuple(values[place] for place in shown)
+    return RankBars(label, labels, bars, (mean,) * len(bars), "comm", Unit.NS)
+
+
+def _largest(values: Sequence[float]) -> list[int]:
+    """Return the indexes of the largest values, as many as a picture has bars, in their order."""
+    return sorted(sorted(range(len(values)), key=lambda place: -values[place])[:_MOST_BARS])
 
 
 def _utilisation(figures: Figures) -> BreakdownRows | None:

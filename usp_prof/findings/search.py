@@ -1,4 +1,4 @@
-"""Search for findings: runs all rules, replays their edits and ranks the results.
+"""Search for findings: run all rules, replay their edits and rank the results.
 
 Gains overlap, so they are never added. Instead, each finding has a cumulative gain from a replay with all findings up
 to it. An edit that cannot be combined with those before it is left out of the cumulative gain.

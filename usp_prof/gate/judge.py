@@ -169,19 +169,18 @@ class _Worsening:
     least: float
     """The lower end of the interval."""
     most: float
+    """The upper end."""
     likely: float
-    best: float
-    """The best case: the largest possible improvement, as a negative number; 0 for a metric without a direction."""
 
 
 def _worsening(judgement: Judgement) -> _Worsening:
     low, high, change = judgement.low, judgement.high, judgement.change
     if judgement.better is Better.LOWER:
-        return _Worsening(low, high, change, high)
+        return _Worsening(low, high, change)
     if judgement.better is Better.HIGHER:
-        return _Worsening(-high, -low, -change, -low)
+        return _Worsening(-high, -low, -change)
     least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
-    return _Worsening(least, max(abs(low), abs(high)), abs(change), 0.0)
+    return _Worsening(least, max(abs(low), abs(high)), abs(change))
 
 
 def _with_verdict(judgement: Judgement, rule: Rule) -> Judgement:
@@ -198,7 +197,7 @@ def _with_verdict(judgement: Judgement, rule: Rule) -> Judgement:
     slack = 1e-12 * max(1.0, abs(worse.likely))
     if worse.least > allowed + slack:
         return replace(judgement, verdict=Verdict.REGRESSED)
-    if worse.best < -allowed - slack:
+    if worse.most < -allowed - slack:
         return replace(judgement, verdict=Verdict.IMPROVED)
     if worse.likely <= allowed + slack and worse.most <= max(rule.resolve.amount, allowed) + slack:
         return replace(judgement, verdict=Verdict.PASS)

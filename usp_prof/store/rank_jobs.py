@@ -251,7 +251,8 @@ def _run_once(
 ) -> Iterator[tuple[RankJob, JobResult | Exception]]:
     """Run each job once; return the exceptions of jobs whose worker failed."""
     futures = _submitted(jobs, manifest, cache, executor)
-    not_submitted = [job for job in jobs if job not in futures.values()]
+    submitted = set(futures.values())
+    not_submitted = [job for job in jobs if job not in submitted]
     try:
         if read_here is not None:
             _read_beside(futures, read_here)

@@ -95,8 +95,8 @@ def _usual_times(
 def _with_usual_lead(graph: Graph, tables: TableSet, hosts: dict[int, dict[int, _HostStep]], wanted: set[int]) -> Graph:
     """Return the graph with late hosts starting the recording when their median peer does.
 
-    How far a host is ahead of its device at the start of the recording was determined before it. It is measured in the
-    first step that all peers have: when the own time before the host's first node started. A device whose recording
+    A host may already run ahead of its device when the recording starts. This lead is measured in the first step that
+    all peers recorded: when the own time before the host's first node started. A device whose recording
     opens with this step is busy with earlier work until then, so it starts the step no earlier than its peers' devices.
     """
     think, earliest = think_times(graph), graph.earliest.copy()
