@@ -51,9 +51,9 @@ run = open_run(folder, cache_dir=cache)
 lap("open")
 """
 _REPORT = """
-results = analyze(run.tables)
+analyzed = analyze(run.tables)
 lap("analyze")
-document = build(run.tables, results, name=run.name)
+document = build(run.tables, analyzed, name=run.name)
 lap("findings and document")
 terminal.write(document, Console(file=io.StringIO(), width=80))
 lap("write")

@@ -149,7 +149,7 @@ def test_whatif_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     cache = ["--cache-dir", str(tmp_path), "-q"]
     assert main(["whatif", path, "--edit", "rank_as_peers=1", "--edit", "no_pauses", *cache]) == 0
     out = capsys.readouterr().out
-    assert "rank_as_peers=1" in out
+    assert "rank 1 performs like its peers, no host pauses" in out
     assert "gain together" in out
     assert main(["whatif", path, "--edit", "rank_as_peers=1", "--format", "json", *cache]) == 0
     assert '"gain_fraction"' in capsys.readouterr().out
