@@ -10,11 +10,11 @@ computes:
     gather            every rank gets all parts of the weights, in the type that the layers compute in
     reduce-scatter    every rank gets its part of the sum of all gradients
 
-ZeRO-3 frees a layer's buffer after its forward and gathers it again for backward. ZeRO-2 gathers once per step and keeps
-the buffer until the update, like FSDP without resharding; the ZeRO paper replicates the weights instead. Weights outside
-of layers (embedding, last norm, head) are one more unit, which both keep until the update. A layer's unsharded gradients
-are freed when the layer before has its own to send. If several passes or micro-batches add up, they exist from the first
-one on, because the sum over ranks is taken once.
+ZeRO-3 frees a layer's buffer after its forward and gathers it again for backward. ZeRO-2 gathers once per step and
+keeps the buffer until the update, like FSDP without resharding; the ZeRO paper replicates the weights instead. Weights
+outside of layers (embedding, last norm, head) are one more unit, which both keep until the update. A layer's unsharded
+gradients are freed when the layer before has its own to send. If several passes or micro-batches add up, they exist
+from the first one on, because the sum over ranks is taken once.
 """
 
 from __future__ import annotations
