@@ -50,3 +50,12 @@ def test_a_repair_removes_what_exceeds_the_peers_and_makes_no_step_longer(own: l
 )
 def test_the_excesses_that_remain_add_up_to_nothing(excess: list[int], share: list[float]) -> None:
     np.testing.assert_allclose(share_of_excess(np.array(excess, float)), share)
+
+
+def test_a_step_without_measurable_compute_cannot_be_compared() -> None:
+    tables = table_set({0: _rank([4_000, 0, 4_000]), 1: _rank([2_000] * 3), 2: _rank([2_000] * 3)})
+    edited = predict(tables, [Edit("rank_as_peers", "0")]).graph
+    assert list(compute_by_step(edited, 0).values()) == [2_000 * US, 0, 2_000 * US]
+    idle_peers = table_set({0: _rank([4_000, 4_000, 4_000]), 1: _rank([2_000, 0, 2_000]), 2: _rank([2_000, 0, 2_000])})
+    edited = predict(idle_peers, [Edit("rank_as_peers", "0")]).graph
+    assert list(compute_by_step(edited, 0).values()) == [2_000 * US] * 3

@@ -58,14 +58,15 @@ def slowness(tables: TableSet, graph: Graph) -> dict[int, Slowness]:
 def slowness_by_step(slow: Slowness, graph: Graph) -> dict[int, float]:
     """Return by step how many times as long a rank's compute takes as it would if it were as fast as its peers.
 
-    The compute of its steps then adds up to that of its peers; steps in which it is faster are unchanged.
+    The compute of its steps then adds up to that of its peers; steps in which it is faster are unchanged. Steps without
+    compute on the rank or its peers are left out.
     """
     of_peers = [compute_by_step(graph, rank) for rank in slow.peers]
-    own_of_step = compute_by_step(graph, slow.rank)
+    own_of_step = {step: own_ns for step, own_ns in compute_by_step(graph, slow.rank).items() if own_ns > 0}
     usual_of_step = {
         step: float(np.median(peers_ns))
         for step in own_of_step
-        if (peers_ns := [by_step[step] for by_step in of_peers if step in by_step])
+        if (peers_ns := [by_step[step] for by_step in of_peers if by_step.get(step)])
     }
     own_ns = np.array([own_of_step[step] for step in usual_of_step], float)
     excess_ns = own_ns - np.array(list(usual_of_step.values()))

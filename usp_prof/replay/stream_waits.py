@@ -8,8 +8,8 @@ for it (`cudaStreamWaitEvent`). Traces record the call but rarely its streams, s
   3. A pair of kinds (for example, compute after an all-reduce of `tp`) is a dependency if it holds in nearly every
      case, on all ranks, and decided the start of the waiting work at least once. Occasional coincidences do not count.
 
-In addition, work that starts just when other work ends waited for it in that one case. In both, the work must start
-later than its stream and its launch explain: within the latency of a launch, other work often ends by chance.
+In addition, work that starts just when other work ends waited for it in that one case. A start decides only if it is
+later than the stream and the launch explain, because other work often ends by chance within the latency of a launch.
 """
 
 from __future__ import annotations
