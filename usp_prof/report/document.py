@@ -6,6 +6,7 @@ charts are plain columns.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from usp_prof.report.run_facts import RunFacts  # noqa: TC001 - part of the runt
 from usp_prof.report.verdict import UNKNOWN, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from usp_prof.charts.inputs import ChartInput
     from usp_prof.findings.causes import Cause
@@ -88,6 +89,14 @@ class DataTable:
     columns: tuple[TableColumn, ...]
     rows: tuple[tuple[Cell, ...], ...]
     more: int = 0
+
+
+def data_table(
+    title: str, columns: Mapping[str, Unit | None], rows: Sequence[tuple[Cell, ...]], most: int = sys.maxsize
+) -> DataTable:
+    """Build a table of the first `most` rows; `columns` has the unit of each heading."""
+    heads = tuple(TableColumn(head, unit) for head, unit in columns.items())
+    return DataTable(title, heads, tuple(rows[:most]), more=max(0, len(rows) - most))
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,3 @@ class Context:
     ideal: IdealStep | None
     """The step with all ranks like their peers, if findings were searched."""
     health: tuple[HealthRow, ...]
-
-    def values_of(self, result: Result) -> Values:
-        """Return the metric values of one of the analyses."""
-        return next(self.values[name] for name, candidate in self.results.items() if candidate is result)

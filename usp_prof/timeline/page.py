@@ -64,7 +64,7 @@ def embedded(tables: TableSet, selection: Selection, number: int = 0, focus: int
             for theme, dark in (("light", False), ("dark", True))
         },
     }
-    content = base64.b64encode(gzip.compress(packed(store, ranks), 9)).decode()
+    content = base64.b64encode(gzip.compress(packed(store, ranks), 9, mtime=0)).decode()
     return (
         f"<div class='usp-timeline' data-options='{_attribute(options)}'></div>\n"
         f'<script type="text/plain" id="timeline-{number}">{content}</script>'

@@ -1,7 +1,7 @@
-"""Sections of a report: `build_<id>(context, title)` returns one, or None if it has no content.
+"""Sections of a report: `build_<id>(context)` returns the blocks of one; a section without blocks is left out.
 
-To add a section, write one function, a line in `SECTIONS`, its module in `MODULES`, and a test. An analysis has a
-section with its name.
+The section of an analysis has its name; `build_<id>(context, result)` also gets its result, and its notes follow the
+blocks. To add a section, write one function, a line in `SECTIONS`, its module in `MODULES`, and a test.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from usp_prof.analyses import NAMES
+from usp_prof.report.document import Section
+from usp_prof.report.sections.plain import notes
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from usp_prof.report.document import Section
+    from usp_prof.report.document import Block
     from usp_prof.report.figures import Context
 
 SECTIONS: tuple[tuple[str, str], ...] = (
@@ -59,11 +63,14 @@ MODULES = {
 
 def sections(context: Context, without: Collection[str] = ()) -> tuple[Section, ...]:
     """Build every section with content, except those named in `without`."""
-    built = (_build(context, name, title) for name, title in SECTIONS if name not in without)
-    return tuple(section for section in built if section is not None and section.blocks)
+    built = (Section(name, title, _blocks(context, name)) for name, title in SECTIONS if name not in without)
+    return tuple(section for section in built if section.blocks)
 
 
-def _build(context: Context, name: str, title: str) -> Section | None:
-    module = import_module(f"usp_prof.report.sections.{MODULES[name]}")
-    section: Section | None = getattr(module, f"build_{name}")(context, title)
-    return section
+def _blocks(context: Context, name: str) -> tuple[Block, ...]:
+    build = getattr(import_module(f"usp_prof.report.sections.{MODULES[name]}"), f"build_{name}")
+    if name not in NAMES:
+        return tuple(build(context))
+    if name not in context.results:
+        return ()
+    return (*build(context, context.results[name]), *notes(context, name))

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.charts.inputs import AxisCommunication, BandwidthPoints, PeerMatrix
 from usp_prof.model.metric import Unit
-from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
+from usp_prof.report.document import Chart, DataTable, Text, data_table
 from usp_prof.report.figures import axes_in_order
 from usp_prof.report.format import quantity
-from usp_prof.report.sections.plain import ROWS, listing_table, notes, rows_table
+from usp_prof.report.sections.plain import ROWS, listing_table, rows_table
 from usp_prof.report.sections.summary import communication
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from usp_prof.analyses.collectives import CollectivesResult
-    from usp_prof.analyses.overlap import Hider
+    from usp_prof.analyses.overlap import OverlapResult
     from usp_prof.report.document import Block
     from usp_prof.report.figures import Context, Figures
 
@@ -31,11 +31,8 @@ _SUMS = Text(
 )
 
 
-def build_overlap(context: Context, title: str) -> Section | None:
+def build_overlap(context: Context, result: OverlapResult) -> list[Block]:
     """Build the axes as table and bars, then kinds of collectives and what hides them."""
-    result = context.results.get("overlap")
-    if result is None:
-        return None
     blocks: list[Block] = []
     by_axis = communication(context.figures)
     if by_axis is not None:
@@ -46,10 +43,12 @@ def build_overlap(context: Context, title: str) -> Section | None:
     kinds = by_collective(context.figures)
     if kinds is not None:
         blocks.append(kinds)
-    hiders = getattr(result, "hiders", ())
-    if hiders:
-        blocks.append(_hiders(hiders))
-    return Section("overlap", title, (*blocks, *notes(context, result)))
+    if result.hiders:
+        columns = {"axis": None, "hidden under": None, "time": Unit.NS}
+        rows = [(hider.axis, hider.name, hider.hidden_ns) for hider in result.hiders]
+        title = "Compute that hides communication, sum over ranks and steps"
+        blocks.append(data_table(title, columns, rows, most=ROWS))
+    return blocks
 
 
 def axis_bars(figures: Figures) -> AxisCommunication | None:
@@ -78,22 +77,8 @@ def by_collective(figures: Figures) -> DataTable | None:
         (*key, comm[key], hidden.get(key), overlap.get(key))
         for key in sorted(comm, key=lambda key: (order[key[0]], -comm[key], key))
     ]
-    columns = (
-        TableColumn("axis"),
-        TableColumn("collective"),
-        TableColumn("total", Unit.NS),
-        TableColumn("hidden", Unit.NS),
-        TableColumn("overlap", Unit.FRACTION),
-    )
-    return DataTable("By kind of collective, mean over ranks", columns, tuple(rows))
-
-
-def _hiders(hiders: Sequence[Hider]) -> DataTable:
-    columns = (TableColumn("axis"), TableColumn("hidden under"), TableColumn("time", Unit.NS))
-    rows = tuple((hider.axis, hider.name, hider.hidden_ns) for hider in hiders[:ROWS])
-    return DataTable(
-        "Compute that hides communication, sum over ranks and steps", columns, rows, more=max(0, len(hiders) - ROWS)
-    )
+    columns = {"axis": None, "collective": None, "total": Unit.NS, "hidden": Unit.NS, "overlap": Unit.FRACTION}
+    return data_table("By kind of collective, mean over ranks", columns, rows)
 
 
 # Collectives: bandwidth by size, and the share of waiting.
@@ -115,11 +100,8 @@ _KINDS = {
 _MOST_POINTS = 4000
 
 
-def build_collectives(context: Context, title: str) -> Section | None:
+def build_collectives(_: Context, result: CollectivesResult) -> list[Block]:
     """Build kinds of calls, bandwidth over size, and pairs."""
-    if "collectives" not in context.results:
-        return None
-    result = cast("CollectivesResult", context.results["collectives"])
     blocks: list[Block] = []
     if result.kinds:
         blocks.append(listing_table(result.listing(), "Calls by axis, kind and size (medians)", _KINDS))
@@ -137,7 +119,7 @@ def build_collectives(context: Context, title: str) -> Section | None:
         if exchange.sent:
             matrix_rows = [(*sender_to_receiver, -1) for sender_to_receiver in exchange.sent]
             blocks.append(Chart(f"All-to-all on {exchange.axis}: bytes from rank to rank", matrix(matrix_rows)))
-    return Section("collectives", title, (*blocks, *notes(context, result)))
+    return blocks
 
 
 def matrix(sent: Sequence[tuple[int, int, int, int]]) -> PeerMatrix:

@@ -6,7 +6,7 @@ from dataclasses import fields
 from math import nan
 from operator import attrgetter, itemgetter
 from statistics import median
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from usp_prof.charts.inputs import MemoryLine, MemoryLines, RooflinePoints
 from usp_prof.model.hardware import precision
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
-from usp_prof.report.document import Chart, Section, Text
+from usp_prof.report.document import Chart, Text
 from usp_prof.report.format import quantity
-from usp_prof.report.sections.plain import key_figures, length, listing_table, notes
+from usp_prof.report.sections.plain import key_figures, length, listing_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,12 +64,9 @@ _KERNELS = {
 _MOST_OPS = 400
 
 
-def build_kernels(context: Context, title: str) -> Section | None:
+def build_kernels(context: Context, result: KernelsResult) -> list[Block]:
     """Build ops by shape, the roofline and the kernels."""
-    if "kernels" not in context.results:
-        return None
-    result = cast("KernelsResult", context.results["kernels"])
-    blocks: list[Block] = [*key_figures(context, result)]
+    blocks: list[Block] = [*key_figures(context, "kernels")]
     if result.ops:
         blocks.append(listing_table(result.listing(), "Ops by shape, all ranks and steps together", _OPS))
     points = roofline(result)
@@ -77,7 +74,7 @@ def build_kernels(context: Context, title: str) -> Section | None:
         blocks.append(Chart("Roofline", points))
     if result.kernels:
         blocks.append(listing_table(result.top_listing(), "Kernels, all ranks and steps together", _KERNELS))
-    return Section("kernels", title, (*blocks, *notes(context, result)))
+    return blocks
 
 
 def roofline(result: KernelsResult) -> RooflinePoints | None:
@@ -115,12 +112,9 @@ _CONVENTIONS = {
 _CHECK = {"part": "", "model_flop": "model", "trace_flop": "trace", "ratio": "trace over model", "why": ""}
 
 
-def build_mfu(context: Context, title: str) -> Section | None:
+def build_mfu(context: Context, result: MfuResult) -> list[Block]:
     """Build MFU by every convention, the peak, and the cross-check."""
-    if "mfu" not in context.results:
-        return None
-    result = cast("MfuResult", context.results["mfu"])
-    blocks: list[Block] = [*key_figures(context, result)]
+    blocks: list[Block] = [*key_figures(context, "mfu")]
     if result.peak:
         peak = quantity(result.peak, Unit.FLOP_PER_SECOND)
         text = f"Peak: {counted(result.devices, 'device')} at {peak} dense {result.precision}"
@@ -129,7 +123,7 @@ def build_mfu(context: Context, title: str) -> Section | None:
         blocks.append(listing_table(result.listing(), "By convention", _CONVENTIONS))
     if result.parts:
         blocks.append(listing_table(result.check_listing(), "FLOPs per step: model and trace", _CHECK))
-    return Section("mfu", title, (*blocks, *notes(context, result)))
+    return blocks
 
 
 # Host: launches, queues, blocking calls and who made them, data loading, CPU time by op.
@@ -137,12 +131,9 @@ def build_mfu(context: Context, title: str) -> Section | None:
 _HOW: dict[str, Callable[[Sequence[float]], float]] = {"longest_ns": max, "delay_p50_ns": median, "delay_p99_ns": max}
 
 
-def build_host(context: Context, title: str) -> Section | None:
+def build_host(context: Context, result: HostResult) -> list[Block]:
     """Build ranks, blocking calls, other calls, and ops by host time, with the rank that has the most."""
-    if "host" not in context.results:
-        return None
-    result = cast("HostResult", context.results["host"])
-    blocks: list[Block] = [*key_figures(context, result)]
+    blocks: list[Block] = [*key_figures(context, "host")]
     if result.ranks:
         blocks.append(listing_table(result.listing(), "Ranks", rows=64))
     tables = (
@@ -155,7 +146,7 @@ def build_host(context: Context, title: str) -> Section | None:
             together = _together(rows, keys, by)
             # Calls start copies and memsets, not only kernels.
             blocks.append(listing_table(together, name, dict.fromkeys(together, "") | {"kernels": "device events"}))
-    return Section("host", title, (*blocks, *notes(context, result)))
+    return blocks
 
 
 def _together(rows: Sequence[DataclassInstance], keys: tuple[str, ...], by: str) -> Listing:
@@ -188,12 +179,9 @@ MOST_MEMORY_POINTS = 2000
 """Maximum number of points per line."""
 
 
-def build_memory(context: Context, title: str) -> Section | None:
+def build_memory(context: Context, result: MemoryResult) -> list[Block]:
     """Build memory over time, peaks by rank, copies by direction, and memory snapshots."""
-    if "memory" not in context.results:
-        return None
-    result = cast("MemoryResult", context.results["memory"])
-    blocks: list[Block] = [*key_figures(context, result)]
+    blocks: list[Block] = [*key_figures(context, "memory")]
     is_since_start = any(peak.since_recording for peak in result.peaks)
     since = "taken after the profiler began" if is_since_start else "in use"
     tables = ((f"Most memory {since}, by rank", result.listing()), ("Copies", result.copy_listing()))
@@ -203,7 +191,7 @@ def build_memory(context: Context, title: str) -> Section | None:
     blocks += [listing_table(listing, name, rows=64) for name, listing in tables if length(listing)]
     if result.snapshots:
         blocks += _snapshots(result)
-    return Section("memory", title, (*blocks, *notes(context, result)))
+    return blocks
 
 
 def _snapshots(result: MemoryResult) -> list[Block]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from usp_prof.findings.causes import causes_of
-from usp_prof.report.document import Findings, Health, Section
-from usp_prof.report.sections.plain import key_figures, length, listing_table, notes
+from usp_prof.report.document import Findings, Health
+from usp_prof.report.sections.plain import key_figures, length, listing_table
 
 if TYPE_CHECKING:
     from usp_prof.analyses.clock import ClockResult
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from usp_prof.report.figures import Context
 
 
-def build_findings(context: Context, title: str) -> Section | None:
+def build_findings(context: Context) -> list[Block]:
     """Build the list of findings: the most important causes first, all others folded."""
     if not context.findings:
-        return None
+        return []
     shown = causes_of(context.findings).shown
     shown_findings = [listed_finding for cause in shown for listed_finding in (cause.finding, *cause.parts)]
     rest = tuple(
@@ -26,17 +26,17 @@ def build_findings(context: Context, title: str) -> Section | None:
         if not any(finding is listed_finding for listed_finding in shown_findings)
     )
     rest = tuple(finding for cause in shown for finding in cause.parts) + rest
-    return Section("findings", title, (Findings(shown, rest=rest, title="", proofs=True),))
+    return [Findings(shown, rest=rest, title="", proofs=True)]
 
 
 # Health: every row about damaged or missing input.
 
 
-def build_health(context: Context, title: str) -> Section:
+def build_health(context: Context) -> list[Block]:
     """Build the list of rows, worst first."""
     order = ("data_loss", "error", "info")
     rows = sorted(context.health, key=lambda row: (order.index(row.severity), row))
-    return Section("health", title, (Health(tuple(rows), title=""),))
+    return [Health(tuple(rows), title="")]
 
 
 # Clocks: the offset of each rank's clock, and the residual.
@@ -53,13 +53,10 @@ _RANKS = {
 }
 
 
-def build_clock(context: Context, title: str) -> Section | None:
+def build_clock(context: Context, result: ClockResult) -> list[Block]:
     """Build the correction and residual of each rank."""
-    if "clock" not in context.results:
-        return None
-    result = cast("ClockResult", context.results["clock"])
-    blocks: list[Block] = [*key_figures(context, result)]
+    blocks: list[Block] = [*key_figures(context, "clock")]
     listing = result.listing()
     if length(listing) > 1:
         blocks.append(listing_table(listing, "Ranks", _RANKS, rows=64))
-    return Section("clock", title, (*blocks, *notes(context, result)))
+    return blocks

@@ -13,9 +13,9 @@ from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.model.topology import Axis
-from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
+from usp_prof.report.document import Chart, DataTable, Text, data_table
 from usp_prof.report.format import quantity
-from usp_prof.report.sections.plain import key_figures, listing_table, notes, without_blanks
+from usp_prof.report.sections.plain import key_figures, listing_table, without_blanks
 
 if TYPE_CHECKING:
     from usp_prof.analyses.pipeline import PipelineResult
@@ -42,15 +42,12 @@ _WINDOW = (
 )
 
 
-def build_pipeline(context: Context, title: str) -> Section | None:
+def build_pipeline(context: Context, result: PipelineResult) -> list[Block]:
     """Build the measured schedule, its stages and its ranks."""
-    if "pipeline" not in context.results:
-        return None
-    result = cast("PipelineResult", context.results["pipeline"])
     if not result.cells:
-        return Section("pipeline", title, (*([_stages(result)] if result.stages else []), *notes(context, result)))
+        return [_stages(result)] if result.stages else []
     blocks: list[Block] = [
-        *key_figures(context, result),
+        *key_figures(context, "pipeline"),
         Text(_WINDOW, quiet=True),
         Text(_looks_like(result), quiet=True),
     ]
@@ -58,7 +55,7 @@ def build_pipeline(context: Context, title: str) -> Section | None:
     if result.stages:
         blocks.append(_stages(result))
     blocks.append(listing_table(result.listing(), "Ranks and steps", _RANKS))
-    return Section("pipeline", title, (*blocks, *notes(context, result)))
+    return blocks
 
 
 def _schedules(context: Context, result: PipelineResult) -> list[Block]:
@@ -184,16 +181,8 @@ def _looks_like(result: PipelineResult) -> str:
 
 
 def _stages(result: PipelineResult) -> DataTable:
-    columns = (
-        TableColumn("stage"),
-        TableColumn("ranks"),
-        TableColumn("micro-batch", Unit.NS),
-        TableColumn("F", Unit.NS),
-        TableColumn("B", Unit.NS),
-        TableColumn("I", Unit.NS),
-        TableColumn("W", Unit.NS),
-    )
-    rows = tuple(
+    columns = {"stage": None, "ranks": None, **dict.fromkeys(("micro-batch", "F", "B", "I", "W"), Unit.NS)}
+    rows = [
         (
             stage.stage,
             spans(stage.ranks),
@@ -204,5 +193,5 @@ def _stages(result: PipelineResult) -> DataTable:
             stage.weight_gradient_ns or None,
         )
         for stage in result.stages
-    )
-    return without_blanks(DataTable("Stages, median length of an action", columns, rows))
+    ]
+    return without_blanks(data_table("Stages, median length of an action", columns, rows))

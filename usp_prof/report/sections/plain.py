@@ -12,7 +12,7 @@ from usp_prof.report.document import DataTable, Health, KeyFigure, KeyFigures, T
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from usp_prof.analyses.result import Listing, Result
+    from usp_prof.analyses.result import Listing
     from usp_prof.report.figures import Context
     from usp_prof.report.format import Cell
 
@@ -154,9 +154,9 @@ _OF_LARGEST_RANK = frozenset({"slowdown", "straggler_cost", "peak_memory", "take
 """Metrics whose overall value is the largest rank's."""
 
 
-def key_figures(context: Context, result: Result) -> Iterable[KeyFigures]:
+def key_figures(context: Context, analysis: str) -> Iterable[KeyFigures]:
     """Yield the overall values of an analysis, with their explanation and the rank that has the value."""
-    overall_values = [value for value in context.values_of(result) if not value.dims]
+    overall_values = [value for value in context.values[analysis] if not value.dims]
     if overall_values:
         yield KeyFigures(
             tuple(
@@ -172,8 +172,8 @@ def _second(context: Context, metric: str) -> str:
     return ", ".join(part for part in (rank, _EXPLANATIONS.get(metric, "")) if part)
 
 
-def notes(context: Context, result: Result) -> Iterable[Health]:
+def notes(context: Context, analysis: str) -> Iterable[Health]:
     """Yield what the analysis could not determine, and impossible values that it removed."""
-    rows = (*result.notes, *impossible(context.values_of(result)))
+    rows = (*context.results[analysis].notes, *impossible(context.values[analysis]))
     if rows:
         yield Health(tuple(sorted(rows)))

@@ -3,48 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.charts.inputs import BreakdownRows, HeatMap, Part, RankGrid
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
-from usp_prof.report.document import Chart, DataTable, Section, TableColumn
+from usp_prof.report.document import Chart, DataTable, data_table
 from usp_prof.report.figures import parts
-from usp_prof.report.sections.plain import key_figures, listing_table, notes
+from usp_prof.report.sections.plain import key_figures, listing_table
 from usp_prof.report.sections.summary import where_the_step_goes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from usp_prof.analyses.breakdown import BreakdownResult
+    from usp_prof.analyses.step_time import StepTimeResult
     from usp_prof.analyses.stragglers import StragglersResult
     from usp_prof.report.document import Block
     from usp_prof.report.figures import Context, Figures, Key, Number
+    from usp_prof.report.format import Cell
 
 
 _STEPS = 40
 
 
-def build_step_time(context: Context, title: str) -> Section | None:
+def build_step_time(context: Context, _: StepTimeResult) -> list[Block]:
     """Build the job's steps and the map of ranks over steps."""
-    result = context.results.get("step_time")
-    if result is None:
-        return None
-    blocks: list[Block] = [*key_figures(context, result)]
+    blocks: list[Block] = [*key_figures(context, "step_time")]
     steps = context.figures.along("job_step_time", "step")
     if len(steps) > 1:
         between = context.figures.along("step_spread", "step")
-        rows = tuple((step, value, between.get(step)) for step, value in list(steps.items())[:_STEPS])
-        columns = (TableColumn("step"), TableColumn("time", Unit.NS), TableColumn("spread across ranks", Unit.FRACTION))
-        blocks.append(DataTable("Steps of the job", columns, rows, more=max(0, len(steps) - _STEPS)))
+        rows = [(step, value, between.get(step)) for step, value in steps.items()]
+        columns = {"step": None, "time": Unit.NS, "spread across ranks": Unit.FRACTION}
+        blocks.append(data_table("Steps of the job", columns, rows, most=_STEPS))
     heat = heat_map(context.figures)
     if heat is not None:
         blocks.append(Chart("Compute of each rank and step, compared with the median of the step", heat))
     places = rank_grid(context)
     if places is not None:
         blocks.append(Chart("Compute of each rank at its place in the mesh, compared with the median", places))
-    return Section("step_time", title, (*blocks, *notes(context, result)))
+    return blocks
 
 
 def rank_grid(context: Context) -> RankGrid | None:
@@ -91,11 +91,8 @@ _RANKS = 64
 _BARS = 40
 
 
-def build_breakdown(context: Context, title: str) -> Section | None:
+def build_breakdown(context: Context, _: BreakdownResult) -> list[Block]:
     """Build the mean rank's bar, then a row per rank."""
-    result = context.results.get("breakdown")
-    if result is None:
-        return None
     blocks: list[Block] = []
     mean = where_the_step_goes(context.figures, context.run)
     if mean is not None:
@@ -103,7 +100,7 @@ def build_breakdown(context: Context, title: str) -> Section | None:
     rows = by_rank(context.figures)
     if rows is not None:
         blocks += [_table(rows), Chart("Where each rank's step goes", readable(rows))]
-    return Section("breakdown", title, (*blocks, *notes(context, result)))
+    return blocks
 
 
 def by_rank(figures: Figures) -> BreakdownRows | None:
@@ -150,11 +147,11 @@ def readable(rows: BreakdownRows) -> BreakdownRows:
 
 
 def _table(rows: BreakdownRows) -> DataTable:
-    columns = (TableColumn(""), *(TableColumn(part.label, Unit.NS) for part in rows.parts))
-    cells: list[tuple[str | Number, ...]] = [
+    columns = {"": None, **{part.label: Unit.NS for part in rows.parts}}
+    cells: list[tuple[Cell, ...]] = [
         (label, *(int(part.values_ns[place]) for part in rows.parts)) for place, label in enumerate(rows.labels)
     ]
-    return DataTable("By rank", columns, tuple(cells[:_RANKS]), more=max(0, len(cells) - _RANKS))
+    return data_table("By rank", columns, cells, most=_RANKS)
 
 
 # Stragglers: the ranks that others wait for, their cost, and the cause.
@@ -170,12 +167,9 @@ _LATENESS = {
 }
 
 
-def build_stragglers(context: Context, title: str) -> Section | None:
+def build_stragglers(context: Context, result: StragglersResult) -> list[Block]:
     """Build the stragglers with their evidence, then the arrivals of all ranks."""
-    if "stragglers" not in context.results:
-        return None
-    result = cast("StragglersResult", context.results["stragglers"])
-    blocks: list[Block] = [*key_figures(context, result)]
+    blocks: list[Block] = [*key_figures(context, "stragglers")]
     if result.culprits:
         blocks += [_culprits(result, context.figures.along("repair_gain", "rank")), _evidence(result)]
     if result.lateness:
@@ -184,28 +178,23 @@ def build_stragglers(context: Context, title: str) -> Section | None:
         blocks.append(
             listing_table(listing, "Arrivals by rank and axis over all steps, latest first", _LATENESS, rows=32)
         )
-    return Section("stragglers", title, (*blocks, *notes(context, result)))
+    return blocks
 
 
 def _culprits(result: StragglersResult, gain: Mapping[Key, Number]) -> DataTable:
-    columns = (
-        TableColumn("rank"),
-        TableColumn("axis"),
-        TableColumn("cause"),
-        TableColumn("late by, per step", Unit.NS),
-        TableColumn("repair saves", Unit.FRACTION),
-        TableColumn("compute slowdown", Unit.RATIO),
-        TableColumn("steps"),
-    )
-    rows = tuple(
+    columns = {
+        "rank": None, "axis": None, "cause": None, "late by, per step": Unit.NS, "repair saves": Unit.FRACTION,
+        "compute slowdown": Unit.RATIO, "steps": None,
+    }  # fmt: skip
+    rows = [
         (c.rank, c.axis, str(c.why), c.cost_ns, gain.get(c.rank), c.slowdown, spans(sorted(c.steps)))
         for c in result.culprits
-    )
-    return DataTable("Stragglers", columns, rows)
+    ]
+    return data_table("Stragglers", columns, rows)
 
 
 def _evidence(result: StragglersResult) -> DataTable:
     parts = sorted({part for culprit in result.culprits for part in culprit.evidence})
-    rows = tuple((c.rank, *(c.evidence.get(part) for part in parts)) for c in result.culprits)
-    columns = (TableColumn("rank"), *(TableColumn(part, Unit.NS) for part in parts))
-    return DataTable("Own time beyond the median of peers, sum over late steps", columns, rows)
+    rows = [(c.rank, *(c.evidence.get(part) for part in parts)) for c in result.culprits]
+    columns = {"rank": None, **dict.fromkeys(parts, Unit.NS)}
+    return data_table("Own time beyond the median of peers, sum over late steps", columns, rows)

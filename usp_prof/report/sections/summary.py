@@ -19,7 +19,7 @@ from usp_prof.report.document import (
     Section,
     Stack,
     StackPart,
-    TableColumn,
+    data_table,
 )
 from usp_prof.report.figures import axes_in_order, parts
 from usp_prof.report.format import quantity
@@ -82,23 +82,16 @@ def communication(figures: Figures) -> DataTable | None:
     if not total:
         return None
     columns = {
-        "axis": None,
-        "total": Unit.NS,
-        "exposed": Unit.NS,
-        "hidden": Unit.NS,
-        "contended": Unit.NS,
-        "overlap": Unit.FRACTION,
-        "waiting": Unit.NS,
-        "transfer": Unit.NS,
-    }
+        "axis": None, "total": Unit.NS, "exposed": Unit.NS, "hidden": Unit.NS, "contended": Unit.NS,
+        "overlap": Unit.FRACTION, "waiting": Unit.NS, "transfer": Unit.NS,
+    }  # fmt: skip
     ids = (
         "comm_time", "exposed_comm_time", "hidden_comm_time", "contended_comm_time", "overlap_fraction", "wait_time",
         "transfer_time",
     )  # fmt: skip
     rows = [(axis, *(figures.at(metric, axis=axis) for metric in ids)) for axis in axes_in_order(total)]
-    heads = tuple(TableColumn(head, unit) for head, unit in columns.items())
     title = "Communication by axis, mean over ranks" + ("" if _is_window(figures) else " and steps")
-    return without_blanks(DataTable(title, heads, tuple(rows)))
+    return without_blanks(data_table(title, columns, rows))
 
 
 def _key_figures(context: Context) -> KeyFigures | None:
@@ -241,7 +234,7 @@ def _worst_ranks(figures: Figures) -> DataTable | None:
     bad |= {rank for rank, value in slowdown.items() if value > 1 + _NOTABLE}
     if not bad:
         return None
-    worst = sorted(bad, key=lambda rank: (-cost.get(rank, 0), -slowdown.get(rank, 1), rank))[:_WORST_RANKS]
+    worst = sorted(bad, key=lambda rank: (-cost.get(rank, 0), -slowdown.get(rank, 1), rank))
     rows = [
         (
             rank,
@@ -254,17 +247,12 @@ def _worst_ranks(figures: Figures) -> DataTable | None:
         )
         for rank in worst
     ]
-    columns = (
-        TableColumn("rank"),
-        TableColumn("late by", Unit.NS),
-        TableColumn("repair saves", Unit.FRACTION),
-        TableColumn("arrives last", Unit.FRACTION),
-        TableColumn("compute slowdown", Unit.RATIO),
-        TableColumn("compute", Unit.NS),
-        TableColumn("waiting", Unit.NS),
-    )
+    columns = {
+        "rank": None, "late by": Unit.NS, "repair saves": Unit.FRACTION, "arrives last": Unit.FRACTION,
+        "compute slowdown": Unit.RATIO, "compute": Unit.NS, "waiting": Unit.NS,
+    }  # fmt: skip
     title = f"Stragglers (ranks that others wait for), {'in the window' if is_window else 'per step'}"
-    return without_blanks(DataTable(title, columns, tuple(rows), more=len(bad) - len(rows)))
+    return without_blanks(data_table(title, columns, rows, most=_WORST_RANKS))
 
 
 def _findings(context: Context) -> Findings | None:

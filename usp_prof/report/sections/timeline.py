@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,10 +11,10 @@ from usp_prof.charts.inputs import TimelineSlices
 from usp_prof.columns.rows import lookup
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import shortened
-from usp_prof.report.document import Chart, DataTable, Section, Stack, StackPart, TableColumn, Text
+from usp_prof.report.document import Chart, DataTable, Stack, StackPart, Text, data_table
 from usp_prof.report.figures import axes_in_order, label_of
 from usp_prof.report.format import quantity
-from usp_prof.report.sections.plain import key_figures, notes, rows_table
+from usp_prof.report.sections.plain import key_figures, rows_table
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
@@ -109,20 +109,20 @@ _LONGEST_NAME = 96
 _COMMUNICATION = "communication"
 
 
-def build_timeline(context: Context, title: str) -> Section | None:
+def build_timeline(context: Context) -> list[Block]:
     """Build the timeline of the middle one of the selected steps."""
     if "step_time" not in context.results or not context.run.steps:
-        return None
+        return []
     step = context.run.steps[len(context.run.steps) // 2]
     drawn = slices_of(context.tables, context.run.ranks, step)
     if drawn is None:
-        return None
+        return []
     length = quantity(int(drawn.end_ns.max()), Unit.NS)
     text = (
         f"Step {step}, {length}. Scroll to zoom, drag to pan. Each rank has a row of compute and copies, and a row of "
+        "communication per axis. Short adjacent slices are merged until you zoom in."
     )
-    text += "communication per axis. Short adjacent slices are merged until you zoom in."
-    return Section("timeline", title, (Text(text, quiet=True), Chart(f"Step {step} on all ranks", drawn)))
+    return [Text(text, quiet=True), Chart(f"Step {step} on all ranks", drawn)]
 
 
 def slices_of(tables: TableSet, ranks: tuple[int, ...], step: int) -> TimelineSlices | None:
@@ -229,17 +229,14 @@ def _coded(codes: Ints, texts: list[str], code_of_text: dict[str, int]) -> Ints:
 # Critical path: the work that determines the length of the run; only shortening it shortens the step.
 
 
-def build_critical_path(context: Context, title: str) -> Section | None:
+def build_critical_path(context: Context, result: CriticalPathResult) -> list[Block]:
     """Build the critical path by part and by rank, and its work."""
-    if "critical_path" not in context.results:
-        return None
-    result = cast("CriticalPathResult", context.results["critical_path"])
-    blocks: list[Block] = [*key_figures(context, result)]
+    blocks: list[Block] = [*key_figures(context, "critical_path")]
     if result.pieces:
         blocks += [_bar(context.figures, result), _ranks_on_path(context.figures)]
     if result.bounding:
         blocks.append(rows_table(result.bounding, "Work on the critical path"))
-    return Section("critical_path", title, (*blocks, *notes(context, result)))
+    return blocks
 
 
 def _bar(figures: Figures, result: CriticalPathResult) -> Stack:
@@ -257,11 +254,5 @@ def _ranks_on_path(figures: Figures) -> DataTable:
     share = figures.along("critical_path_fraction", "rank")
     slack = figures.along("slack", "rank")
     ranks = sorted(path.keys() | slack.keys(), key=lambda rank: (-path.get(rank, 0), rank))
-    columns = (
-        TableColumn("rank"),
-        TableColumn("on the path", Unit.NS),
-        TableColumn("share of path", Unit.FRACTION),
-        TableColumn("slack per step", Unit.NS),
-    )
-    rows = tuple((rank, path.get(rank), share.get(rank), slack.get(rank)) for rank in ranks)
-    return DataTable("Ranks", columns, rows)
+    columns = {"rank": None, "on the path": Unit.NS, "share of path": Unit.FRACTION, "slack per step": Unit.NS}
+    return data_table("Ranks", columns, [(rank, path.get(rank), share.get(rank), slack.get(rank)) for rank in ranks])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from usp_prof.charts.inputs import RankBars
 from usp_prof.model.metric import Unit
-from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn
-from usp_prof.report.sections.plain import ROWS, notes
+from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, data_table
+from usp_prof.report.sections.plain import ROWS
 
 if TYPE_CHECKING:
     from usp_prof.analyses.cp import CpResult
@@ -18,14 +18,11 @@ if TYPE_CHECKING:
 
 
 PHASES = ("dispatch", "experts", "combine", "counts", "all_to_all")
-MOST_RANKS_OF_EXPERTS = 64
+_MOST_RANKS = 64
 
 
-def build_moe(context: Context, title: str) -> Section | None:
+def build_moe(context: Context, result: MoeResult) -> list[Block]:
     """Build the loads by rank and expert, the times of phases, and the most uneven routings."""
-    if "moe" not in context.results:
-        return None
-    result = cast("MoeResult", context.results["moe"])
     figures = context.figures
     key = [
         KeyFigure(name, figures.at(metric, **dims), unit, second)
@@ -52,15 +49,15 @@ def build_moe(context: Context, title: str) -> Section | None:
         blocks.append(_experts_by_rank(result))
     if result.loads:
         blocks.append(_routings(result))
-    return Section("moe", title, (*blocks, *notes(context, result)))
+    return blocks
 
 
 def _by_expert(result: MoeResult) -> DataTable:
     mean = sum(result.experts.values()) / len(result.experts)
     fullest = sorted(result.experts.items(), key=lambda item: (-item[1], item[0]))
-    columns = (TableColumn("expert"), TableColumn("tokens", Unit.COUNT), TableColumn("vs. mean", Unit.RATIO))
-    rows = tuple((expert, _integer_if_exact(count), count / mean if mean else None) for expert, count in fullest[:ROWS])
-    return DataTable("By expert, per step, fullest first", columns, rows, more=max(0, len(fullest) - ROWS))
+    columns = {"expert": None, "tokens": Unit.COUNT, "vs. mean": Unit.RATIO}
+    rows = [(expert, _integer_if_exact(count), count / mean if mean else None) for expert, count in fullest]
+    return data_table("By expert, per step, fullest first", columns, rows, most=ROWS)
 
 
 def _all_even(values: tuple[float, ...]) -> tuple[float, ...]:
@@ -78,18 +75,16 @@ def _experts_by_rank(result: MoeResult) -> DataTable:
     """Build the table of tokens and phase times by rank: on a full rank experts take longer, its peers combine late."""
     ranks = sorted({*result.tokens, *(rank for _, rank in result.times)})
     phases = [phase for phase in PHASES if any(name == phase for name, _ in result.times)]
-    columns = [TableColumn("rank")]
-    if result.tokens:
-        columns += [TableColumn("tokens", Unit.COUNT), TableColumn("vs. group mean", Unit.RATIO)]
-    columns += [TableColumn(phase.replace("_", "-"), Unit.NS) for phase in phases]
+    loads = {"tokens": Unit.COUNT, "vs. group mean": Unit.RATIO} if result.tokens else {}
+    columns = {"rank": None, **loads, **{phase.replace("_", "-"): Unit.NS for phase in phases}}
     rows: list[tuple[Cell, ...]] = []
-    for rank in ranks[:MOST_RANKS_OF_EXPERTS]:
+    for rank in ranks:
         count = result.tokens.get(rank)
         mean = _even(result, rank) if count is not None else 0.0
         share: tuple[Cell, ...] = (_integer_if_exact(count), count / mean if count is not None and mean else None)
         share = share if result.tokens else ()
         rows.append((rank, *share, *(result.times.get((phase, rank)) for phase in phases)))
-    return DataTable("By rank, per step", tuple(columns), tuple(rows), more=max(0, len(ranks) - MOST_RANKS_OF_EXPERTS))
+    return data_table("By rank, per step", columns, rows, most=_MOST_RANKS)
 
 
 def _routings(result: MoeResult) -> DataTable:
@@ -97,15 +92,11 @@ def _routings(result: MoeResult) -> DataTable:
     worst = sorted(result.loads, key=lambda load: (-_surplus(load), load.step, load.occurrence, load.ranks))
     bytes_only = result.source != "marks"
     unit = Unit.BYTES if bytes_only else Unit.COUNT
-    columns = (
-        TableColumn("step"),
-        TableColumn("routing"),
-        TableColumn("fullest rank"),
-        TableColumn("received" if bytes_only else "tokens", unit),
-        TableColumn("mean", unit),
-        TableColumn("imbalance", Unit.RATIO),
-    )
-    rows = tuple(
+    columns = {
+        "step": None, "routing": None, "fullest rank": None, "received" if bytes_only else "tokens": unit,
+        "mean": unit, "imbalance": Unit.RATIO,
+    }  # fmt: skip
+    rows = [
         (
             load.step,
             load.occurrence,
@@ -114,9 +105,9 @@ def _routings(result: MoeResult) -> DataTable:
             _integer_if_exact(sum(load.tokens) / len(load.tokens)),
             load.imbalance,
         )
-        for load in worst[:ROWS]
-    )
-    return DataTable("Most uneven routings", columns, rows, more=max(0, len(worst) - ROWS))
+        for load in worst
+    ]
+    return data_table("Most uneven routings", columns, rows, most=ROWS)
 
 
 def _integer_if_exact(count: float | None) -> Cell:
@@ -129,7 +120,6 @@ def _surplus(load: Load) -> float:
 
 # Context parallelism: the work of each part of a sequence, and waits by ring step.
 
-MOST_RANKS_OF_SEQUENCES = 64
 _NAMES = {
     "ring_wait": "waiting in the ring",
     "ring_send_recv": "posting",
@@ -138,11 +128,8 @@ _NAMES = {
 }
 
 
-def build_cp(context: Context, title: str) -> Section | None:
+def build_cp(context: Context, result: CpResult) -> list[Block]:
     """Build the compute of each part of the sequence, its exchanges, and the waits along the ring."""
-    if "cp" not in context.results:
-        return None
-    result = cast("CpResult", context.results["cp"])
     figures = context.figures
     key = [KeyFigure("Slowest part", figures.overall("cp_imbalance"), Unit.RATIO, "its compute vs. its group's mean")]
     kinds = [kind for kind in _NAMES if any(name == kind for name, _ in result.times)]
@@ -156,7 +143,7 @@ def build_cp(context: Context, title: str) -> Section | None:
         blocks += [_bars(result), _parts_by_rank(result, kinds)]
     if result.ring_waits:
         blocks.append(_ring(result))
-    return Section("cp", title, (*blocks, *notes(context, result)))
+    return blocks
 
 
 def _bars(result: CpResult) -> Chart:
@@ -179,14 +166,11 @@ def _means(result: CpResult) -> dict[int, float]:
 
 def _parts_by_rank(result: CpResult, kinds: list[str]) -> DataTable:
     means = _means(result)
-    columns = (
-        TableColumn("group"),
-        TableColumn("rank"),
-        TableColumn("compute", Unit.NS),
-        TableColumn("vs. group mean", Unit.RATIO),
-        *(TableColumn(_NAMES[kind], Unit.NS) for kind in kinds),
-    )
-    rows = tuple(
+    columns = {
+        "group": None, "rank": None, "compute": Unit.NS, "vs. group mean": Unit.RATIO,
+        **{_NAMES[kind]: Unit.NS for kind in kinds},
+    }  # fmt: skip
+    rows = [
         (
             row.group,
             row.rank,
@@ -194,9 +178,9 @@ def _parts_by_rank(result: CpResult, kinds: list[str]) -> DataTable:
             row.compute_ns / means[row.group] if means[row.group] else None,
             *(result.times.get((kind, row.rank)) for kind in kinds),
         )
-        for row in result.ranks[:MOST_RANKS_OF_SEQUENCES]
-    )
-    return DataTable("By rank, per step", columns, rows, more=max(0, len(result.ranks) - MOST_RANKS_OF_SEQUENCES))
+        for row in result.ranks
+    ]
+    return data_table("By rank, per step", columns, rows, most=_MOST_RANKS)
 
 
 def _ring(result: CpResult) -> DataTable:
@@ -206,11 +190,5 @@ def _ring(result: CpResult) -> DataTable:
         waits = {rank: time for (number, rank), time in result.ring_waits.items() if number == step}
         longest = min(waits, key=lambda rank: (-waits[rank], rank))
         rows.append((step, mean, min(waits.values()), waits[longest], longest))
-    columns = (
-        TableColumn("ring step"),
-        TableColumn("mean wait", Unit.NS),
-        TableColumn("shortest", Unit.NS),
-        TableColumn("longest", Unit.NS),
-        TableColumn("at rank"),
-    )
-    return DataTable("Waiting by ring step, per exchange", columns, tuple(rows))
+    columns = {"ring step": None, **dict.fromkeys(("mean wait", "shortest", "longest"), Unit.NS), "at rank": None}
+    return data_table("Waiting by ring step, per exchange", columns, rows)
