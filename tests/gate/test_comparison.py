@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gate_runs import measured, series, steps, with_fact
 
+from usp_prof.analyses.step_time import median_step_ns
 from usp_prof.gate.comparison import compare, direction
 from usp_prof.gate.facts import FactKind
 from usp_prof.model.metric import Better, Unit
@@ -99,6 +100,23 @@ def test_the_headline_compares_the_step_of_the_job() -> None:
     (pair,) = compare(runs).pairs
     assert re.match(
         r"The step of b is [\d.]+% longer than that of a \(1[01]\d ms before, 2[12]\d ms", verdict(pair, "a", "b")
+    )
+
+
+def test_shows_the_steps_of_the_reports() -> None:
+    lengths = [[4e8, 2e8, 1.6e8], [1e8, 1e8, 3e8]]
+    runs = [
+        measured(series("step_time", each), series("job_step_time", each), series("compute_time", each), label=name)
+        for name, each in zip("ab", lengths, strict=True)
+    ]
+    (pair,) = compare(runs).pairs
+    shown = {judgement.key: (judgement.before, judgement.after) for judgement in pair.judgements}
+    assert shown["job_step_time"] == (median_step_ns(lengths[0]), median_step_ns(lengths[1])) == (2e8, 1e8)
+    assert shown["step_time"] == (pytest.approx(7.6e8 / 3), pytest.approx(5e8 / 3))
+    (compute,) = pair.waterfall
+    assert (compute.before_ns, compute.after_ns) == shown["step_time"]
+    assert verdict(pair, "a", "b") == (
+        "The steps of a and b differ by less than their noise: 200 ms before, 100 ms after."
     )
 
 

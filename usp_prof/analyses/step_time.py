@@ -17,6 +17,8 @@ from usp_prof.tables import clock
 from usp_prof.tables.step_cuts.job_steps import RECORD_MARKS, WINDOW
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
 
     from usp_prof.columns.arrays import Flags, Ints
@@ -102,7 +104,7 @@ class StepTimeResult:
             values.append(Value(JOB_STEP_TIME, job.length_ns, {"step": job.step}))
             values.append(Value(STEP_SPREAD, _spread(job), {"step": job.step}))
         if self.job:
-            values.append(Value(JOB_STEP_TIME, float(np.median([s.length_ns for s in self.ordinary]))))
+            values.append(Value(JOB_STEP_TIME, median_step_ns([s.length_ns for s in self.job])))
             values.append(Value(STEP_SPREAD, float(np.median([_spread(s) for s in self.ordinary]))))
         return in_order(values)
 
@@ -157,13 +159,27 @@ def _job(step: Ints, start: Ints, end: Ints, component: Ints) -> tuple[JobStep, 
         tied = rows[component[rows] == np.argmax(sizes)]
         lengths = (end - start)[rows]
         drafts.append((number, int(start[tied].min()), int(end[tied].max()), int(lengths.min()), int(lengths.max())))
-    is_outlier = outliers([high - low for _, low, high, _, _ in drafts]).tolist()
-    typical = float(np.median([high - low for _, low, high, _, _ in drafts])) if drafts else 0.0
-    warming, steps = True, []
-    for draft, far in zip(drafts, is_outlier, strict=True):
-        warming = warming and far and draft[2] - draft[1] > typical
-        steps.append(JobStep(*draft, warm_up=warming, odd=far and not warming))
-    return tuple(steps)
+    is_warm_up, is_odd = _unusual([high - low for _, low, high, _, _ in drafts])
+    return tuple(
+        JobStep(*draft, warm_up=warm_up, odd=odd)
+        for draft, warm_up, odd in zip(drafts, is_warm_up.tolist(), is_odd.tolist(), strict=True)
+    )
+
+
+def median_step_ns(lengths_ns: Sequence[float]) -> float:
+    """Return the job's step: the median over ordinary steps, or over all steps if there are none."""
+    is_warm_up, is_odd = _unusual(lengths_ns)
+    ordinary = np.asarray(lengths_ns, float)[~is_warm_up & ~is_odd]
+    return float(np.median(ordinary if len(ordinary) else lengths_ns))
+
+
+def _unusual(lengths_ns: Sequence[float]) -> tuple[Flags, Flags]:
+    """Return which steps are warm-up, long outliers at the start, and which are other outliers."""
+    lengths = np.asarray(lengths_ns, float)
+    is_outlier = outliers(lengths)
+    is_long = is_outlier & (lengths > np.median(lengths)) if len(lengths) else is_outlier
+    is_warm_up = np.logical_and.accumulate(is_long)
+    return is_warm_up, is_outlier & ~is_warm_up
 
 
 def _spread(job: JobStep) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
+from usp_prof.analyses.step_time import JOB_STEP_TIME, median_step_ns
 from usp_prof.gate.facts import Difference, barred, differences, uncompared
 from usp_prof.gate.judge import judge
 from usp_prof.gate.judgement import Judgement, Limit, Scale, Verdict
@@ -109,14 +110,20 @@ def _judgement(
 ) -> Judgement:
     blank = Judgement(series.key, series.title, series.unit, series.better, Verdict.NOT_COMPARED)
     if before is None or after is None:
-        mean = sum(series.samples) / len(series.samples)
         if after is None:
-            return replace(blank, reason="only in the first run", before=mean)
-        return replace(blank, reason="not in the first run", after=mean)
-    judgement = judge((before,), after, rule, _DOUBT, noise)
+            return replace(blank, reason="only in the first run", before=_reported(series))
+        return replace(blank, reason="not in the first run", after=_reported(series))
+    shown = {"before": _reported(before), "after": _reported(after)}
     if bar is not None:
-        return replace(blank, reason=f"not comparable: {bar}", before=judgement.before, after=judgement.after)
-    return judgement
+        return replace(blank, reason=f"not comparable: {bar}", **shown)
+    return replace(judge((before,), after, rule, _DOUBT, noise), **shown)
+
+
+def _reported(series: Series) -> float:
+    """Return the figure that the run's report shows: the median of the job's step, the mean of all others."""
+    if series.metric == JOB_STEP_TIME.id:
+        return median_step_ns(series.samples)
+    return sum(series.samples) / len(series.samples)
 
 
 _OF_PEAK = frozenset({"mfu", "hfu", "kernel_efficiency", "link_fraction"})

@@ -13,7 +13,7 @@ from usp_prof.model.finding import Level
 from usp_prof.model.metric import Better, Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from usp_prof.gate.measured import Measured, SeenFinding, Work
     from usp_prof.gate.policy import Policy
@@ -97,7 +97,7 @@ EMPTY_WHY = Why()
 
 def explain(before: Measured, after: Measured) -> Why:
     """Compare how two runs spent their step."""
-    old, new = _places(before), _places(after)
+    old, new = _places(before, _centre), _places(after, _centre)
     step_before, step_after = _centre(before.by_key().get(STEP_TIME)), _centre(after.by_key().get(STEP_TIME))
     least = LEAST_SHARE * max(step_before, step_after)
     kinds = _exposed_kinds(before), _exposed_kinds(after)
@@ -135,18 +135,18 @@ def changed_work(before: tuple[Work, ...], after: tuple[Work, ...], least_ns: fl
 
 
 def waterfall(run: Measured) -> tuple[tuple[str, float], ...]:
-    """Return the parts of a run's step in ns, sorted by name."""
-    return tuple(sorted(_places(run).items()))
+    """Return the parts of a run's mean step in ns, as its report shows them, sorted by name."""
+    return tuple(sorted(_places(run, _mean).items()))
 
 
-def _places(run: Measured) -> dict[str, float]:
+def _places(run: Measured, value_of: Callable[[Series], float]) -> dict[str, float]:
     names = {(metric, dimension): name for metric, name, dimension in PARTS}
     time_of_place = {}
     for series in run.series:
         dimensions = [name for name, _ in series.place]
         word = names.get((series.metric, dimensions[0] if dimensions else ""))
         if word is not None and len(dimensions) <= 1:
-            time_of_place[" ".join([word, *(value for _, value in series.place)])] = _centre(series)
+            time_of_place[" ".join([word, *(value for _, value in series.place)])] = value_of(series)
     return time_of_place
 
 
@@ -172,6 +172,10 @@ def _exposed_kinds(run: Measured) -> _Kinds:
 
 def _centre(series: Series | None) -> float:
     return boil_down(series.samples, series.steps).centre if series else 0.0
+
+
+def _mean(series: Series) -> float:
+    return sum(series.samples) / len(series.samples)
 
 
 def _identity(work: Work) -> tuple[str, str, str, str]:

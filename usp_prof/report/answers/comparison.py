@@ -44,7 +44,7 @@ NOT_DIVIDED = (
     "do not correspond to the parts of the other."
 )
 METRICS_NOTE = (
-    "Within noise: steps vary too much, or are too few, to attribute the change to the runs. "
+    "Before and after are the figures of the reports. Changes are judged without warm-up and outlier steps. Within noise: steps vary too much, or are too few, to attribute the change to the runs. "
     "usp-prof explain METRIC describes a metric."
 )
 _OWN = 2
@@ -79,7 +79,8 @@ def sections(pair: Pair, before: str, after: str, *, everything: bool) -> tuple[
 
 def waterfall(pair: Pair, before: str, after: str) -> Section:
     """Build why the step is longer or shorter; only the steps if times are not comparable."""
-    name, before_ns, after_ns = headline_step(pair)
+    name, step = headline_step(pair)
+    before_ns, after_ns = (step.before, step.after) if step is not None else (0.0, 0.0)
     steps = (
         KeyFigure(f"{name} before", before_ns, Unit.NS, before),
         KeyFigure(f"{name} after", after_ns, Unit.NS, after),
@@ -98,25 +99,28 @@ def waterfall(pair: Pair, before: str, after: str) -> Section:
     return Section("waterfall", "Why the step is longer or shorter", (key, Chart("", as_waterfall(pair)), table))
 
 
-def headline_step(pair: Pair) -> tuple[str, float, float]:
-    """Return the job's step before and after with its name; the mean rank step if a run has no job step."""
-    job = next((judgement for judgement in pair.judgements if judgement.key == "job_step_time"), None)
+def headline_step(pair: Pair) -> tuple[str, Judgement | None]:
+    """Return the judgment of the job's step and its name; that of the mean rank step if a run has no job step."""
+    judged = {judgement.key: judgement for judgement in pair.judgements}
+    job, rank = judged.get("job_step_time"), judged.get("step_time")
     if job is not None and math.isfinite(job.before + job.after):
-        return "step", job.before, job.after
-    return "mean rank step", pair.why.step_before_ns, pair.why.step_after_ns
+        return "step", job
+    return "mean rank step", rank if rank is not None and math.isfinite(rank.before + rank.after) else None
 
 
 def verdict(pair: Pair, before: str, after: str) -> str:
     """Describe how much the step differs, and its largest change; only the steps if times are not comparable."""
-    name, before_ns, after_ns = headline_step(pair)
-    if not before_ns:
+    name, step = headline_step(pair)
+    if step is None or not step.before:
         return ""
-    ratio = after_ns / before_ns - 1
-    lengths = f"{quantity(before_ns, Unit.NS)} before, {quantity(after_ns, Unit.NS)} after"
+    ratio = step.after / step.before - 1
+    lengths = f"{quantity(step.before, Unit.NS)} before, {quantity(step.after, Unit.NS)} after"
     if not are_times_compared(pair):
         return f"The {name}s of {before} and {after} are not comparable: {lengths}."
     if abs(ratio) < ALIKE:
         return f"The {name}s of {before} and {after} take the same time: {lengths}."
+    if direction(step) == "within noise":
+        return f"The {name}s of {before} and {after} differ by less than their noise: {lengths}."
     how, by = ("longer", "more") if ratio > 0 else ("shorter", "less")
     text = f"The {name} of {after} is {quantity(abs(ratio), Unit.FRACTION)} {how} than that of {before} ({lengths})"
     same_way = [part for part in pair.waterfall if part.delta_ns * ratio > 0]
