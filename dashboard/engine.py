@@ -105,7 +105,7 @@ from usp_prof.report.document import (
     TableColumn,
     Text,
 )
-from usp_prof.report.figures import Figures, Key, Number
+from usp_prof.report.figures import Figures, Key, Number, axis_words
 from usp_prof.report.figures import parts as step_parts
 from usp_prof.report.format import Cell, column_scale, head_text, quantity, share
 from usp_prof.report.run_facts import RunFacts, run_facts

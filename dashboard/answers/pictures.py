@@ -118,14 +118,14 @@ def of_host(document: Document, tables: TableSet) -> Chart | None:
 def waits_notably(document: Document) -> bool:
     """Return whether a rank's device waits for its host for a notable part of the step."""
     figures = Figures(document.values)
-    waited = figures.along("idle_time", "rank", cause="host")
+    waited = verdicts.idle_for_host(figures)
     return max(waited.values(), default=0.0) > verdicts.NOTABLE * sum(value for _, _, value in step_parts(figures))
 
 
 def idle_for_host(document: Document) -> Chart | None:
-    """Draw how long each rank's device waits for its host; of many ranks those that wait longest."""
+    """Draw how long each rank's device is idle because of its host; of many ranks those that are idle longest."""
     figures = Figures(document.values)
-    waited = figures.along("idle_time", "rank", cause="host")
+    waited = verdicts.idle_for_host(figures)
     if not waited:
         return None
     mean = sum(waited.values()) / len(waited)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..engine import (
     Figures,
     Unit,
+    axis_words,
     causes_of,
     certain_gain,
     quantity,
@@ -84,7 +85,7 @@ def communication(document: Document) -> str:
     axis = max(exposed, key=lambda each: exposed[each])
     text = f"Exposed communication takes {share} of the mean rank {span}"
     if len(exposed) > 1:
-        text += f", most on {axis} ({quantity(exposed[axis] / step_ns, Unit.FRACTION)})"
+        text += f", most on {axis_words(axis)} ({quantity(exposed[axis] / step_ns, Unit.FRACTION)})"
     waiting, moving = figures.at("wait_time", axis=axis), figures.at("transfer_time", axis=axis)
     if waiting is not None and moving is not None and waiting + moving > 0:
         part = quantity(waiting / (waiting + moving), Unit.FRACTION)
@@ -149,25 +150,34 @@ def _largest_op(times: Mapping[str, int]) -> str:
 def host(document: Document) -> str:
     """Describe how long the device is idle because of its host, and how launches arrive."""
     figures = Figures(document.values)
-    idle_time = figures.along("idle_time", "cause")
-    idle = {str(cause): value for cause, value in idle_time.items() if cause in IDLE}
+    idle = {cause: figures.at("idle_time", cause=cause) or 0.0 for cause in IDLE}
     step_ns = sum(value for _, _, value in step_parts(figures))
-    if not idle or not step_ns:
+    if not step_ns or not figures.along("idle_time", "cause"):
         return ""
-    cause = max(idle, key=lambda each: idle[each])
     span = document.verdict.span
-    share = sum(idle.values()) / step_ns
-    if share < NOTABLE:
-        clauses = [f"The host keeps the device busy: it costs {quantity(share, Unit.FRACTION)} of the mean rank {span}"]
+    total = quantity(sum(idle.values()) / step_ns, Unit.FRACTION)
+    if sum(idle.values()) < NOTABLE * step_ns:
+        clauses = [f"The host keeps the device busy: it costs {total} of the mean rank {span}"]
     else:
-        leaves, most = quantity(share, Unit.FRACTION), quantity(idle[cause] / step_ns, Unit.FRACTION)
-        why = f"{IDLE[cause]}" if most == leaves else f"{most} {IDLE[cause]}"
-        clauses = [f"The device is idle for {leaves} of the mean rank {span} because of the host ({why})"]
-    clauses += _waits_apart(figures.along("idle_time", "rank", cause=cause), step_ns)
+        largest_first = sorted(idle, key=lambda cause: -idle[cause])
+        parts = {cause: quantity(idle[cause] / step_ns, Unit.FRACTION) for cause in largest_first}
+        named = [f"{part} {IDLE[cause]}" for cause, part in parts.items() if part != quantity(0, Unit.FRACTION)]
+        why = ", ".join(named) if len(named) > 1 else IDLE[largest_first[0]]
+        clauses = [f"The device is idle for {total} of the mean rank {span} because of the host ({why})"]
+    clauses += _waits_apart(idle_for_host(figures), step_ns)
     empty = figures.overall("empty_queue_fraction")
     if empty is not None:
         clauses.append(f"{quantity(empty, Unit.FRACTION)} of all launches find an empty queue")
     return _sentence(clauses)
+
+
+def idle_for_host(figures: Figures) -> dict[Key, float]:
+    """Return how long each rank's device is idle because of its host, from all causes."""
+    total: dict[Key, float] = {}
+    for cause in IDLE:
+        for rank, value in figures.along("idle_time", "rank", cause=cause).items():
+            total[rank] = total.get(rank, 0.0) + value
+    return total
 
 
 def _waits_apart(waited: Mapping[Key, Number], span: Number) -> list[str]:

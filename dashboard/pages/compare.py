@@ -47,24 +47,26 @@ def draw() -> None:
     pair = wait(data.ask_comparison(first, second)).pairs[0]
     dark = state.is_dark()
     sentence = comparison_answer.verdict(pair, names[first], names[second])
-    repaired = _repaired(first, second, names[first]) if comparison_answer.are_times_compared(pair) else ""
+    is_compared = comparison_answer.are_times_compared(pair)
+    repaired = _repaired(first, second, names[first]) if is_compared else ""
     verdict(f"{sentence} {repaired}".strip())
     if pair.doubts:
         st.warning(state.plain("; ".join(str(doubt) for doubt in pair.doubts)))
     why = comparison_answer.waterfall(pair, names[first], names[second])
-    if comparison_answer.are_times_compared(pair):
+    if is_compared:
         picture = data.ask_picture(f"compare {second}", first, EVERYTHING, lambda: comparison_answer.picture(pair))
         for block in (*why.blocks[:1], wait(picture)):
             show(block, f"why-{type(block).__name__}", dark)
-        folded("parts", "Parts of the step, before and after", lambda: show(why.blocks[-1], "parts", dark))
     else:
         section(why, dark=dark, heading=False)
+    step = _timelines(first, second, names)
     everything = state.word("all", ("0", "1")) == "1"
+    if is_compared:
+        folded("parts", "Parts of the step, before and after", lambda: show(why.blocks[-1], "parts", dark))
     folded("metrics", "Metrics, most important first", lambda: _metrics(pair))
     for part in (comparison_answer.work(pair), comparison_answer.conditions(pair)):
         if part.blocks:
             folded(part.id, part.title, partial(section, part, dark=dark, heading=False))
-    step = _timelines(first, second, names)
     offer(
         COMPARE, state.current().run, f"{first} {second} {everything} {step}",
         lambda: (
@@ -110,10 +112,11 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
     most = min(len(store.steps) for store in stores)
     if not most:
         return None
-    st.markdown("**Timelines, aligned by step**")
+    title, choice = st.columns([3, 1], vertical_alignment="bottom")
+    title.markdown("**Timelines, aligned by step**")
     place = (state.number("step", 1, most) or 1) - 1
     if most > 1:
-        place = st.number_input("Recorded step (1: the first of each run)", 1, most, place + 1) - 1
+        place = choice.number_input("Recorded step (1: the first of each run)", 1, most, place + 1) - 1
         state.keep("step", place + 1)
     ranks = _ranks_of_both(first, stores)
     longest = max(store.steps[place].end_ns - store.steps[place].start_ns for store in stores)

@@ -127,7 +127,9 @@ def _calls(view: View, document: Document) -> None:
     count = len(store.ranks)
     groups = f"{count} groups" if count > 1 else "one group"
     st.markdown(f"**Calls of {groups} over time**, most exposed axis first, then longest waits")
-    st.caption("Gray: waiting for the last rank (delayed: other ranks delayed it). Color: transfer. Hover for names.")
+    st.caption(
+        "Gray: waiting for the last rank, which is named unless others delayed it. Color: transfer. Hover for more."
+    )
     timeline(
         f"{data.source(view.run)}&of=calls", key="calls", dark=state.is_dark(), kinds=[], fixed=True,
         height=min(CALLS_PX, AROUND_PX + GROUP_PX * count),

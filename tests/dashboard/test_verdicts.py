@@ -91,6 +91,20 @@ def test_the_picture_of_the_host_marks_the_rank_that_the_sentence_names(slow_ran
     assert many.title.endswith(f"longest {pictures.MOST_RANKS} of 100")
 
 
+def test_the_picture_of_the_host_has_all_the_idle_time_of_its_sentence(slow_rank: Document) -> None:
+    document = waiting(slow_rank, 10, 10, 10, 30)
+    idle = next(value.metric for value in document.values if value.metric.id == "idle_time")
+    after_sync = [Value(idle, 5e6, {"rank": rank, "cause": "sync"}) for rank in range(4)]
+    values = (*document.values, *after_sync, Value(idle, 5e6, {"cause": "sync"}))
+    document = replace(document, values=values)
+    assert "(14.3% waiting for launches, 4.8% after a synchronization)" in verdicts.host(document)
+    chart = pictures.idle_for_host(document)
+    assert chart is not None
+    assert isinstance(chart.data, RankBars)
+    assert chart.data.values == (15e6, 15e6, 15e6, 35e6)
+    assert chart.data.even == (20e6,) * 4
+
+
 def test_changes_worth_trying_are_bars_that_know_their_edit(slow_rank: Document) -> None:
     change = replace(finding("rank 2 is late", 0.3, 0.05), edit="rank_as_peers=2")
     found = pictures.gains(replace(slow_rank, findings=(finding("no change for this", 0.5, 0.0), change)))

@@ -101,7 +101,7 @@ def parts(figures: Figures, **dims: Key) -> list[tuple[str, str, Number]]:
     idle = figures.along("idle_time", "cause", **dims)
     all_parts: list[tuple[str, str, Number | None]] = [
         ("compute", "compute", figures.at("compute_time", **dims)),
-        *((f"exposed {axis}", f"comm:{axis}", exposed[axis]) for axis in axes_in_order(exposed)),
+        *((label_of(f"comm:{axis}"), f"comm:{axis}", exposed[axis]) for axis in axes_in_order(exposed)),
         ("memcpy", "memcpy", figures.at("memcpy_time", **dims)),
         (UNRECORDED, "unrecorded", figures.at("unrecorded_time", **dims)),
         *((_idle_label(cause), f"idle:{cause}", idle[cause]) for cause in _in_order(idle, _CAUSES)),
@@ -114,11 +114,16 @@ def axes_in_order(axes: Iterable[Key]) -> list[Key]:
     return _in_order(axes, _AXES)
 
 
+def axis_words(axis: Key) -> str:
+    """Return the name of an axis in a sentence."""
+    return "an unknown axis" if axis == Axis.UNKNOWN else str(axis)
+
+
 def label_of(role: str) -> str:
     """Return the name of a part by its role: `comm:tp` is exposed tp, `idle:host` is idle: host."""
     family, _, which = role.partition(":")
     if family == "comm":
-        return f"exposed {which}"
+        return "exposed, unknown axis" if which == Axis.UNKNOWN else f"exposed {which}"
     if family == "idle":
         return _idle_label(which)
     return UNRECORDED if role == "unrecorded" else role

@@ -155,7 +155,7 @@ def _concatenated(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 # Rows of calls: one per group; a call is the wait for the last member, then the transfer.
 
 
-CALLS_FORM = "calls-8"
+CALLS_FORM = "calls-9"
 """Name and version of the stored format."""
 MOST_GROUPS = 256
 MOST_LETTERS = 20
@@ -216,7 +216,7 @@ def _title_of_group(axis: str, key: str) -> str:
 
 
 def _slices_of_group(table: Columns, rows: NDArray[np.int64], number: int, delayed: set[tuple[int, str]]) -> Slices:
-    """Build the waits and transfers of a group's calls; the names of waits end with what a narrow slice should show."""
+    """Build the waits and transfers of a group's calls; names start with what a narrow slice should show."""
     first, last, end = (table[name][rows] for name in ("first_ns", "last_ns", "end_ns"))
     last = np.clip(last, first, end)
     depth = depths(first, end - first)
@@ -224,12 +224,12 @@ def _slices_of_group(table: Columns, rows: NDArray[np.int64], number: int, delay
     axis_code, axis_names = table.codes("axis")
     sizes = zip(op_code[rows].tolist(), table["bytes"][rows].tolist(), strict=True)
     transfers = [
-        f"{quantity(size, Unit.BYTES)} {op_names[op]}" if size >= 0 else op_names[op] for op, size in sizes
-    ]  # the op is last: labels are cut from the front, and half a size would be wrong
+        f"{op_names[op]} ({quantity(size, Unit.BYTES)})" if size >= 0 else op_names[op] for op, size in sizes
+    ]  # labels leave out what is in parentheses: half a size would be wrong
     axes = [axis_names[code] for code in axis_code[rows].tolist()]
     late_ranks = table["late_rank"][rows].tolist()
     waits = [
-        "waiting" if late < 0 else f"waiting for rank {late}, itself delayed" if (late, axis) in delayed
+        "waiting" if late < 0 else f"delayed (waiting for rank {late}, itself delayed)" if (late, axis) in delayed
         else f"waiting for rank {late}"
         for late, axis in zip(late_ranks, axes, strict=True)
     ]  # fmt: skip

@@ -17,6 +17,7 @@ from usp_prof.findings.work_shares import everywhere
 from usp_prof.model.edit import Edit
 from usp_prof.model.health import spans
 from usp_prof.model.rule_code import RuleCode
+from usp_prof.model.topology import Axis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.host_gaps import pauses, think_times
@@ -275,10 +276,11 @@ def _draft(tables: TableSet, graph: Graph, culprit: Culprit) -> Draft:
     edit = repair_edit(tables, culprit.rank)
     why = Why.MORE_WORK if edit.name == "even_work" else culprit.why
     cause = PAUSES if why is Why.HOST and _is_paused(tables, graph, culprit) else CAUSES[why]
+    calls = "collectives of unknown axis" if culprit.axis == Axis.UNKNOWN else f"{culprit.axis} collectives"
     nodes = graph.nodes
     own = (nodes.rank == culprit.rank) & np.isin(nodes.step, culprit.steps)
     return Draft(
-        f"Rank {culprit.rank} is late for {culprit.axis} collectives{often}: {cause}",
+        f"Rank {culprit.rank} is late for {calls}{often}: {cause}",
         # Lateness appears on an axis, but belongs to one only if that axis' link is slow.
         {"rank": culprit.rank} | ({"axis": culprit.axis} if why is Why.SLOW_LINK else {}),
         {

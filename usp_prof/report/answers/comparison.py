@@ -44,7 +44,8 @@ NOT_DIVIDED = (
     "do not correspond to the parts of the other."
 )
 METRICS_NOTE = (
-    "Before and after are the figures of the reports. Changes are judged without warm-up and outlier steps. Within noise: steps vary too much, or are too few, to attribute the change to the runs. "
+    "Before and after are the figures of the reports. Changes are judged without warm-up and outlier steps. "
+    "Within noise: steps vary too much, or are too few, to attribute the change to the runs. "
     "usp-prof explain METRIC describes a metric."
 )
 _OWN = 2

@@ -232,7 +232,8 @@ def _part(part: PartChange) -> str:
 def part_label(name: str) -> str:
     """Return the name of a part of the step as in the report: `idle host` is idle: host."""
     family, _, which = name.partition(" ")
-    return label_of(f"idle:{which}") if family == "idle" and which else name
+    role = {"idle": "idle", "exposed": "comm"}.get(family)
+    return label_of(f"{role}:{which}") if role and which else name
 
 
 def finding_words(finding: SeenFinding) -> str:

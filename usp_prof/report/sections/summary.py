@@ -21,7 +21,7 @@ from usp_prof.report.document import (
     StackPart,
     data_table,
 )
-from usp_prof.report.figures import axes_in_order, parts
+from usp_prof.report.figures import axes_in_order, axis_words, parts
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import without_blanks
 from usp_prof.report.words import mean_rank_step
@@ -134,7 +134,7 @@ def _exposed(figures: Figures) -> KeyFigure | None:
     span = "window" if _is_window(figures) else "step"
     note = f"{quantity(total / step, Unit.FRACTION)} of the mean rank {span}"
     if total and len(exposed) > 1:
-        note += f", most on {max(axes_in_order(exposed), key=lambda axis: exposed[axis])}"
+        note += f", most on {axis_words(max(axes_in_order(exposed), key=lambda axis: exposed[axis]))}"
     return KeyFigure("exposed comm", total, Unit.NS, note)
 
 

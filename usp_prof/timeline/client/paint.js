@@ -89,14 +89,12 @@ const PAINTING = {
   },
 
   label(c, text, x, y, room, category, kind) {
-    const letters = Math.floor((room - 6) / 6.6);
-    if (letters < 3) return;
+    const short = kind === "device" ? plainName(text) : text.replace(/^exposed /, "");
+    const letters = Math.floor((room - 6) / 6.6), isCut = short.length > letters, shown = short.slice(0, letters - 1);
+    if (letters < 3 || (isCut && letters < 5)) return;
+    if (isCut && /\d$/.test(shown) && /\d/.test(short[letters - 1])) return; // "rank 2…" could be rank 21
     c.globalAlpha = 1; c.fillStyle = this.data.inks[category];
-    // Kernel names differ at the end (AllReduce of ncclDevKernel_AllReduce), and so do axes.
-    const front = kind === "device" || kind === "exposed", short = kind === "device" ? plainName(text) : text.replace(/^exposed /, "");
-    if (front && short.length > letters && letters < 7) return; // "…educe" or "…nk 31" is useless
-    const cut = front ? `…${short.slice(1 - letters)}` : `${short.slice(0, letters - 1)}…`;
-    c.fillText(short.length > letters ? cut : short, x + 3, y);
+    c.fillText(isCut ? `${shown}…` : short, x + 3, y);
   },
 
   paintRaster(c, rows) {

@@ -65,7 +65,7 @@ function heightOf(hit) {
 
 // The short name of a kernel or op: without arguments, template parameters and the prefix of its library.
 function plainName(text) {
-  const name = text.replaceAll("(anonymous namespace)::", "").replace(/^void /, "").replace(/[(<].*$/s, "").replace(/^(ncclDevKernel_|ncclKernel_|nccl:|gloo:|aten::|waiting for )/, "");
+  const name = text.replaceAll("(anonymous namespace)::", "").replace(/^void /, "").replace(/[(<].*$/s, "").replace(/^.*::/s, "").replace(/^(ncclDevKernel_|ncclKernel_|nccl:|gloo:|aten::|waiting for )/, "");
   return name.replace(/^(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)_.*$/, "$1") || text;
 }
 
