@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from unittest.mock import patch
 
 import made
 import numpy as np
@@ -29,8 +28,6 @@ from usp_prof.analyses import (
 )
 from usp_prof.analyses.result import impossible
 from usp_prof.contract import Manifest, ModelEntry
-from usp_prof.tables import calls
-from usp_prof.tables.matching import blocks
 
 pytestmark = pytest.mark.slow
 
@@ -114,20 +111,6 @@ def test_all_answer_with_finite_values_of_declared_dimensions(drawn: list[dict[s
     assert parts_ns.tolist() == p.wall.tolist()
     for part in (p.compute, p.exposed, p.memcpy, p.idle, p.comm - p.exposed):
         assert (part >= 0).all()
-
-
-@settings(max_examples=25)
-@given(st.lists(ranks(), min_size=1, max_size=RANKS))
-def test_no_answer_depends_on_the_blocks_of_parts(drawn: list[dict[str, list[made.Row]]]) -> None:
-    def figures_as_text() -> list[str]:
-        tables = made.run(dict(enumerate(drawn)))
-        results = [analysis.compute(tables) for analysis in ANALYSES]
-        return [str(row) for result in results for row in (*result.values(), *result.notes)]
-
-    expected = figures_as_text()
-    for most_held in (calls.MOST_HELD, 0):
-        with patch.object(blocks, "MOST_PARTS", 1), patch.object(calls, "MOST_HELD", most_held):
-            assert figures_as_text() == expected
 
 
 # Values that no correct recorder writes: zero, negative, and larger than any machine allows.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +9,9 @@ import numpy as np
 import pytest
 
 from usp_prof.run import open_run
-from usp_prof.tables.matching import same_calls
-from usp_prof.tables.matching.blocks import TO_TIE
 from usp_prof.tables.matching.least_squares import DenseEquations, GraphEquations, Observations, equations
-from usp_prof.tables.matching.ties import joined_ties, ties_of
+from usp_prof.tables.matching.same_calls import matched_parts
+from usp_prof.tables.matching.ties import ties_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,8 +77,7 @@ def test_recorded_calls_give_the_same_clocks_both_ways(run: str, tmp_path: Path)
     """Every rank is taken as a clock of its own, which most recorded runs are too small to have."""
     tables = open_run(TRACES / run, cache_dir=tmp_path).tables
     ranks = np.asarray(tables.ranks)
-    of_blocks = same_calls.of_each_block(tables, TO_TIE, partial(ties_of, ranks=ranks))
-    ties = joined_ties(of_blocks, ranks).across(ranks)
+    ties = ties_of(matched_parts(tables), ranks).across(ranks)
     if not len(ties.call):
         return
     first_end = int(ties.end.min())

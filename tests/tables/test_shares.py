@@ -1,4 +1,4 @@
-"""Shares: any distribution of ranks and blocks gives the figures of one process; shares lack other facts of the run."""
+"""Shares: any distribution of ranks gives the figures of one process; shares lack other facts of the run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import pytest
 
 from usp_prof.analyses import NAMES
 from usp_prof.run import open_run
-from usp_prof.store.workers import Workers
 from usp_prof.tables import calls, clock, shares
-from usp_prof.tables.matching import blocks
 from usp_prof.tables.shares import Common
 
 if TYPE_CHECKING:
@@ -69,19 +67,13 @@ def figures(tables: TableSet) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most_parts", [1 << 20, 100])
 @pytest.mark.parametrize(
     "run", [pytest.param(run, marks=[] if run in SAMPLE else [pytest.mark.full]) for run in RECORDED]
 )
-def test_workers_measure_what_one_process_does(
-    run: str, most_parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_measure_what_one_process_does(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = figures(open_run(TRACES / run, cache_dir=tmp_path).tables)
-    for place, name, value in (
-        (shares, "FEW_RANKS", 0), (shares, "RANKS_OF_SHARE", 3), (blocks, "MOST_PARTS", most_parts),
-        (calls, "MOST_HELD", most_parts),
-    ):  # fmt: skip
-        monkeypatch.setattr(place, name, value)
+    monkeypatch.setattr(shares, "FEW_RANKS", 0)
+    monkeypatch.setattr(shares, "RANKS_OF_SHARE", 3)
     with Pickled() as executor:
         tables = open_run(TRACES / run, cache_dir=tmp_path, executor=executor).tables
         read = executor.jobs
@@ -89,15 +81,6 @@ def test_workers_measure_what_one_process_does(
     assert together == alone
     # Each of ten passes gives away shares of three ranks.
     assert executor.jobs - read >= 10 * -(-len(tables.ranks) // 3)
-
-
-def test_processes_of_this_machine_measure_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = TRACES / "gpu-nccl-pp2"  # not of gloo, whose transfers are measured where the tables are
-    alone = figures(open_run(run, cache_dir=tmp_path).tables)
-    monkeypatch.setattr(blocks, "MOST_PARTS", 40)
-    tables = open_run(run, cache_dir=tmp_path).tables
-    tables.workers = Workers()
-    assert figures(tables) == alone
 
 
 def test_processes_measure_large_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, NO_DIMS, Better, Dims, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import calls as call_table
-from usp_prof.tables.matching.blocks import plan_of
+from usp_prof.tables.matching.same_calls import matched_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -289,7 +289,7 @@ def _link(tables: TableSet) -> tuple[str, float]:
 
 
 def _notes(tables: TableSet, calls: Columns) -> list[HealthRow]:
-    recorded = plan_of(tables).parts
+    recorded = len(matched_parts(tables).columns)
     matched = len(call_table.match_calls(tables).parts)
     notes = []
     if recorded > matched:

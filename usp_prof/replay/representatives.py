@@ -114,31 +114,28 @@ _NODES = ("activities", "launches")
 
 def _replicas(ranks: Ints, matched: Parts, is_apart: Flags) -> Ints:
     """Return the replica number of each rank, counted from 0."""
-    pairs = np.zeros(0, np.int64)
-    for parts in matched.each_block("call"):
-        # Parts are sorted by call: adjacent parts of the same call are a pair of ranks of one replica.
-        row = np.searchsorted(ranks, parts["rank"])
-        follows = (parts["call"][1:] == parts["call"][:-1]) & ~is_apart[parts["call"][1:]]
-        pairs = distinct(np.append(pairs, row[:-1][follows] * len(ranks) + row[1:][follows]))
+    parts = matched.by_call("call")
+    # Parts are sorted by call: adjacent parts of the same call are a pair of ranks of one replica.
+    row = np.searchsorted(ranks, parts["rank"])
+    follows = (parts["call"][1:] == parts["call"][:-1]) & ~is_apart[parts["call"][1:]]
+    pairs = distinct(row[:-1][follows] * len(ranks) + row[1:][follows])
     return numbered(lowest_reached(pairs // len(ranks), pairs % len(ranks), np.arange(len(ranks))))[1]
 
 
 def _lateness(ranks: Ints, matched: calls.Calls, is_apart: Flags, replica: Ints) -> Ints:
     """Return by replica how much later it arrives than the median member, summed over calls with others, in ns."""
     is_taken = is_apart & matched.columns()["complete"]
-    lateness = np.zeros(int(replica.max()) + 1)
-    for parts in matched.parts.each_block("call", "wait_ns"):
-        rows = np.flatnonzero(is_taken[parts["call"]])
-        call, wait_ns = numbered(parts["call"][rows])[1], parts["wait_ns"][rows]
-        # Members sorted by call and wait; the middle one of each call is the median.
-        by_wait = np.lexsort((wait_ns, call))
-        size = np.bincount(call)
-        first = np.cumsum(size) - size
-        median_wait = wait_ns[by_wait][first + size // 2]
-        late_ns = np.maximum(median_wait[call] - wait_ns, 0)
-        place_of_rank = np.searchsorted(ranks, parts["rank"][rows])
-        lateness += np.bincount(replica[place_of_rank], late_ns, minlength=len(lateness))
-    return lateness.astype(np.int64)
+    parts = matched.parts.by_call("call", "wait_ns")
+    rows = np.flatnonzero(is_taken[parts["call"]])
+    call, wait_ns = numbered(parts["call"][rows])[1], parts["wait_ns"][rows]
+    # Members sorted by call and wait; the middle one of each call is the median.
+    by_wait = np.lexsort((wait_ns, call))
+    size = np.bincount(call)
+    first = np.cumsum(size) - size
+    median_wait = wait_ns[by_wait][first + size // 2]
+    late_ns = np.maximum(median_wait[call] - wait_ns, 0)
+    place_of_rank = np.searchsorted(ranks, parts["rank"][rows])
+    return np.bincount(replica[place_of_rank], late_ns, minlength=int(replica.max()) + 1).astype(np.int64)
 
 
 def _chosen(nodes: Ints, lateness: Ints, is_wanted: Flags, most_nodes: int) -> Ints:
@@ -166,8 +163,8 @@ def _unread_wait(part: TableSet) -> float:
     is_inside = matched.columns()["complete"] & (matched.columns()["step"] >= 0)
     # The last member of a call does not wait, so the minimum wait of the replayed members is for one left out.
     least_wait = np.full(len(is_inside), np.iinfo(np.int64).max)
-    for parts in matched.parts.each_block("call", "wait_ns"):
-        np.minimum.at(least_wait, parts["call"], parts["wait_ns"])
+    parts = matched.parts.by_call("call", "wait_ns")
+    np.minimum.at(least_wait, parts["call"], parts["wait_ns"])
     unread_ns = np.where(is_inside, least_wait, 0)
     shares = [0.0]
     for rank in part.ranks:

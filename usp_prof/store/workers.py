@@ -29,13 +29,11 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 _WORKER_BYTES = 600 << 20
-"""Memory of a worker with a block of collectives; the tables of one rank take less."""
+"""Memory of a worker that analyzes ranks one after the other."""
 _MEMORY_SHARE = 0.5
 _IDLE_S = 30
 _AHEAD = 64
 """Maximum number of submitted shares of ranks: their results wait in this process."""
-_BLOCKS_AHEAD = 8
-"""The same for blocks, whose results take some 50 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +62,14 @@ class Workers:
         self._broken = 0
         """How often local processes died; after `ATTEMPTS` no more are started."""
 
-    def map(self, function: Callable[[Item], Made], items: Iterable[Item], *, here: bool = False) -> Iterator[Made]:
-        """Yield `function(item)` for each item, in order. The function, items and results can be pickled.
-
-        With `here`, items that need temporary files of this machine are computed locally, whatever executor was given.
-        """
-        ahead = _BLOCKS_AHEAD if here else _AHEAD
-        if here or self._given is None:
-            ahead = min(ahead, 2 * _local_workers())
+    def map(self, function: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
+        """Yield `function(item)` for each item, in order. The function, items and results can be pickled."""
+        ahead = _AHEAD if self._given is not None else min(_AHEAD, 2 * _local_workers())
         jobs: deque[_Job[Item, Made]] = deque()
         is_done = False
         try:
             for item in items:
-                jobs.append(self._submitted(function, item, here=here))
+                jobs.append(self._submitted(function, item))
                 if len(jobs) >= ahead:
                     yield self._made(function, jobs.popleft())
             while jobs:
@@ -86,9 +79,9 @@ class Workers:
             if not is_done:  # a caller that stops needs no further results, as after Ctrl-C
                 self._stop(jobs)
 
-    def _submitted(self, function: Callable[[Item], Made], item: Item, *, here: bool) -> _Job[Item, Made]:
+    def _submitted(self, function: Callable[[Item], Made], item: Item) -> _Job[Item, Made]:
         """Submit an item to a worker, if one accepts it."""
-        executor = self._given if self._given is not None and not here else self._local()
+        executor = self._given if self._given is not None else self._local()
         if executor is None:
             return _Job(item)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -14,16 +13,9 @@ from usp_prof.columns.table import Columns
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
 from usp_prof.tables import clock, shares
 from usp_prof.tables.build import table
-from usp_prof.tables.matching import measured_calls, same_calls
-from usp_prof.tables.matching.blocks import TO_MEASURE, plan_of, remove_files
-from usp_prof.tables.matching.members import (
-    late_by_compute,
-    nodes_of,
-    none_late,
-)
-from usp_prof.tables.matching.parts import COLUMNS, MOST_HELD, Parts
+from usp_prof.tables.matching.measured_calls import measure
+from usp_prof.tables.matching.parts import COLUMNS, Parts
 from usp_prof.tables.matching.same_calls import MatchedBy
-from usp_prof.tables.matching.shelves import Folder, Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -124,8 +116,7 @@ class Calls:
         rank = np.repeat(ranks, [len(parts["call"]) for parts in parts_of.values()])
         call_rows, rows["call"] = numbered(rows["call"])
         order = np.lexsort((rank, rows["call"]))
-        parts = Parts()
-        parts.add(rank[order], {name: values[order] for name, values in rows.items()}, len(call_rows))
+        parts = Parts.by_rank(rank[order], {name: values[order] for name, values in rows.items()})
         late_rank, last_rank = (
             np.where(np.isin(of_call, ranks), of_call, -1)
             for of_call in (self._columns["late_rank"][call_rows], self.last_rank[call_rows])
@@ -181,39 +172,13 @@ def build(tables: TableSet) -> pa.Table:
 
 
 def build_parts(tables: TableSet) -> pa.Table:
-    """Build the table of parts and their calls; with many parts, only a query uses it."""
-    matched = match_calls(tables)
-    count = matched.parts.of_each_call()
-    begin = np.cumsum(count) - count
-    columns = {name: np.empty(len(matched.parts), np.int64) for name in PARTS.names}
-    for parts in matched.parts.each_block("call", "part", "wait_ns", "transfer_ns"):
-        call = parts["call"]
-        places = begin[call] + np.arange(len(call)) - np.searchsorted(call, call)
-        for name, values in columns.items():
-            values[places] = parts[name]
-    return table(PARTS, columns)
+    """Build the table of parts and their calls."""
+    return table(PARTS, match_calls(tables).parts.by_call("call", "part", "wait_ns", "transfer_ns"))
 
 
 def _make(tables: TableSet) -> Calls:
-    """Measure the calls of each block of groups, and sort them by first arrival."""
-    folder, block_folder = None, None
-    if plan_of(tables).parts > MOST_HELD:
-        folder, block_folder = Folder("calls"), Folder("calls-of-blocks")
-    parts, measured = Parts(folder), measured_calls.Measured(Shelf(block_folder.path if block_folder else None))
-    # The transfer time of gloo is estimated from the compute of its ranks, which blocks do not have.
-    may_post = plan_of(tables).may_have("gloo")
-    mark_late = partial(late_by_compute, tables=tables) if may_post else none_late
-    measure = partial(
-        measured_calls.measure, clocks=clock.fit_clocks(tables), nodes=nodes_of(tables), mark_late=mark_late
-    )
-    for block in same_calls.of_each_block(tables, TO_MEASURE, measure, by_workers=not may_post):
-        measured.put(block)
-        parts.add(block.rank, block.parts, len(block.number))
-    remove_files(tables)  # clocks are solved and calls measured, so blocks are no longer needed
-    columns, number = measured.in_order(folder)
-    parts.number(number)
-    last_rank = columns.pop("last_rank")
-    return Calls(table(SCHEMA, columns, len(number)), parts, last_rank)
+    measured = measure(tables, clock.fit_clocks(tables))
+    return Calls(table(SCHEMA, measured.calls), measured.parts, measured.last_rank)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,6 @@ Ranks of one host share a clock if their files have a time base; a file without 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,18 +16,17 @@ from usp_prof.columns.rows import rows_by_code
 from usp_prof.model.schema import RANK, Schema, Scope, integer, real, text
 from usp_prof.tables.build import table
 from usp_prof.tables.completeness.losses import LOST_WORK, losses, ranks_without_calls
-from usp_prof.tables.matching import same_calls
-from usp_prof.tables.matching.blocks import TO_TIE
 from usp_prof.tables.matching.clock_fit import Solution, solve
 from usp_prof.tables.matching.clock_jumps import clock_jumps
 from usp_prof.tables.matching.clocks import Clock, clock_sources, hosts_of
-from usp_prof.tables.matching.ties import joined_ties, ties_of
+from usp_prof.tables.matching.same_calls import matched_parts
+from usp_prof.tables.matching.ties import ties_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.matching.ties import AllTies
+    from usp_prof.tables.matching.ties import Ties
     from usp_prof.tables.table_set import TableSet
 
 SCHEMA = Schema(
@@ -75,7 +73,7 @@ def _solve(tables: TableSet) -> Clock:
     ranks = np.asarray(tables.ranks, np.int64)
     hosts = hosts_of(tables)
     based = np.array([has_base for _, has_base, _ in clock_sources(tables)], bool)
-    ties = joined_ties(same_calls.of_each_block(tables, TO_TIE, partial(ties_of, ranks=ranks)), ranks)
+    ties = ties_of(matched_parts(tables), ranks)
     separate = Solution.alone(_domains(hosts, based, together=False), ties)
     together = Solution.alone(_domains(hosts, based, together=True), ties)
     # Files without a host name may come from one machine or several. If their clocks contradict no collective
@@ -130,12 +128,10 @@ def _domains(hosts: list[str], based: Flags, *, together: bool) -> Ints:
     return np.array([number_of_key[key] for key in keys], np.int64)
 
 
-def _clock(ranks: Ints, solved: Solution, ties: AllTies, contradicted: Flags, is_apart: Flags, jumps_ns: Ints) -> Clock:
-    # One entry per participant of a tie: the index of its rank, and the distance of its end from the others.
-    row_of_member = np.concatenate([block.row for block in ties.blocks])
-    residual = np.concatenate([solved.disagreement(block) for block in ties.blocks])
+def _clock(ranks: Ints, solved: Solution, ties: Ties, contradicted: Flags, is_apart: Flags, jumps_ns: Ints) -> Clock:
+    residual = solved.disagreement(ties)
     p50, p99 = (np.full(len(ranks), -1, np.int64) for _ in range(2))
-    for row, members in rows_by_code(row_of_member).items():
+    for row, members in rows_by_code(ties.row).items():
         p50[row], p99[row] = (int(q) for q in np.quantile(residual[members], [0.5, 0.99], method="higher"))
     return Clock(
         ranks,
@@ -146,7 +142,7 @@ def _clock(ranks: Ints, solved: Solution, ties: AllTies, contradicted: Flags, is
         solved.reference_ns[solved.domain],
         p50,
         p99,
-        np.bincount(row_of_member, minlength=len(ranks)).astype(np.int64),
+        np.bincount(ties.row, minlength=len(ranks)).astype(np.int64),
         is_apart,
         contradicted,
         jumps_ns,

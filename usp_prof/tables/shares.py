@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from usp_prof.tables.table_set import FEW_RANKS, TableSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from usp_prof.contract import Manifest
     from usp_prof.model.selection import Assumptions
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     Facts = Mapping[object, object]
     """Facts that need all ranks of a run, by key of `memo`."""
 
-Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 RANKS_OF_SHARE = 32
@@ -94,27 +93,20 @@ def of_each_rank(
     measure: Callable[[TableSet, int], Made],
     ranks: Sequence[int] | None = None,
     facts_for: Callable[[Sequence[int]], Facts] = lambda _: {},
-    at_once: int | None = None,
 ) -> Iterator[Made]:
     """Yield `measure(tables, rank)` of each rank (all without `ranks`), in order; with many ranks, by workers.
 
-    `measure` uses the tables of its rank, and the facts of the whole run that `facts_for` returns. A share has
-    `at_once` ranks (default `RANKS_OF_SHARE`), and its results come back together.
+    `measure` uses the tables of its rank, and the facts of the whole run that `facts_for` returns. The results of a
+    share come back together.
     """
     chosen = tables.ranks if ranks is None else ranks
     if tables.workers is None or len(chosen) <= FEW_RANKS:
         return (measure(tables, rank) for rank in chosen)
     run_facts = _OfRun(tables.manifest, tables.topology, tables.assumptions, tables.incomparable)
     of_run = tables.memo("said of the run", lambda: Common(run_facts))
-    count = at_once or RANKS_OF_SHARE
-    ranks_of_shares = (chosen[first : first + count] for first in range(0, len(chosen), count))
+    ranks_of_shares = (chosen[first : first + RANKS_OF_SHARE] for first in range(0, len(chosen), RANKS_OF_SHARE))
     shares = (_Share(tables.sources_of(of_share), of_run, facts_for(of_share)) for of_share in ranks_of_shares)
     return chain.from_iterable(tables.workers.map(partial(_measured, measure), shares))
-
-
-def of_each_block(tables: TableSet, measure: Callable[[Item], Made], blocks: Iterable[Item]) -> Iterator[Made]:
-    """Yield `measure` of each block, in order; workers for this read its files on this machine."""
-    return map(measure, blocks) if tables.workers is None else tables.workers.map(measure, blocks, here=True)
 
 
 def _measured(measure: Callable[[TableSet, int], Made], share: _Share) -> list[Made]:

@@ -56,11 +56,8 @@ class Source(Protocol):
 class Workers(Protocol):
     """Executor of work that can be computed independently."""
 
-    def map(self, function: Callable[[Item], Made], items: Iterable[Item], *, here: bool = False) -> Iterator[Made]:
-        """Yield `function` of each item, in order; both, and the results, must be picklable.
-
-        Work that needs temporary files of this machine is computed `here`, by local processes.
-        """
+    def map(self, function: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
+        """Yield `function` of each item, in order; both, and the results, must be picklable."""
         ...
 
 

@@ -77,12 +77,12 @@ def _measure(tables: TableSet) -> Arrivals:
     late_by, own_by = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.int64)
     measure_ways = partial(_ways, begin=_first_begin(tables))
     ways = call_table.of_each_rank(tables, measure_ways, matched.parts.ranks, partition.stalls_of_share)
-    for parts in matched.parts.each_block("call", extra_columns=ways):
-        # Only parts of calls that have a row; `place` numbers the rows that this block fills.
-        row = row_of_call[parts["call"]]
-        members = np.flatnonzero(row >= 0)
-        rows, place = numbered(row[members])
-        late_by[rows], own_by[rows] = _margins(place, parts["arrival"][members], parts["own"][members], len(rows))
+    parts = matched.parts.by_call("call", "arrival", "own", extra_columns=ways)
+    # Only parts of calls that have a row.
+    row = row_of_call[parts["call"]]
+    members = np.flatnonzero(row >= 0)
+    rows, place = numbered(row[members])
+    late_by[rows], own_by[rows] = _margins(place, parts["arrival"][members], parts["own"][members], len(rows))
     late, from_one = calls["late_rank"], calls.matches("op", *FROM_ONE_RANK)
     own = np.where((late >= 0) & ~from_one, np.clip(own_by, 0, late_by), 0)
     return Arrivals(calls["step"], *calls.narrow_codes("axis"), late, late_by, own, from_one, row_of_call)

@@ -80,15 +80,15 @@ def exchanges(tables: TableSet, calls: Columns) -> tuple[Exchange, ...]:
         return ()
     row_of_call = _rows(tables, calls, wanted)
     ratio = np.full(len(calls), np.nan)
-    for parts in call_table.match_calls(tables).parts.each_block("call", extra_columns=_received(tables)):
-        row = row_of_call[parts["call"]]
-        rows, call = numbered(row[row >= 0])
-        received = parts["received"][row >= 0]
-        smallest, largest, total = (
-            per_code(call, received, reduce, len(rows)) for reduce in (np.minimum, np.maximum, np.add)
-        )
-        is_known = (smallest >= 0) & (total > 0)  # -1: the bytes received are not recorded
-        ratio[rows] = np.where(is_known, largest * np.bincount(call) / np.maximum(total, 1), np.nan)
+    parts = call_table.match_calls(tables).parts.by_call("call", "received", extra_columns=_received(tables))
+    row = row_of_call[parts["call"]]
+    rows, call = numbered(row[row >= 0])
+    received = parts["received"][row >= 0]
+    smallest, largest, total = (
+        per_code(call, received, reduce, len(rows)) for reduce in (np.minimum, np.maximum, np.add)
+    )
+    is_known = (smallest >= 0) & (total > 0)  # -1: the bytes received are not recorded
+    ratio[rows] = np.where(is_known, largest * np.bincount(call) / np.maximum(total, 1), np.nan)
     sent = _sent(tables, calls, row_of_call)
     measured = []
     for name in sorted(set(calls["axis"][wanted].tolist())):

@@ -28,14 +28,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses.measures.lost_work import lost_time
-from usp_prof.analyses.measures.stalls import Stalls
 from usp_prof.columns.intervals import EMPTY, Intervals, by_latest_end, by_priority, time_of, union, union_of
 from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import PARALLEL_AXES, Axis
 from usp_prof.replay.host_gaps import LOADS_DATA
 from usp_prof.tables import calls
-from usp_prof.tables.matching.shelves import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -215,18 +213,18 @@ def sets_of(tables: TableSet, rank: int) -> Sets:
 
 def stalls(tables: TableSet, rank: int) -> Intervals:
     """Return the time in which a rank waited for others, not hidden by compute, on the rank's own clock."""
-    return _stalls(tables).of_rank(rank)
+    return _stalls(tables)[rank]
 
 
 def stalls_of_share(tables: TableSet, ranks: Sequence[int]) -> Facts:
     """Return the stalls of some ranks in the form that is passed to a worker."""
-    return {_STALLS: _stalls(tables).only(ranks)}
+    return {_STALLS: {rank: stalls(tables, rank) for rank in ranks}}
 
 
 _STALLS = "stalls"
 
 
-def _stalls(tables: TableSet) -> Stalls:
+def _stalls(tables: TableSet) -> dict[int, Intervals]:
     return tables.memo(_STALLS, lambda: _measured(tables).stalls)
 
 
@@ -245,7 +243,8 @@ class _Measured:
     """Result of one pass over all ranks."""
 
     parts: Partition
-    stalls: Stalls
+    stalls: dict[int, Intervals]
+    """By rank: when it waited for others."""
 
 
 def _measured(tables: TableSet) -> _Measured:
@@ -254,10 +253,10 @@ def _measured(tables: TableSet) -> _Measured:
 
 def _partition_of_run(tables: TableSet) -> _Measured:
     """Return the partition and the stalls of all ranks. Axes that a rank does not have take none of its time."""
-    of_ranks, stalled = [], Stalls(Folder("stalls") if calls.match_calls(tables).parts.are_in_files else None)
+    of_ranks, stalled = [], {}
     for rank, (parts, stalled_of_rank) in zip(tables.ranks, calls.of_each_rank(tables, _of_rank), strict=True):
         of_ranks.append(parts)
-        stalled.put(rank, stalled_of_rank)
+        stalled[rank] = stalled_of_rank
     axes = tuple(sorted({axis for parts in of_ranks for axis in parts.axes}, key=place_of_axis))
     of_ranks = [parts.with_axes(axes) for parts in of_ranks]
     partition_of_run = Partition(

@@ -26,7 +26,7 @@ from usp_prof.tables.matching.ties import components, pairs_of_clocks
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.tables.matching.least_squares import Fit
-    from usp_prof.tables.matching.ties import AllTies, Ties
+    from usp_prof.tables.matching.ties import Ties
 
 
 _MOST_CONTRADICTED = 0.005  # maximum share of calls in which a member ends before the last one starts
@@ -56,21 +56,15 @@ class Solution:
     """Middle of the clock's ties, in that clock's own time, by clock."""
 
     @classmethod
-    def alone(cls, domain: Ints, ties: AllTies) -> Solution:
+    def alone(cls, domain: Ints, ties: Ties) -> Solution:
         """Build a solution with zero offsets and unknown drifts."""
         count = int(domain.max()) + 1 if len(domain) else 0
+        clocks, clock = numbered(domain[ties.row])
         # Earliest and latest end of the ties, by clock.
-        low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
-        for block in ties.blocks:
-            clocks, clock = numbered(domain[block.row])
-            low[clocks] = np.minimum(low[clocks], per_code(clock, block.end, np.minimum, len(clocks)))
-            high[clocks] = np.maximum(high[clocks], per_code(clock, block.end, np.maximum, len(clocks)))
+        low, high = (per_code(clock, ties.end, how, len(clocks)) for how in (np.minimum, np.maximum))
         reference = np.zeros(count, np.int64)
-        is_tied = low <= high
-        reference[is_tied] = low[is_tied] + (high[is_tied] - low[is_tied]) // 2
-        return cls(
-            domain, components(domain, ties.blocks), np.zeros(count, np.int64), np.full(count, np.nan), reference
-        )
+        reference[clocks] = low + (high - low) // 2
+        return cls(domain, components(domain, ties), np.zeros(count, np.int64), np.full(count, np.nan), reference)
 
     def align(self, ties: Ties, when: Ints) -> Ints:
         """Convert times of the ties' members to the common clock."""
@@ -90,47 +84,39 @@ class Solution:
         # With two members, each is half their difference away. With more, the middle is the mean, as in the fit.
         return np.where(high[ties.call] > low[ties.call], np.abs(end - low[ties.call] - mean[ties.call]), 0).astype(int)
 
-    def possible(self, ties: AllTies) -> bool:
+    def possible(self, ties: Ties) -> bool:
         """Return whether the clocks are consistent: members almost never end before the last one starts."""
-        calls = sum(block.calls for block in ties.blocks)
-        return not calls or sum(map(self._contradicted, ties.blocks)) / calls <= _MOST_CONTRADICTED
+        first_end = per_code(ties.call, self.align(ties, ties.end), np.minimum, ties.calls)
+        last_start = per_code(ties.call, self.align(ties, ties.start), np.maximum, ties.calls)
+        contradicted = int((first_end < last_start - _SAME_END_NS).sum())
+        return not ties.calls or contradicted / ties.calls <= _MOST_CONTRADICTED
 
-    def contradicted_ranks(self, ties: AllTies) -> Flags:
+    def contradicted_ranks(self, ties: Ties) -> Flags:
         """Mark ranks that do not share the clock assigned to them.
 
         Two conditions must hold: too many calls among the ranks of the clock are impossible, and the rank's ends are
         typically far from the others'.
         """
         clocks, ranks = int(self.domain.max(initial=-1)) + 1, len(self.domain)
-        calls, impossible = np.zeros(clocks, np.int64), np.zeros(clocks, np.int64)
-        rows, distances = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for block in ties.blocks:
-            # Each member's call, restricted to the members of one clock.
-            pair, call = numbered(block.call * clocks + self.domain[block.row])
-            count = np.bincount(call, minlength=len(pair))
-            first_end = per_code(call, block.end, np.minimum, len(pair))
-            last_start = per_code(call, block.start, np.maximum, len(pair))
-            clock = pair % max(clocks, 1)
-            calls += np.bincount(clock[count > 1], minlength=clocks)
-            impossible += np.bincount(clock[first_end < last_start - _SAME_END_NS], minlength=clocks)
-            ordered = np.lexsort((block.end, call))
-            middle_end = block.end[ordered][np.cumsum(count) - count + (count - 1) // 2]
-            rows.append(block.row[count[call] > 1])
-            distances.append((block.end - middle_end[call])[count[call] > 1])
-        row, distance = np.concatenate(rows), np.concatenate(distances)
+        # Each member's call, restricted to the members of one clock.
+        pair, call = numbered(ties.call * clocks + self.domain[ties.row])
+        count = np.bincount(call, minlength=len(pair))
+        first_end = per_code(call, ties.end, np.minimum, len(pair))
+        last_start = per_code(call, ties.start, np.maximum, len(pair))
+        clock = pair % max(clocks, 1)
+        calls = np.bincount(clock[count > 1], minlength=clocks)
+        impossible = np.bincount(clock[first_end < last_start - _SAME_END_NS], minlength=clocks)
+        ordered = np.lexsort((ties.end, call))
+        middle_end = ties.end[ordered][np.cumsum(count) - count + (count - 1) // 2]
+        is_shared = count[call] > 1
+        distance = (ties.end - middle_end[call])[is_shared]
         is_apart = np.zeros(ranks, bool)
-        for rank, members in rows_by_code(row).items():
+        for rank, members in rows_by_code(ties.row[is_shared]).items():
             is_apart[rank] = abs(float(np.median(distance[members]))) > _SAME_END_NS
         return np.asarray(is_apart & (impossible > _MOST_CONTRADICTED * calls)[self.domain], bool)
 
-    def _contradicted(self, ties: Ties) -> int:
-        """Count the calls in which a member ends before the last one starts."""
-        first_end = per_code(ties.call, self.align(ties, ties.end), np.minimum, ties.calls)
-        last_start = per_code(ties.call, self.align(ties, ties.start), np.maximum, ties.calls)
-        return int((first_end < last_start - _SAME_END_NS).sum())
 
-
-def solve(start: Solution, ties: AllTies) -> Solution:
+def solve(start: Solution, ties: Ties) -> Solution:
     """Fit offsets and drifts that bring the ends together; return `start` unchanged if the fit is no better."""
     tying = ties.across(start.domain)
     if not len(tying.call):

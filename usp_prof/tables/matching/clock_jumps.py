@@ -19,7 +19,7 @@ from usp_prof.columns.rows import per_code, rows_by_code
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Floats, Ints
     from usp_prof.tables.matching.clock_fit import Solution
-    from usp_prof.tables.matching.ties import AllTies, Ties
+    from usp_prof.tables.matching.ties import Ties
 
 _SIDE = 20
 """Calls on either side of a change whose levels are compared."""
@@ -33,27 +33,24 @@ _SAME_JUMP = 0.75
 """If one of n ranks jumps, the others' distances move by 1/(n-1) of the jump, so only the largest jumps count."""
 
 
-def clock_jumps(solved: Solution, ties: AllTies, ranks: int) -> Ints:
+def clock_jumps(solved: Solution, ties: Ties, ranks: int) -> Ints:
     """Return the clock jump of each rank in ns, or 0."""
-    blocks = [_distances(solved, block) for block in ties.collectives if len(block.call)]
+    collectives = ties.take(~ties.is_transfer)
+    distance = _distances(solved, collectives)
     jumps = np.zeros(ranks, np.int64)
-    if not blocks:
-        return jumps
-    row = np.concatenate([block.row for block in ties.collectives if len(block.call)])
-    when, distance = (np.concatenate([block[place] for block in blocks]) for place in (0, 1))
-    for number, members in rows_by_code(row).items():
-        order = np.argsort(when[members], kind="stable")
+    for number, members in rows_by_code(collectives.row).items():
+        order = np.argsort(collectives.end[members], kind="stable")
         jumps[number] = _jump(distance[members][order])
-    return np.where(np.abs(jumps) >= _SAME_JUMP * np.abs(jumps).max(), jumps, 0)
+    return np.where(np.abs(jumps) >= _SAME_JUMP * np.abs(jumps).max(initial=0), jumps, 0)
 
 
-def _distances(solved: Solution, ties: Ties) -> tuple[Ints, Floats]:
-    """Return each member's end, and its distance from the mean end of the other members."""
+def _distances(solved: Solution, ties: Ties) -> Floats:
+    """Return the distance of each member's end from the mean end of the other members."""
     end, calls = solved.align(ties, ties.end), ties.calls
     anchor = per_code(ties.call, end, np.minimum, calls)[ties.call]
     own = (end - anchor).astype(float)
     n_others = np.maximum(np.bincount(ties.call, minlength=calls)[ties.call] - 1, 1)
-    return ties.end, own - (np.bincount(ties.call, own, calls)[ties.call] - own) / n_others
+    return np.asarray(own - (np.bincount(ties.call, own, calls)[ties.call] - own) / n_others)
 
 
 def _jump(distance: Floats) -> int:

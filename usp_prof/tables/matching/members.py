@@ -13,8 +13,6 @@ from usp_prof.tables.matching.clocks import hosts_of
 from usp_prof.tables.matching.same_calls import MatchedBy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Flags, Ints
@@ -23,20 +21,17 @@ if TYPE_CHECKING:
     from usp_prof.tables.matching.same_calls import MatchedParts
     from usp_prof.tables.table_set import TableSet
 
-    MarkLate = Callable[["Members", Flags], Flags]
-    """Marks which of the given posted receives were waited for late."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Members:
-    """Matched parts of a block, sorted by call and rank; all arrays but `number` have one entry per part."""
+    """Matched parts, sorted by call and rank, with one entry per part."""
 
     columns: Columns
     """Columns of `collectives`."""
     call: Ints
-    """Number of the part's call in the block; calls are numbered by first arrival."""
+    """Number of the part's call; calls are numbered by first arrival."""
     count: int
-    """Number of calls in the block."""
+    """Number of calls."""
     rank: Ints
     part: Ints
     """Row in its rank's `collectives`."""
@@ -45,33 +40,32 @@ class Members:
     """Start and end are aligned times."""
     by: NDArray[np.int8]
     """How the part was matched: index into `MatchedBy`."""
-    number: Ints
-    """Number among the matched calls of the run, by call."""
 
 
 def members_of(matched: MatchedParts, clocks: Clock) -> Members:
     """Sort the matched parts by call and rank; calls are numbered by first arrival on aligned clocks."""
     rows = np.flatnonzero(matched.call >= 0)  # -1: parts without a call
-    call = matched.call[rows]
-    start = clocks.align_rows(matched.rank[rows], matched.start[rows])
-    calls = len(matched.number)
+    call = matched.call[rows].astype(np.int64)
+    rank, started = matched.columns["rank"], matched.columns["start_ns"]
+    start = clocks.align_rows(rank[rows], started[rows])
+    calls = matched.calls
     first_arrival = per_code(call, start, np.minimum, calls)
     by_arrival = np.argsort(first_arrival, kind="stable")
     number_of_call = np.empty(calls, np.int64)
     number_of_call[by_arrival] = np.arange(calls)
     number = number_of_call[call]
-    order = np.lexsort((matched.rank[rows], number))
+    order = np.lexsort((rank[rows], number))
     rows = rows[order]
+    ended = started[rows] + matched.columns["dur_ns"][rows]
     return Members(
         columns=matched.columns.take(rows),
         call=number[order],
         count=calls,
-        rank=matched.rank[rows],
-        part=matched.part[rows],
+        rank=rank[rows],
+        part=matched.columns["part"][rows],
         start=start[order],
-        end=clocks.align_rows(matched.rank[rows], matched.end[rows]),
+        end=clocks.align_rows(rank[rows], ended),
         by=matched.by[rows],
-        number=matched.number[by_arrival],
     )
 
 
@@ -158,7 +152,7 @@ class Times:
     """Time from the end of the wait to delivery, by member."""
 
 
-def times_of(members: Members, is_known: Flags, mark_late: MarkLate) -> Times:
+def times_of(members: Members, is_known: Flags, tables: TableSet) -> Times:
     """Split the time of each member into wait and transfer; `is_known` marks the members of complete calls.
 
     Example: three members of an all-reduce arrive at 0, 4 and 10 and leave at 14. They wait 10, 6 and 0, and the
@@ -167,7 +161,7 @@ def times_of(members: Members, is_known: Flags, mark_late: MarkLate) -> Times:
     """
     call, count = members.call, members.count
     last = per_code(call, members.start, np.maximum, count)
-    delivered = np.where(is_known, _delivered_ns(members, mark_late), 0)
+    delivered = np.where(is_known, _delivered_ns(members, tables), 0)
     over = members.end - delivered
     duration = np.maximum(members.end - members.start, 0)
     wait = np.minimum(np.maximum(last[call] - members.start, 0), duration)
@@ -175,7 +169,7 @@ def times_of(members: Members, is_known: Flags, mark_late: MarkLate) -> Times:
     return Times(last, per_code(call, over, np.maximum, count), delivered, wait, transfer)
 
 
-def _delivered_ns(members: Members, mark_late: MarkLate) -> Ints:
+def _delivered_ns(members: Members, tables: TableSet) -> Ints:
     """Return how long the range of each posted send or receive continues after the receiver had the data.
 
     gloo's ranges last until their handles are waited for, which can be long after delivery. The receive's end marks
@@ -189,7 +183,7 @@ def _delivered_ns(members: Members, mark_late: MarkLate) -> Ints:
     both = per_code(members.call, members.start, np.maximum, members.count)[members.call]
     received = per_code(members.call, np.where(is_receive, members.end, -1), np.maximum, members.count)[members.call]
     is_posted_receive = is_receive & on_gloo
-    late = mark_late(members, is_posted_receive)
+    late = _late_by_compute(members, is_posted_receive, tables)
     axes, names = columns.codes("axis")
     for axis in range(len(names)):
         on_axis = is_posted_receive & (axes == axis)
@@ -210,12 +204,7 @@ def _of_call(members: Members, parts: Flags) -> Flags:
     return marked[members.call]
 
 
-def none_late(members: Members, _: Flags) -> Flags:
-    """Mark no receive; used if the run has no posted receives."""
-    return np.zeros(len(members.call), bool)
-
-
-def late_by_compute(members: Members, receives: Flags, tables: TableSet) -> Flags:
+def _late_by_compute(members: Members, receives: Flags, tables: TableSet) -> Flags:
     """Mark the posted receives that were waited for only after later compute had finished."""
     late = np.zeros(len(members.call), dtype=bool)
     receive_rows = np.flatnonzero(receives)

@@ -12,40 +12,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import (
-    first_rows,
-    group_codes,
-    numbered,
-    occurrence,
-    occurrence_from_end,
-    per_code,
-)
-from usp_prof.tables import shares
+from usp_prof.columns.rows import group_codes, numbered, occurrence, occurrence_from_end, per_code
 from usp_prof.tables.communication.posts import P2P
-from usp_prof.tables.matching.blocks import TO_MATCH, parts_of_run, plan_of
-from usp_prof.tables.matching.shelves import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.tables.matching.blocks import Block
     from usp_prof.tables.table_set import TableSet
 
     Keys = tuple[Ints, ...]
     """Columns that are equal for all parts of a call and differ between calls."""
-
-Made = TypeVar("Made")
 
 UNMATCHED = -1
 _UNEVEN = ("all_to_all", "send_recv", "gather", "scatter", "broadcast", "reduce")
@@ -59,132 +41,47 @@ class MatchedBy(StrEnum):
     P2P = "p2p"
 
 
+_COLUMNS = (
+    "rank", "part", "op", "library", "group", "axis", "sequence", "group_size", "in_bytes", "out_bytes", "peer",
+    "start_ns", "dur_ns", "step",
+)  # fmt: skip
+"""Columns of `collectives` needed to match parts, to find clock ties, and to measure calls."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MatchedParts:
-    """Matched parts of a block of groups, rank by rank; all arrays but `number` have one entry per part."""
+    """All parts of a run, rank by rank, with the calls they belong to; one entry per part."""
 
     columns: Columns
-    """Columns of `collectives`."""
-    rank: Ints
-    part: Ints
-    """Row in its rank's `collectives`."""
-    start: Ints
-    end: Ints
-    """Start and end are times on the rank's own clock."""
-    call: Ints
-    """Number of its call in the block, from 0; -1 for a part whose group or peer is unknown."""
-    by: NDArray[np.int8]
-    """Index into `MatchedBy`; -1 if unmatched."""
-    number: Ints
-    """Number of the call in the run, by call of the block, ascending."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Matches:
-    """Call of each part of a run: one entry per part, with the ranks' parts concatenated."""
-
+    """Columns of `collectives`; `part` is the row in its rank's table, and times are on the rank's own clock."""
     call: NDArray[np.int32]
     """Number of the part's call, from 0; -1 for a part whose group or peer is unknown."""
     by: NDArray[np.int8]
     """Index into `MatchedBy`; -1 if unmatched."""
-    folder: Folder | None
-    """Folder with the arrays, if the run has several blocks."""
+
+    @property
+    def calls(self) -> int:
+        """Number of calls."""
+        return int(self.call.max(initial=UNMATCHED)) + 1
 
 
-def of_each_block(
-    tables: TableSet, columns: Sequence[str], measure: Callable[[MatchedParts], Made], *, by_workers: bool = True
-) -> Iterator[Made]:
-    """Yield `measure` of the matched parts of each block of groups, with the given columns of `collectives`.
-
-    If there are several blocks, workers measure them. With `by_workers=False`, `measure` runs in this process.
-    """
-    matches, blocks = matches_of(tables), plan_of(tables).blocks
-    if matches.folder is None:
-        return iter([measure(_with_calls(parts_of_run(tables), matches.call, matches.by))])
-    in_files = partial(_measured, folder=matches.folder.path, columns=columns, measure=measure)
-    return shares.of_each_block(tables, in_files, blocks) if by_workers else map(in_files, blocks)
-
-
-def _measured(block: Block, folder: Path, columns: Sequence[str], measure: Callable[[MatchedParts], Made]) -> Made:
-    """Measure a block; `folder` has the arrays of `Matches`."""
-    parts = block.columns(columns)
-    call, by = np.memmap(folder / _CALL, np.int32, "r"), np.memmap(folder / _BY, np.int8, "r")
-    rows = block.places.rows(parts)
-    return measure(_with_calls(parts, call[rows], by[rows]))
-
-
-def matches_of(tables: TableSet) -> Matches:
+def matched_parts(tables: TableSet) -> MatchedParts:
     """Return the memoized matches of a run; a predicted run reuses those of the recorded run."""
-    return tables.memo("matching", lambda: _matches(tables) if tables.recorded is None else _as_recorded(tables))
+    return tables.memo("matching", lambda: _matched(tables))
 
 
-def _with_calls(columns: Columns, call_in_run: NDArray[np.int32], by: NDArray[np.int8]) -> MatchedParts:
-    """Combine parts with the calls they belong to, renumbered within the block."""
-    call, start = call_in_run.astype(np.int64), columns["start_ns"]
+def _matched(tables: TableSet) -> MatchedParts:
+    columns = tables.together("collectives", _COLUMNS)
+    if tables.recorded is None:
+        call, by = _match(columns)
+        return MatchedParts(columns, call.astype(np.int32), by)
+    # The recorded run may have more parts, and calls without a part here.
+    recorded = matched_parts(tables.recorded)
+    row = np.searchsorted(recorded.columns["rank"], columns["rank"]) + columns["part"]
+    call = recorded.call[row]
     is_matched = call != UNMATCHED
-    number, call[is_matched] = numbered(call[is_matched])
-    return MatchedParts(columns, columns["rank"], columns["part"], start, start + columns["dur_ns"], call, by, number)
-
-
-def _as_recorded(tables: TableSet) -> Matches:
-    """Match parts of a predicted run by their rank and row in the recorded run, which may have more parts."""
-    recorded = tables.recorded or tables
-    matches, row = matches_of(recorded), plan_of(recorded).places.rows(parts_of_run(tables))
-    return Matches(matches.call[row], matches.by[row], None)
-
-
-_CALL, _BY = "call", "by"
-"""File names."""
-
-
-def _matches(tables: TableSet) -> Matches:
-    """Match block by block, and number the calls as if all parts had been matched together."""
-    plan = plan_of(tables)
-    if plan.is_whole:
-        call_of_part, by_of_part = _match(parts_of_run(tables))
-        return Matches(call_of_part.astype(np.int32), by_of_part, None)
-    folder = Folder("matches")
-    call = folder.mapped(_CALL, np.full(plan.parts, UNMATCHED, np.int32))
-    by = folder.mapped(_BY, np.full(plan.parts, UNMATCHED, np.int8))
-    ways, groups, calls = [], [], 0
-    for matched in shares.of_each_block(tables, _match_block, plan.blocks):
-        call[matched.rows] = calls + matched.call
-        by[matched.rows] = matched.by
-        ways.append(matched.way_of_call)
-        groups.append(matched.group_of_call)
-        calls += len(matched.way_of_call)
-    # Calls of all blocks are sorted like those of each block: by the way they were matched, then by group.
-    number_of_call = np.empty(calls + 1, np.int32)
-    number_of_call[np.lexsort((np.concatenate(groups), np.concatenate(ways)))] = np.arange(calls)
-    number_of_call[UNMATCHED] = UNMATCHED
-    for begin, end in pairwise(plan.places.first.tolist()):  # rank by rank, to avoid a copy of the whole array
-        call[begin:end] = number_of_call[call[begin:end]]
-    return Matches(call, by, folder)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _MatchedBlock:
-    """Matched parts of a block; the first three arrays have one entry per part, the others one per call."""
-
-    rows: Ints
-    """Row of each part, with the ranks' parts concatenated."""
-    call: NDArray[np.int32]
-    by: NDArray[np.int8]
-    way_of_call: NDArray[np.int8]
-    """How the call was matched."""
-    group_of_call: NDArray[np.int32]
-    """Code of the call's group."""
-
-
-def _match_block(block: Block) -> _MatchedBlock:
-    columns = block.columns(TO_MATCH)
-    call, by = _match(columns)
-    matched = np.flatnonzero(call != UNMATCHED)
-    first = matched[first_rows(call[matched])]
-    group = columns.narrow_codes("group")[0][first]
-    return _MatchedBlock(
-        block.places.rows(columns)[matched], call[matched].astype(np.int32), by[matched], by[first], group
-    )
+    call[is_matched] = numbered(call[is_matched])[1]
+    return MatchedParts(columns, call, recorded.by[row])
 
 
 def _match(columns: Columns) -> tuple[Ints, NDArray[np.int8]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,22 +11,17 @@ from usp_prof.columns.rows import distinct, group_codes, lowest_reached, numbere
 from usp_prof.tables.communication.posts import P2P
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.matching.same_calls import MatchedParts
 
 
 END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 _CALLS_PER_GROUP = 500
-_NOTHING = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ties:
-    """Members of calls with at least two members, rank by rank; all arrays but `number` have one entry per member."""
+    """Members of calls with at least two members: those of collectives, then those of sends and receives, by rank."""
 
     call: Ints
     """Number of the member's call, from 0."""
@@ -35,91 +30,53 @@ class Ties:
     start: Ints
     end: Ints
     """Start and end are times on the rank's own clock."""
-    part: Ints
-    """Row in its rank's `collectives`."""
-    number: Ints
-    """Number of the call in the run, by call, ascending."""
+    is_transfer: Flags
+    """Whether the call is a send and receive."""
 
     @property
     def calls(self) -> int:
         """Number of calls."""
-        return len(self.number)
+        return int(self.call.max(initial=-1)) + 1
 
-    def take(self, members: NDArray[Any]) -> Ties:
-        """Select members by a mask or by row numbers; calls keep their numbers."""
-        call, row, start, end = (array[members] for array in (self.call, self.row, self.start, self.end))
-        return Ties(call, row, start, end, self.part[members], self.number)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AllTies:
-    """Ties of a run, block by block; only ties across clocks are ever combined."""
-
-    collectives: tuple[Ties, ...]
-    transfers: tuple[Ties, ...]
-    """Sends and receives; empty if collectives connect all ranks."""
-
-    @property
-    def blocks(self) -> tuple[Ties, ...]:
-        """All blocks of ties."""
-        return (*self.collectives, *self.transfers)
+    def take(self, members: Flags) -> Ties:
+        """Select all members of some calls; the calls are numbered again."""
+        row, start, end = (values[members] for values in (self.row, self.start, self.end))
+        return Ties(numbered(self.call[members])[1], row, start, end, self.is_transfer[members])
 
     def across(self, domain: Ints) -> Ties:
-        """Return the ties of calls with members on several clocks: collectives, then transfers."""
-        collectives, transfers = (
-            _combined([_across(domain, ties) for ties in kind]) for kind in (self.collectives, self.transfers)
-        )
-        return _below([collectives, transfers], np.concatenate([collectives.call, transfers.call + collectives.calls]))
+        """Select the calls with members on several clocks."""
+        clock = domain[self.row]
+        lowest, highest = (per_code(self.call, clock, how, self.calls) for how in (np.minimum, np.maximum))
+        return self.take((lowest != highest)[self.call])
 
 
-def _combined(blocks: Sequence[Ties]) -> Ties:
-    """Combine the ties of blocks, rank by rank, with calls numbered in the order of the run."""
-    number_of_member = np.concatenate([_NOTHING, *(ties.number[ties.call] for ties in blocks)])
-    number, call = numbered(number_of_member)
-    combined = replace(_below(blocks, call), number=number)
-    return combined.take(np.lexsort((combined.part, combined.row))) if len(blocks) > 1 else combined
+def ties_of(parts: MatchedParts, ranks: Ints) -> Ties:
+    """Return the ties of a run: collectives whose members end together.
 
-
-def _below(blocks: Sequence[Ties], call: Ints) -> Ties:
-    """Concatenate the ties of blocks, with the given call numbers."""
-    row, start, end, part, number = (
-        np.concatenate([_NOTHING, *of_blocks])
-        for of_blocks in (
-            [ties.row for ties in blocks],
-            [ties.start for ties in blocks],
-            [ties.end for ties in blocks],
-            [ties.part for ties in blocks],
-            [ties.number for ties in blocks],
-        )
-    )
-    return Ties(call, row, start, end, part, number)
-
-
-def ties_of(parts: MatchedParts, ranks: Ints) -> tuple[Ties, Ties]:
-    """Return the ties of a block from collectives whose members end together, and from sends and receives."""
-    is_matched = parts.call >= 0
-    ends_together, is_transfer = (parts.columns.matches("op", *ops) for ops in (END_TOGETHER, P2P))
-    return _members(parts, is_matched & ends_together, ranks), _members(parts, is_matched & is_transfer, ranks)
-
-
-def joined_ties(blocks: Iterable[tuple[Ties, Ties]], ranks: Ints) -> AllTies:
-    """Combine the ties of all blocks; transfers are included only if collectives do not connect all ranks."""
-    collectives, transfers = zip(*blocks, strict=True)
+    Sends and receives are included only if collectives do not connect all ranks.
+    """
+    collectives = _members(parts, END_TOGETHER)
+    ties = _ties(parts, ranks, collectives, collectives[:0])
     # Treat every rank as its own clock: do the collectives connect them all?
-    component = components(np.arange(len(ranks), dtype=np.int64), collectives)
-    return AllTies(collectives, transfers if len(np.unique(component)) > 1 else ())
+    component = components(np.arange(len(ranks), dtype=np.int64), ties)
+    return _ties(parts, ranks, collectives, _members(parts, P2P)) if len(np.unique(component)) > 1 else ties
 
 
-def _members(parts: MatchedParts, chosen: Flags, ranks: Ints) -> Ties:
-    """Return the chosen parts of calls with at least two of them, with a bounded number of calls per group."""
-    rows = np.flatnonzero(chosen)
-    members_of_call = np.bincount(parts.call[rows], minlength=len(parts.number))
+def _ties(parts: MatchedParts, ranks: Ints, collectives: Ints, transfers: Ints) -> Ties:
+    """Build ties from rows of parts."""
+    rows = np.concatenate([collectives, transfers])
+    start = parts.columns["start_ns"][rows]
+    end = start + parts.columns["dur_ns"][rows]
+    row = np.searchsorted(ranks, parts.columns["rank"][rows])
+    return Ties(numbered(parts.call[rows])[1], row, start, end, np.arange(len(rows)) >= len(collectives))
+
+
+def _members(parts: MatchedParts, ops: tuple[str, ...]) -> Ints:
+    """Return the parts of calls of some operations that have at least two, with a bounded number of calls per group."""
+    rows = np.flatnonzero((parts.call >= 0) & parts.columns.matches("op", *ops))
+    members_of_call = np.bincount(parts.call[rows], minlength=parts.calls)
     rows = rows[members_of_call[parts.call[rows]] >= 2]
-    if len(rows):
-        rows = rows[_thinned(parts, rows)]
-    distinct_calls, call = numbered(parts.call[rows])
-    row = np.searchsorted(ranks, parts.rank[rows])
-    return Ties(call, row, parts.start[rows], parts.end[rows], parts.part[rows], parts.number[distinct_calls])
+    return rows[_thinned(parts, rows)] if len(rows) else rows
 
 
 def _thinned(parts: MatchedParts, rows: Ints) -> Flags:
@@ -134,15 +91,6 @@ def _thinned(parts: MatchedParts, rows: Ints) -> Flags:
     return np.isin(call, numbers[nth_of_group % stride == 0])
 
 
-def _across(domain: Ints, ties: Ties) -> Ties:
-    """Select the calls with members on several clocks."""
-    clock = domain[ties.row]
-    lowest, highest = (per_code(ties.call, clock, how, ties.calls) for how in (np.minimum, np.maximum))
-    is_across = lowest != highest
-    crossing_ties = ties.take(is_across[ties.call])
-    return replace(crossing_ties, call=numbered(crossing_ties.call)[1], number=ties.number[is_across])
-
-
 def pairs_of_clocks(domain: Ints, ties: Ties) -> tuple[Ints, Ints, Ints]:
     """Pair each member with its call's first: return both clocks, and how much later the first one's end is."""
     order = np.lexsort((domain[ties.row], ties.call))
@@ -151,16 +99,12 @@ def pairs_of_clocks(domain: Ints, ties: Ties) -> tuple[Ints, Ints, Ints]:
     return clock[first_of_call], clock, end[first_of_call] - end
 
 
-def components(domain: Ints, blocks: Iterable[Ties]) -> Ints:
+def components(domain: Ints, ties: Ties) -> Ints:
     """Return the number of the connected component of each rank's clock; components are numbered by lowest clock."""
     count = int(domain.max()) + 1 if len(domain) else 0
     if not count:
         return domain
-    # Pairs of clocks that share a call, encoded as first * count + second.
-    pairs = [_NOTHING]
-    for ties in blocks:
-        first_clock, second_clock, _ = pairs_of_clocks(domain, ties)
-        pairs.append(distinct(first_clock * count + second_clock))
-    pair = np.concatenate(pairs)
+    first_clock, second_clock, _ = pairs_of_clocks(domain, ties)
+    pair = distinct(first_clock * count + second_clock)
     label = lowest_reached(pair // count, pair % count, np.arange(count))
     return np.unique(label, return_inverse=True)[1][domain]
