@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,7 @@ def _style(room: Room) -> None:
         # Links are underlined, except in the navigation.
         f"a[data-testid='stPageLink-NavLink']:not(.st-key-rooms *,.st-key-pages *) p{{color:{colors.accent};"
         "text-decoration:underline;text-underline-offset:3px}"
+        ".st-key-parent-page a{background:rgba(151,166,195,.15)}.st-key-parent-page a p{font-weight:600}"
         ".st-key-rooms{border-bottom:1px solid rgba(128,128,128,.3)}"
         ".st-key-rooms a p{font-size:1rem;font-weight:600}"
         ".st-key-rooms a:not(:hover){background:transparent}"  # a room is marked by its line, whichever its page
@@ -89,8 +90,9 @@ def _navigation(chosen: Page, made: Mapping[str, StreamlitPage], document: Docum
         return
     with place, st.container(key="pages", horizontal=True, gap="small"):
         for page in pages:
-            why = lacks[page.path]
-            _link(page, chosen, made, page.title, why)
+            is_parent = page.path == chosen.part_of  # Streamlit marks only the page itself
+            with st.container(key="parent-page", width="content") if is_parent else nullcontext():
+                _link(page, chosen, made, page.title, lacks[page.path])
 
 
 def _link(page: Page, chosen: Page, made: Mapping[str, StreamlitPage], label: str, why: str) -> None:

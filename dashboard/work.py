@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import wait as wait_for_any
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -153,19 +153,13 @@ PATIENCE_S = 0.05
 
 def wait(answer: Result[T]) -> T:
     """Return a result; show the progress of its lane until it is available."""
-    try:
-        return answer.result(PATIENCE_S)
-    except NotYet:
-        if answer.done():  # the computation itself timed out
-            raise
-    place = st.empty()
-    while not answer.done():
-        now = worker.progress(answer.lane)
-        count = f" {now.done:,} of {now.of:,}" if now.of and now.of < 10_000 else ""
-        place.progress(now.fraction, f"{now.text or 'waiting'}{count}")
-        try:
-            answer.result(LOOK_EVERY_S)
-        except NotYet:
-            continue
-    place.empty()
+    wait_for_any([answer], PATIENCE_S)
+    if not answer.done():
+        place = st.empty()
+        while not answer.done():
+            now = worker.progress(answer.lane)
+            count = f" {now.done:,} of {now.of:,}" if now.of and now.of < 10_000 else ""
+            place.progress(now.fraction, f"{now.text or 'waiting'}{count}")
+            wait_for_any([answer], LOOK_EVERY_S)
+        place.empty()
     return answer.result()

@@ -21,6 +21,7 @@ from ..engine import (
     RankBars,
     RankGrid,
     RooflinePoints,
+    TableColumn,
     Unit,
     causes_of,
     certain_gain,
@@ -48,7 +49,7 @@ MOST_BARS = 12
 FEW_BARS = 6
 """Ops above a roofline, so that both are on the first screen."""
 MOST_RANKS = 24
-MOST_AXES = 6
+MOST_AXES = MOST_LATE = 6
 
 
 def chart_of(document: Document, kind: type[ChartKind]) -> Chart | None:
@@ -220,35 +221,45 @@ def _capacity(document: Document, learnt: Calibration | None) -> float | None:
 
 
 def bandwidth_of_axes(document: Document) -> KeyFigures | None:
-    """Return each axis' achieved bus bandwidth, its share of the link, and its straggler.
+    """Return each axis' achieved bus bandwidth, its share of the link, and its straggler, most exposed axis first.
 
     The bandwidth is that of the collective that moves most bytes.
     """
     table = next((block for block in blocks_of(document, "collectives") if isinstance(block, DataTable)), None)
     heads = [column.head for column in table.columns] if table is not None else []
-    if table is None or not {"axis", "collective", "busbw", "volume"} <= set(heads):
-        return None
-    waited = Figures(document.values).along("wait_time", "axis")
+    calls = [dict(zip(heads, row, strict=True)) for row in table.rows] if table is not None else []
+    figures = Figures(document.values)
+    exposed, waited = (figures.along(metric, "axis") for metric in ("exposed_comm_time", "wait_time"))
     late = verdicts.latest_by_axis(document)
-    calls = [dict(zip(heads, row, strict=True)) for row in table.rows]
-    figures = []
-    exposed = Figures(document.values).along("exposed_comm_time", "axis")
-    axes = dict.fromkeys(str(call["axis"]) for call in calls)
-    for axis in sorted(axes, key=lambda axis: -exposed.get(axis, 0))[:MOST_AXES]:
-        of_axis = [call for call in calls if str(call["axis"]) == axis and isinstance(call["busbw"], int | float)]
-        largest = max(of_axis, key=lambda call: _number(call["volume"]), default=None)
-        if largest is None:
-            continue
-        share = largest.get("of link")
-        link = f"{quantity(share, Unit.FRACTION)} of the link" if isinstance(share, int | float) else "link unknown"
-        notes = [f"{link}, {largest['collective']}"]
+    key_figures = []
+    for axis in sorted(map(str, exposed), key=lambda axis: -exposed[axis])[:MOST_AXES]:
+        measured = [call for call in calls if str(call["axis"]) == axis and isinstance(call.get("busbw"), int | float)]
+        largest = max(measured, key=lambda call: _number(call["volume"]), default=None)
+        notes = ["unknown without message sizes"] if largest is None else [_link(largest), str(largest["collective"])]
         if waited.get(axis):
             notes.append(f"waits {quantity(waited[axis], Unit.NS)} per step")
         if axis in late:
             notes.append(f"most for rank {late[axis]}")
-        unit = table.columns[heads.index("busbw")].unit or Unit.BYTES_PER_SECOND
-        figures.append(KeyFigure(f"{axis} bus bandwidth", _number(largest["busbw"]), unit, ", ".join(notes)))
-    return KeyFigures(tuple(figures)) if figures else None
+        label = f"{'unknown axis' if axis == verdicts.UNKNOWN_AXIS else axis} bus bandwidth"
+        value = _number(largest["busbw"]) if largest is not None else None
+        key_figures.append(KeyFigure(label, value, Unit.BYTES_PER_SECOND, ", ".join(notes)))
+    return KeyFigures(tuple(key_figures)) if key_figures else None
+
+
+def _link(call: Mapping[str, Cell]) -> str:
+    share = call.get("of link")
+    return f"{quantity(share, Unit.FRACTION)} of the link" if isinstance(share, int | float) else "link unknown"
+
+
+def late_ranks(document: Document) -> DataTable | None:
+    """List the ranks that others wait for longest."""
+    late = document.verdict.late_ranks[:MOST_LATE]
+    columns = (
+        TableColumn("rank"), TableColumn("axis"), TableColumn("delay per step", Unit.NS),
+        TableColumn("arrives last in", Unit.FRACTION), TableColumn("cause"),
+    )  # fmt: skip
+    rows = tuple((rank.rank, rank.axis, rank.late_ns, rank.late_fraction, rank.why) for rank in late)
+    return DataTable("Ranks that others wait for, longest delay first", columns, rows) if rows else None
 
 
 def _number(cell: Cell) -> float:

@@ -273,7 +273,7 @@ def _show(question: Question, plan: Plan) -> None:
     total_bytes, room = ranks[fullest].total_bytes, question.cluster.memory_bytes
     figures = (
         KeyFigure("step", plan.step_ns, Unit.NS),
-        KeyFigure("tokens/s", round(plan.tokens_per_second), Unit.COUNT),
+        KeyFigure("tokens", plan.tokens_per_second, Unit.PER_SECOND),
         KeyFigure(f"MFU ({plan.convention})", plan.mfu, Unit.FRACTION),
         KeyFigure("memory", total_bytes, Unit.BYTES, f"of {quantity(room, Unit.BYTES)}"),
         KeyFigure("data parallel (dp)", plan.configuration.dp, Unit.COUNT, "the devices that other axes leave"),

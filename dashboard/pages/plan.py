@@ -202,15 +202,14 @@ PLAN = Page("Plan", "plan", draw_plan, Room.PREDICT, needs_run=False)
 
 def _sweep(learnt: Calibration | None, plans: Plans, top: DeltaGenerator) -> None:
     """Draw the map, with its sentence at the top of the page."""
-    down_column, across_column, figure_column = st.columns(3)
-    down = _axis(down_column, "Down", "down", GRID_AXES)
-    # The second axis comes first, so that the default is not the one that goes down.
+    down_column, across_column, figure_column, trainer_column = st.columns([1, 1, 1, 2])
+    down = _choice(down_column, "Rows", "down", GRID_AXES)
+    # The second axis comes first, so that the default is not the one of the rows.
     other_axes = tuple(axis for axis in (*GRID_AXES[1:], GRID_AXES[0]) if axis != down)
-    across = _axis(across_column, "Across", "across", other_axes)
-    figures = tuple(plan_map_answer.FIGURES)
-    figure = figure_column.selectbox("Figure", figures, figures.index(state.word("figure", figures)))
-    state.keep("figure", None if figure == figures[0] else figure)
-    trainer = _trainer(learnt)
+    across = _choice(across_column, "Columns", "across", other_axes)
+    figure = _choice(figure_column, "Metric", "figure", tuple(plan_map_answer.FIGURES))
+    with trainer_column:
+        trainer = _trainer(learnt)
     choice = f"{data.question_key(plans.question)} {down} {across} {figure} {trainer}"
     key = ("sweep", learnt is None, choice)
     heat_map = wait(data.ask_made(key, lambda: plan_map_answer.section(plans, down, across, figure, trainer, learnt)))
@@ -224,7 +223,7 @@ def _sweep(learnt: Calibration | None, plans: Plans, top: DeltaGenerator) -> Non
         offer(SWEEP, state.current().run, choice, lambda: (heat_map,))
 
 
-def _axis(place: DeltaGenerator, label: str, name: str, offered: tuple[str, ...]) -> str:
+def _choice(place: DeltaGenerator, label: str, name: str, offered: tuple[str, ...]) -> str:
     chosen: str = place.selectbox(label, offered, offered.index(state.word(name, offered)))
     state.keep(name, None if chosen == offered[0] else chosen)
     return chosen

@@ -107,15 +107,17 @@ def _folds(document: Document, sections: Sequence[str], shown: Chart | None = No
 
 
 def draw_communication() -> None:
-    """Draw the bandwidth of each axis, the calls of each group over time, and the cost of each axis."""
+    """Draw the bandwidth and the cost of each axis, the late ranks, and the calls of each group over time."""
     view, document = _opened(COMMUNICATION)
     bandwidth = pictures.bandwidth_of_axes(document)
     if bandwidth is not None:
         show(bandwidth, "bandwidth", state.is_dark())
+    axes, late = pictures.chart_of(document, AxisCommunication), pictures.late_ranks(document)
+    blocks = [block for block in (axes, late) if block is not None]
+    for place, block in zip(st.columns(len(blocks), gap="large") if blocks else (), blocks, strict=True):
+        with place:
+            show(block, f"axes-{type(block).__name__}", state.is_dark())
     _calls(view, document)
-    axes = pictures.chart_of(document, AxisCommunication)
-    if axes is not None:
-        show(axes, "axes", state.is_dark())
     _folds(document, COMMUNICATION_SECTIONS, axes)
 
 
@@ -288,10 +290,7 @@ def draw_host() -> None:
     shown = _picture("host", view, lambda: pictures.of_host(document, tables))
     launched = Figures(document.values).overall("empty_queue_fraction") is not None
     if launched and shown is not None and not isinstance(shown.data, LaunchLines):
-        folded(
-            "lead", "Launch lead of each host over its device",
-            lambda: _picture("lead", view, lambda: pictures.launch_lead(document, tables)),
-        )  # fmt: skip
+        _picture("lead", view, lambda: pictures.launch_lead(document, tables))
     _folds(document, ("host",))
 
 

@@ -188,7 +188,11 @@ def test_the_bandwidth_of_each_axis_is_next_to_its_links(tmp_path: Path) -> None
     assert shown is not None
     assert {figure.label for figure in shown.figures} == {"dp bus bandwidth", "tp bus bandwidth"}
     assert all("of the link" in figure.second for figure in shown.figures)
-    assert pictures.bandwidth_of_axes(replace(document, sections=())) is None
+    without_sizes = pictures.bandwidth_of_axes(replace(document, sections=()))
+    assert without_sizes is not None
+    assert {figure.value for figure in without_sizes.figures} == {None}
+    assert all(figure.second.startswith("unknown without message sizes") for figure in without_sizes.figures)
+    assert pictures.bandwidth_of_axes(replace(document, sections=(), values=())) is None
 
 
 def test_the_page_s_own_questions_are_answered_once() -> None:

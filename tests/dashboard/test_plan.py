@@ -22,6 +22,8 @@ from usp_prof.extras.planner.sweep import runner
 from usp_prof.extras.planner.sweep.cells import Cell
 from usp_prof.model.footprint import Footprint
 from usp_prof.model.hardware import DEVICES
+from usp_prof.model.metric import Unit
+from usp_prof.report.format import quantity
 from usp_prof.synth.declaration import Declaration, Mesh
 from usp_prof.synth.write import write
 
@@ -40,7 +42,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_plan_is_predicted_and_told_how_to_start() -> None:
     app = drawn("plan")
-    assert [metric.label for metric in app.metric] == ["step", "tokens/s", "MFU (palm)", "bubble", "memory"]
+    assert [metric.label for metric in app.metric] == ["step", "tokens", "MFU (palm)", "bubble", "memory"]
     assert app.code[0].value.startswith("torchrun --nproc-per-node 4 trainer/run.py")
     assert "the mean rank step of the recorded run" in app.caption[0].value
 
@@ -177,18 +179,22 @@ def test_a_sweep_opens_with_its_best_and_its_worst_cell() -> None:
     said = plan_map.verdict(plans, "tp", "pp", "tokens/s", "usp-prof")
     cells = plan_map.cells_of(plans, "tp", "pp", "usp-prof")
     speeds = [cell.plan.tokens_per_second for cell in cells.values() if not cell.refusal]
-    assert f"start: {max(speeds):,.0f} with tp " in said
-    assert f". Worst cell: {min(speeds):,.0f} with tp " in said
+    assert f"start: {_speed(max(speeds))} with tp " in said
+    assert f". Worst cell: {_speed(min(speeds))} with tp " in said
     learnt = data.ask_calibration(0).result()
     of_run = plan_map.verdict(plans, "tp", "pp", "tokens/s", "usp-prof", learnt)
-    ran = round(learnt.prediction.tokens_per_second)
-    assert of_run == f"{said[:-1]}. The recorded configuration (tp 1, pp 4) is predicted at {ran:,}."
+    ran = _speed(learnt.prediction.tokens_per_second)
+    assert of_run == f"{said[:-1]}. The recorded configuration (tp 1, pp 4) is predicted at {ran}."
     (drawn_map, *_) = plan_map.section(plans, "tp", "pp", "tokens/s", "usp-prof", learnt).blocks
-    assert sum(text.endswith(f" (recorded: {ran:,})") for text in drawn_map.data.texts) == 1  # type: ignore[union-attr]
+    assert sum(text.endswith(f" (recorded: {ran})") for text in drawn_map.data.texts) == 1  # type: ignore[union-attr]
     shortest = plan_map.verdict(plans, "tp", "pp", "step", "usp-prof")
     assert plan.in_words(plans.best[0].configuration) in shortest  # less is better
     app = drawn("sweep", figure="step", trainer="megatron")
     assert any("Best step of the plans that megatron can start" in said.proto.body for said in app.get("html"))
+
+
+def _speed(tokens_per_second: float) -> str:
+    return quantity(tokens_per_second, Unit.PER_SECOND).removesuffix("/s").replace(" ", "")
 
 
 def test_the_best_cell_of_a_sweep_is_one_that_the_trainer_can_start(

@@ -6,6 +6,7 @@ import sys
 import threading
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from dashboard.work import Progress, Worker
 
@@ -119,6 +120,28 @@ def test_of_large_answers_the_latest_are_kept() -> None:
     worker.keep_latest(("large",), 2)
     assert [number for number in range(4) if worker.known(("large", number))] == [2, 3]
     assert all(worker.known(("small", number)) for number in range(4))
+
+
+def test_no_progress_bar_is_left_by_a_failure() -> None:
+    def page() -> None:
+        import time  # noqa: PLC0415 - the script of a page is read from the function's text
+
+        import streamlit as st  # noqa: PLC0415
+
+        from dashboard.work import wait, worker  # noqa: PLC0415
+
+        def fail() -> None:
+            time.sleep(0.4)
+            raise ValueError("no")
+
+        try:
+            wait(worker.ask("failing", fail))
+        except ValueError:
+            st.write("failed")
+
+    app = AppTest.from_function(page).run(timeout=30)
+    assert [text.value for text in app.markdown] == ["failed"]
+    assert not app.get("progress")
 
 
 def test_a_slow_run_does_not_delay_the_others() -> None:

@@ -106,8 +106,8 @@ def test_the_headline_compares_the_step_of_the_job() -> None:
 def test_shows_the_steps_of_the_reports() -> None:
     lengths = [[4e8, 2e8, 1.6e8], [1e8, 1e8, 3e8]]
     runs = [
-        measured(series("step_time", each), series("job_step_time", each), series("compute_time", each), label=name)
-        for name, each in zip("ab", lengths, strict=True)
+        measured(series("step_time", ns), series("job_step_time", ns), series("compute_time", ns), label=label)
+        for label, ns in zip("ab", lengths, strict=True)
     ]
     (pair,) = compare(runs).pairs
     shown = {judgement.key: (judgement.before, judgement.after) for judgement in pair.judgements}

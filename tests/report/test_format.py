@@ -32,7 +32,7 @@ from usp_prof.report.format import MICRO, UNKNOWN, column, column_texts, quantit
         (80 * 2**30, Unit.BYTES, "80.0 GiB"),
         (312e12, Unit.FLOP_PER_SECOND, "312 TFLOP/s"),
         (20.97e9, Unit.BYTES_PER_SECOND, "21.0 GB/s"),
-        (12_345.6, Unit.PER_SECOND, "12,346 /s"),
+        (12_345.6, Unit.PER_SECOND, "12.3 k/s"),
         (12_345, Unit.COUNT, "12,345"),
         (1.234, Unit.RATIO, "1.23x"),
         (3.5e15, Unit.FLOP, "3.50 PFLOP"),

@@ -131,7 +131,7 @@ def axis_communication(data: AxisCommunication, theme: Theme) -> Figure:
     plot.x_range.start = 0
     plot.x_range.end = float(total.max(initial=0) * _ROOM_FOR_SHARE) or 1.0
     plot.xaxis.formatter = time_ticks()
-    plot.xaxis.axis_label = "time per step: solid is exposed, hatched is contended, faint is hidden under compute"
+    plot.xaxis.axis_label = "time per step (solid: exposed, hatched: contended, faint: hidden)"
     plot.ygrid.grid_line_color = None
     hover(
         plot,

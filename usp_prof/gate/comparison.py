@@ -113,10 +113,10 @@ def _judgement(
         if after is None:
             return replace(blank, reason="only in the first run", before=_reported(series))
         return replace(blank, reason="not in the first run", after=_reported(series))
-    shown = {"before": _reported(before), "after": _reported(after)}
+    judgement = judge((before,), after, rule, _DOUBT, noise)
     if bar is not None:
-        return replace(blank, reason=f"not comparable: {bar}", **shown)
-    return replace(judge((before,), after, rule, _DOUBT, noise), **shown)
+        judgement = replace(blank, reason=f"not comparable: {bar}")
+    return replace(judgement, before=_reported(before), after=_reported(after))
 
 
 def _reported(series: Series) -> float:

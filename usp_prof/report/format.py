@@ -44,7 +44,7 @@ _SCALES: dict[Unit, tuple[_Scale, ...]] = {
     Unit.FLOP_PER_SECOND: _rates("FLOP/s"),
     Unit.FLOP: _rates("FLOP"),
     Unit.FRACTION: (_Scale(0.01, "%"),),
-    Unit.PER_SECOND: (_Scale(1, "/s"),),
+    Unit.PER_SECOND: _rates("/s"),
     Unit.COUNT: (_Scale(1, ""),),
     Unit.RATIO: (_Scale(1, "x"),),
 }

@@ -90,11 +90,10 @@ const PAINTING = {
 
   label(c, text, x, y, room, category, kind) {
     const short = kind === "device" ? plainName(text) : text.replace(/^exposed /, "");
-    const letters = Math.floor((room - 6) / 6.6), isCut = short.length > letters, shown = short.slice(0, letters - 1);
-    if (letters < 3 || (isCut && letters < 5)) return;
-    if (isCut && /\d$/.test(shown) && /\d/.test(short[letters - 1])) return; // "rank 2…" could be rank 21
+    const width = c.measureText(short).width, letters = Math.floor((short.length * (room - 6)) / width);
+    if (letters < short.length && (short.length < 10 || letters < 5)) return; // "rank…" says nothing
     c.globalAlpha = 1; c.fillStyle = this.data.inks[category];
-    c.fillText(isCut ? `${shown}…` : short, x + 3, y);
+    c.fillText(letters < short.length ? `${short.slice(0, letters - 1)}…` : short, x + 3, y);
   },
 
   paintRaster(c, rows) {

@@ -257,7 +257,7 @@ def figures(plan: Plan) -> KeyFigures:
     return KeyFigures(
         (
             KeyFigure("step", plan.step_ns, Unit.NS),
-            KeyFigure("tokens/s", round(plan.tokens_per_second), Unit.COUNT),
+            KeyFigure("tokens", plan.tokens_per_second, Unit.PER_SECOND),
             KeyFigure(f"MFU ({plan.convention})", plan.mfu, Unit.FRACTION),
             KeyFigure("bubble", plan.bubble_fraction, Unit.FRACTION),
             KeyFigure("memory", plan.footprint.total_bytes, Unit.BYTES),

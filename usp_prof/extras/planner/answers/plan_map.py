@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from usp_prof.extras.planner.search import Plans
 
 FIGURES: dict[str, tuple[Callable[[Plan], float], Unit]] = {
-    "tokens/s": (lambda plan: round(plan.tokens_per_second), Unit.COUNT),
+    "tokens/s": (lambda plan: plan.tokens_per_second, Unit.PER_SECOND),
     "MFU": (lambda plan: plan.mfu, Unit.FRACTION),
     "step": (lambda plan: plan.step_ns, Unit.NS),
     "memory": (lambda plan: plan.footprint.total_bytes, Unit.BYTES),
@@ -98,7 +98,8 @@ def _place(plan: Plan, down: str, across: str) -> Place:
 
 def _written(plan: Plan, figure: str) -> str:
     read, unit = FIGURES[figure]
-    return quantity(read(plan), unit)
+    text = quantity(read(plan), unit)
+    return text.removesuffix("/s").replace(" ", "") if unit is Unit.PER_SECOND else text  # 7.51M tokens/s
 
 
 def section(
