@@ -14,9 +14,10 @@ import tiny
 
 from usp_prof import open_run
 from usp_prof import run as opened
-from usp_prof.store import rank_jobs
+from usp_prof.store import running
 from usp_prof.store.cache import Cache
-from usp_prof.store.rank_jobs import RankJob, run_jobs
+from usp_prof.store.rank_jobs import RankJob
+from usp_prof.store.running import run_jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +66,7 @@ def test_progress_can_stop_reading_and_finished_ranks_are_cached(tmp_path: Path)
 def test_closing_a_query_stops_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = folder(tmp_path / "run", 4)
     jobs = [RankJob(run / f"rank{rank}.json.gz", rank, str(rank)) for rank in range(4)]
-    go, real, read = Event(), rank_jobs.run_job, []
+    go, real, read = Event(), running.run_job, []
 
     def slow(job: RankJob, *rest: Any) -> Any:
         if read:
@@ -73,7 +74,7 @@ def test_closing_a_query_stops_reading(tmp_path: Path, monkeypatch: pytest.Monke
         read.append(job.rank)
         return real(job, *rest)
 
-    monkeypatch.setattr(rank_jobs, "run_job", slow)
+    monkeypatch.setattr(running, "run_job", slow)
     with ThreadPoolExecutor(1) as threads:
         results = run_jobs(jobs, None, Cache(tmp_path / "cache"), threads)
         next(results)

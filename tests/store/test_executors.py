@@ -23,15 +23,11 @@ from usp_prof.extras.cluster import dask
 from usp_prof.inputs.discovery import discover
 from usp_prof.inputs.formats import read_rank
 from usp_prof.model.errors import UsageError, UspProfError
-from usp_prof.store import executors, load, rank_jobs
+from usp_prof.store import executors, load, rank_jobs, running
 from usp_prof.store.cache import Cache, StoredTables
 from usp_prof.store.executors import local_executor, workers_for
-from usp_prof.store.rank_jobs import (
-    ATTEMPTS,
-    NOT_DONE,
-    RankJob,
-    run_jobs,
-)
+from usp_prof.store.rank_jobs import RankJob
+from usp_prof.store.running import ATTEMPTS, NOT_DONE, run_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,7 +94,7 @@ class TestExecutors:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(load, "_LITTLE", 0)
-        monkeypatch.setattr(rank_jobs, "as_completed", interrupted)
+        monkeypatch.setattr(running, "as_completed", interrupted)
         trace = tiny.Trace()
         for number in range(5_000):
             trace.op("aten::mm", number * 10, 5)

@@ -28,9 +28,9 @@ from usp_prof.store.rank_jobs import (
     digest_of_manifest,
     key_of_rank,
     made_by,
-    run_jobs,
     stamp_of,
 )
+from usp_prof.store.running import run_jobs
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from weakref import finalize
 
 from usp_prof._version import __version__, fingerprint
 from usp_prof.store.executors import free_memory, processors
-from usp_prof.store.rank_jobs import ATTEMPTS, OtherVersionError
+from usp_prof.store.rank_jobs import OtherVersionError
+from usp_prof.store.running import ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
