@@ -65,17 +65,16 @@ class Checked:
     @property
     def df(self) -> pd.DataFrame:
         """One row per metric: unit, before, after, verdict, reason."""
-        from usp_prof.analyses.result import frame  # noqa: PLC0415 - pandas is loaded by those who ask
+        from usp_prof.analyses.result import columns_of, frame  # noqa: PLC0415 - pandas is loaded by those who ask
 
         rows = self.report.judgements
         return frame(
             {
                 "metric": [judgement.key for judgement in rows],
                 "unit": [str(judgement.unit) for judgement in rows],
-                "before": [judgement.before for judgement in rows],
-                "after": [judgement.after for judgement in rows],
+                **columns_of(rows, "before", "after"),
                 "verdict": [str(judgement.verdict) for judgement in rows],
-                "reason": [judgement.reason for judgement in rows],
+                **columns_of(rows, "reason"),
             }
         )
 

@@ -16,7 +16,7 @@ from usp_prof import UspProfError, open_run
 from usp_prof.analyses import breakdown, overlap, stragglers
 from usp_prof.analyses.stragglers import STRAGGLER_COST
 from usp_prof.api import sentences
-from usp_prof.api.answer import picture
+from usp_prof.api.pictures import picture
 from usp_prof.charts.inputs import BreakdownRows, RankBars
 from usp_prof.contract import ModelEntry
 from usp_prof.findings import find

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.analyses.result import frame, in_order
+from usp_prof.analyses.result import Listed, in_order
 from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.metric import SIGNED, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -15,8 +15,6 @@ from usp_prof.tables import clock
 from usp_prof.tables.matching.clocks import hosts_of
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from usp_prof.analyses.result import Listing
     from usp_prof.tables.matching.clocks import Clock
     from usp_prof.tables.table_set import TableSet
@@ -50,7 +48,7 @@ METRICS = (CLOCK_OFFSET, CLOCK_DRIFT, CLOCK_RESIDUAL, CLOCK_RESIDUAL_P99)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClockResult:
+class ClockResult(Listed):
     """Clocks of the selected ranks."""
 
     clock: Clock
@@ -78,12 +76,8 @@ class ClockResult:
             values.append(Value(CLOCK_RESIDUAL_P99, int(c.residual_p99_ns[row]), dims))
         return in_order(values)
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row per rank."""
-        return frame(self.listing())
-
     def listing(self) -> Listing:
-        """Return the same data as plain columns."""
+        """Return one row per rank as plain columns."""
         c, rows = self.clock, np.asarray(self.shown, np.int64)
         columns = ("component", "offset_ns", "drift_ppm", "reference_ns", "residual_p50_ns", "residual_p99_ns", "ties")
         hosts = [self.hosts[row] for row in self.shown]

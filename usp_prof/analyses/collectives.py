@@ -10,7 +10,7 @@ import numpy as np
 from usp_prof.analyses.measures.arrivals import EVERY_AXIS, Waiting, waiting_of
 from usp_prof.analyses.measures.device_bounds import roof
 from usp_prof.analyses.measures.exchange import Exchange, Pair, exchanges, pairs
-from usp_prof.analyses.result import frame, in_order, spread
+from usp_prof.analyses.result import fields_of, frame, in_order, spread
 from usp_prof.columns.rows import combinations, group_codes, lookup
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, NO_DIMS, Better, Dims, Metric, Unit, Value, Values
@@ -166,7 +166,7 @@ class CollectivesResult:
 
     def listing(self) -> Listing:
         """Return the same data as plain columns."""
-        columns = {name: [getattr(kind, name) for kind in self.kinds] for name in Kind.__dataclass_fields__}
+        columns = fields_of(self.kinds, Kind)
         return columns | {"link_fraction": [LINK_FRACTION.if_possible(share) for share in columns["link_fraction"]]}
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from usp_prof.analyses.measures import partition
 from usp_prof.analyses.measures.partition import Cause
-from usp_prof.analyses.result import frame, in_order, spread
+from usp_prof.analyses.result import fields_of, frame, in_order, spread
 from usp_prof.columns.intervals import by_priority, union
 from usp_prof.columns.rows import lookup
 from usp_prof.model.health import HealthRow, Severity
@@ -183,7 +183,7 @@ class CriticalPathResult:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per rank and part."""
-        return frame({name: [getattr(share, name) for share in self.shares] for name in Share.__dataclass_fields__})
+        return frame(fields_of(self.shares, Share))
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPathResult:

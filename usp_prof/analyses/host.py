@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.analyses.measures import ranges
-from usp_prof.analyses.result import frame, in_order
+from usp_prof.analyses.result import fields_of, frame, in_order
 from usp_prof.columns.intervals import time_of, union, union_of
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
@@ -18,10 +18,9 @@ from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import shares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import pandas as pd
-    from _typeshed import DataclassInstance
 
     from usp_prof.analyses.measures.ranges import CallStat, SyncStat
     from usp_prof.analyses.result import Listing
@@ -135,7 +134,7 @@ class HostResult:
 
     def listing(self) -> Listing:
         """Return the same data as plain columns."""
-        return _listing(self.ranks, RankHost)
+        return fields_of(self.ranks, RankHost)
 
 
 _FIGURES: tuple[tuple[Metric, Callable[[RankHost], float]], ...] = (
@@ -146,10 +145,6 @@ _FIGURES: tuple[tuple[Metric, Callable[[RankHost], float]], ...] = (
     (INPUT_TIME, lambda host: host.input_ns),
     (GC_TIME, lambda host: host.gc_ns),
 )
-
-
-def _listing(rows: Sequence[DataclassInstance], kind: type[DataclassInstance]) -> Listing:
-    return {field.name: [getattr(row, field.name) for row in rows] for field in fields(kind)}
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> HostResult:
@@ -189,18 +184,18 @@ class _OfRank:
 
 
 def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:
-    numbers = [number for number in tables.columns("steps", rank)["step"].tolist() if selection.takes_step(number)]
+    steps = int(selection.takes_steps(tables.columns("steps", rank)["step"]).sum())
     launches = ranges.selected(tables, "launches", rank, selection)
     syncs = ranges.sync_stats(tables, rank, launches)
     limited = "cuda" in tables.columns("ranks", rank)["device_kind"]
     depths = ranges.queue_depth(tables, rank, QUEUE_LIMIT if limited else _NO_LIMIT)
     return _OfRank(
-        _rank(tables, rank, selection, max(1, len(numbers)), launches, syncs, depths),
+        _rank(tables, rank, selection, max(1, steps), launches, syncs, depths),
         ranges.call_stats(rank, launches),
         syncs,
         _op_times(rank, ranges.selected(tables, "ops", rank, selection)),
         depths,
-        len(numbers),
+        steps,
     )
 
 
@@ -242,7 +237,7 @@ def _functions(tables: TableSet, rank: int, selection: Selection) -> Columns:
     if not len(functions):
         return functions  # if there are none, the other columns are not read
     steps = tables.columns("steps", rank)
-    is_selected = np.array([selection.takes_step(number) for number in steps["step"].tolist()], dtype=bool)
+    is_selected = selection.takes_steps(steps["step"])
     inside = union(steps["host_start_ns"][is_selected], steps["host_end_ns"][is_selected])
     return functions.take(inside.holds(functions["start_ns"]))
 

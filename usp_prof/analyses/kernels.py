@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from math import nan
 from typing import TYPE_CHECKING
 
 from usp_prof.analyses.measures import device_bounds
 from usp_prof.analyses.measures.kernel_tally import PACED, SMALL_NS, KernelStat, OpStat, Tally, of_rank
-from usp_prof.analyses.result import frame, in_order
+from usp_prof.analyses.result import Listed, columns_of, frame, in_order
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -72,7 +73,7 @@ _MOST_UNKNOWN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class KernelsResult:
+class KernelsResult(Listed):
     """Ops and kernels by time, over all ranks and steps, and the roofline that they are compared with."""
 
     ops: tuple[OpStat, ...]
@@ -132,47 +133,34 @@ class KernelsResult:
                 values.append(Value(MATRIX_CORE_FRACTION, matrix_core_ns / (total_ns - unknown_ns), dims))
         return values
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row per op and shape, longest first. Ops without a formula have no shapes."""
-        return frame(self.listing())
-
     def top(self) -> pd.DataFrame:
         """Return one row per kernel name (on CPUs: per op), longest first, with statistics over its calls."""
         return frame(self.top_listing())
 
     def listing(self) -> Listing:
-        """Return the ops as plain columns."""
+        """Return one row per op and shape, longest first. Ops without a formula have no shapes."""
         rows = self.ops
         return {
-            "op": [op.name for op in rows],
-            "shapes": [op.dims for op in rows],
-            "family": [op.family for op in rows],
-            "precision": [op.precision for op in rows],
-            "calls": [op.calls for op in rows],
-            "time_ns": [op.time_ns for op in rows],
-            "mean_ns": [op.time_ns / op.calls if op.calls else float("nan") for op in rows],
-            "share": [op.time_ns / self.total_ns if self.total_ns else float("nan") for op in rows],
-            "total_flop": [op.flop if op.family else float("nan") for op in rows],
-            "total_bytes": [op.bytes if op.family else float("nan") for op in rows],
-            "intensity": [op.intensity for op in rows],
-            "rate_flops": [op.rate for op in rows],
-            "bound": [op.bound for op in rows],
-            "efficiency": [op.efficiency for op in rows],
+            **columns_of(rows, op="name", shapes="dims"),
+            **columns_of(rows, "family", "precision", "calls", "time_ns"),
+            "mean_ns": [op.time_ns / op.calls if op.calls else nan for op in rows],
+            "share": [self._share(op.time_ns) for op in rows],
+            "total_flop": [op.flop if op.family else nan for op in rows],
+            "total_bytes": [op.bytes if op.family else nan for op in rows],
+            **columns_of(rows, "intensity", rate_flops="rate", bound="bound", efficiency="efficiency"),
         }
 
     def top_listing(self) -> Listing:
         """Return the kernels as plain columns."""
         rows = self.kernels
         return {
-            "name": [kernel.name for kernel in rows],
-            "count": [kernel.count for kernel in rows],
-            "total_ns": [kernel.total_ns for kernel in rows],
-            "share": [kernel.total_ns / self.total_ns if self.total_ns else float("nan") for kernel in rows],
-            "mean_ns": [kernel.mean_ns for kernel in rows],
-            "std_ns": [kernel.std_ns for kernel in rows],
-            "min_ns": [kernel.min_ns for kernel in rows],
-            "max_ns": [kernel.max_ns for kernel in rows],
+            **columns_of(rows, "name", "count", "total_ns"),
+            "share": [self._share(kernel.total_ns) for kernel in rows],
+            **columns_of(rows, "mean_ns", "std_ns", "min_ns", "max_ns"),
         }
+
+    def _share(self, time_ns: int) -> float:
+        return time_ns / self.total_ns if self.total_ns else nan
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> KernelsResult:

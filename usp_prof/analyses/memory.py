@@ -17,7 +17,7 @@ import numpy as np
 
 from usp_prof.analyses.measures import ranges
 from usp_prof.analyses.memory_peaks import Peak, device_rows, peak
-from usp_prof.analyses.result import frame, in_order
+from usp_prof.analyses.result import Listed, columns_of, in_order
 from usp_prof.model import hardware
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
@@ -26,8 +26,6 @@ from usp_prof.tables import shares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pandas as pd
 
     from usp_prof.analyses.result import Listing
     from usp_prof.columns.arrays import Ints
@@ -98,7 +96,7 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryResult:
+class MemoryResult(Listed):
     """Peaks per rank, device memory, allocator calls per step and rank, and copies by direction."""
 
     peaks: tuple[Peak, ...]
@@ -144,12 +142,8 @@ class MemoryResult:
             figures.append((FRAGMENTATION, (peak.reserved - peak.allocated) / peak.reserved))
         return figures
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row per rank, with the memory alive at its peak by phase."""
-        return frame(self.listing())
-
     def listing(self) -> Listing:
-        """Return the ranks as plain columns."""
+        """Return one row per rank, with the memory alive at its peak by phase."""
         phases = sorted({phase for peak in self.peaks for phase in peak.live})
         rows = self.peaks
         since = [peak.since_recording for peak in rows]
@@ -169,17 +163,11 @@ class MemoryResult:
         """Return the snapshots as plain columns."""
         rows = self.snapshots
         return {
-            "snapshot": [snapshot.name for snapshot in rows],
-            "rank": [snapshot.rank for snapshot in rows],
-            "device": [snapshot.device for snapshot in rows],
-            "in_use_bytes": [snapshot.allocated for snapshot in rows],
-            "peak_bytes": [snapshot.peak for snapshot in rows],
-            "reserved_bytes": [snapshot.reserved for snapshot in rows],
-            "unused_fraction": [snapshot.fragmentation for snapshot in rows],
-            "largest_free_bytes": [snapshot.largest_free for snapshot in rows],
-            "segments": [snapshot.segments for snapshot in rows],
+            **columns_of(rows, snapshot="name", rank="rank", device="device", in_use_bytes="allocated"),
+            **columns_of(rows, peak_bytes="peak", reserved_bytes="reserved", unused_fraction="fragmentation"),
+            **columns_of(rows, largest_free_bytes="largest_free", segments="segments"),
             "events": [len(snapshot.change) for snapshot in rows],
-            "out_of_memory": [snapshot.out_of_memory for snapshot in rows],
+            **columns_of(rows, "out_of_memory"),
         }
 
     def site_listing(self) -> Listing:
@@ -199,14 +187,7 @@ class MemoryResult:
 
     def copy_listing(self) -> Listing:
         """Return the copies as plain columns."""
-        rows = self.copies
-        return {
-            "direction": [copy.direction for copy in rows],
-            "count": [copy.count for copy in rows],
-            "bytes": [copy.bytes for copy in rows],
-            "time_ns": [copy.time_ns for copy in rows],
-            "bandwidth": [copy.bandwidth for copy in rows],
-        }
+        return columns_of(self.copies, "direction", "count", "bytes", "time_ns", "bandwidth")
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult:
@@ -216,12 +197,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
     of_ranks = shares.of_each_rank(tables, partial(_of_rank, selection=selection), ranks)
     for rank, seen in zip(ranks, of_ranks, strict=True):
         peaks += [seen.peak] if seen.peak is not None else []
-        for copies_of_direction in seen.copies:
-            copies[copies_of_direction.direction] = (
-                copies[copies_of_direction.direction] + copies_of_direction
-                if copies_of_direction.direction in copies
-                else copies_of_direction
-            )
+        for more in seen.copies:
+            copies[more.direction] = copies[more.direction] + more if more.direction in copies else more
         if seen.allocator_calls is not None:
             calls[rank] = seen.allocator_calls
     snapshots = tuple(
@@ -317,8 +294,7 @@ def capacity_of_ranks(tables: TableSet, ranks: Sequence[int]) -> dict[int, int]:
 def _allocator_calls(tables: TableSet, rank: int, selection: Selection) -> float:
     launches = ranges.selected(tables, "launches", rank, selection)
     allocates = launches.satisfies("name", _ALLOCATES.search)
-    steps = [step for step in tables.columns("steps", rank)["step"].tolist() if selection.takes_step(step)]
-    return int(allocates.sum()) / max(1, len(steps))
+    return int(allocates.sum()) / ranges.step_count(tables, rank, selection)
 
 
 def _copies(tables: TableSet, rank: int, selection: Selection) -> list[Copies]:

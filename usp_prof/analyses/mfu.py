@@ -16,7 +16,7 @@ import numpy as np
 from usp_prof import conventions
 from usp_prof.analyses import kernels, step_time
 from usp_prof.analyses.measures import device_bounds, flop_check
-from usp_prof.analyses.result import frame, in_order
+from usp_prof.analyses.result import columns_of, frame, in_order
 from usp_prof.model import flops
 from usp_prof.model.hardware import Precision, precision
 from usp_prof.model.health import HealthRow, Severity
@@ -145,14 +145,7 @@ class MfuResult:
 
     def check_listing(self) -> Listing:
         """Return the cross-check as plain columns."""
-        rows = self.parts
-        return {
-            "part": [part.name for part in rows],
-            "model_flop": [part.model for part in rows],
-            "trace_flop": [part.trace for part in rows],
-            "ratio": [part.ratio for part in rows],
-            "why": [part.why for part in rows],
-        }
+        return columns_of(self.parts, part="name", model_flop="model", trace_flop="trace", ratio="ratio", why="why")
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:

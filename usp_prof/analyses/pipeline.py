@@ -19,7 +19,7 @@ from usp_prof.analyses.measures.pipeline_actions import (
     order_of,
     pipelines,
 )
-from usp_prof.analyses.result import frame, in_order
+from usp_prof.analyses.result import Listed, columns_of, fields_of, in_order
 from usp_prof.columns.intervals import union_by
 from usp_prof.columns.rows import distinct, first_rows, group_codes, numbered, per_code
 from usp_prof.model.health import HealthRow, Severity, spans
@@ -30,8 +30,6 @@ from usp_prof.schedule_orders import Kind
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from usp_prof.analyses.result import Listing
     from usp_prof.columns.arrays import Ints
     from usp_prof.tables.table_set import TableSet
@@ -107,7 +105,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PipelineResult:
+class PipelineResult(Listed):
     """The pipeline's bubble. Without actions, only `notes` has information."""
 
     actions: Actions
@@ -168,15 +166,9 @@ class PipelineResult:
                     values.append(Value(STAGE_TIME, ns, {"stage": stage.stage, "kind": str(kind)}))
         return in_order(values)
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row per rank and step."""
-        return frame(self.listing())
-
     def listing(self) -> Listing:
-        """Return the same data as plain columns."""
-        names = list(RankStep.__dataclass_fields__)
-        columns = {name: [getattr(cell, name) for cell in self.cells] for name in names}
-        return columns | {"bubble_fraction": [cell.bubble_fraction for cell in self.cells]}
+        """Return one row per rank and step as plain columns."""
+        return fields_of(self.cells, RankStep) | columns_of(self.cells, "bubble_fraction")
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResult:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pandas as pd
+    from _typeshed import DataclassInstance
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Floats, Ints
@@ -64,7 +65,32 @@ def _row(refused_values: Sequence[Value]) -> HealthRow:
     return HealthRow(IMPOSSIBLE, Severity.ERROR, rank, len(refused_values), detail)
 
 
-# DataFrames. pandas is loaded at first use, so that callers without DataFrames do not pay for the import.
+# Columns and DataFrames. pandas is loaded at first use, so that callers without DataFrames do not pay for the import.
+
+
+def columns_of(rows: Sequence[object], *names: str, **attributes: str) -> dict[str, list[Any]]:
+    """Return attributes of rows as columns: `names` unchanged, `attributes` under the name of their keyword."""
+    attribute_of_column = dict(zip(names, names, strict=True)) | attributes
+    return {column: [getattr(row, name) for row in rows] for column, name in attribute_of_column.items()}
+
+
+def fields_of(rows: Sequence[object], kind: type[DataclassInstance]) -> dict[str, list[Any]]:
+    """Return all fields of rows of one dataclass as columns."""
+    return columns_of(rows, *kind.__dataclass_fields__)
+
+
+class Listed:
+    """Base of results whose table is their listing."""
+
+    __slots__ = ()
+
+    def listing(self) -> Listing:
+        """Return the table as plain columns."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the same data as a DataFrame."""
+        return frame(self.listing())
 
 
 def frame(columns: Mapping[str, NDArray[Any] | Sequence[object]]) -> pd.DataFrame:

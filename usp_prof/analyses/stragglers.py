@@ -15,7 +15,7 @@ import numpy as np
 from usp_prof.analyses.measures import arrivals, lateness, partition
 from usp_prof.analyses.measures.lateness import Why
 from usp_prof.analyses.measures.partition import Cause
-from usp_prof.analyses.result import frame, in_order, spread
+from usp_prof.analyses.result import Listed, fields_of, in_order, spread
 from usp_prof.columns.rows import distinct, lookup, numbered, rows_of
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
@@ -27,7 +27,6 @@ from usp_prof.tables import clock
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import pandas as pd
     from numpy.typing import NDArray
 
     from usp_prof.analyses.measures.arrivals import Arrivals
@@ -97,7 +96,7 @@ class Culprit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StragglersResult:
+class StragglersResult(Listed):
     """Lateness per rank and axis, slowdown per rank and step, and the culprits, costliest first."""
 
     lateness: tuple[Lateness, ...]
@@ -135,14 +134,9 @@ class StragglersResult:
             values.append(Value(STRAGGLER_COST, max(cost.value for cost in costs if set(cost.dims) == {"rank"})))
         return in_order(values)
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row per rank and axis."""
-        return frame(self.listing())
-
     def listing(self) -> Listing:
-        """Return the same data as plain columns."""
-        names = list(Lateness.__dataclass_fields__)
-        columns = {name: [getattr(late, name) for late in self.lateness] for name in names}
+        """Return one row per rank and axis as plain columns."""
+        columns = fields_of(self.lateness, Lateness)
         return columns | {"slowdown": [self.rank_slowdown(late.rank) for late in self.lateness]}
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from usp_prof.api import sentences
-from usp_prof.api.answer import Answer, picture
+from usp_prof.api.answer import Answer
+from usp_prof.api.pictures import picture
 from usp_prof.model.errors import UsageError
 from usp_prof.model.selection import EVERYTHING, Selection, numbers
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from usp_prof.analyses.kernels import KernelsResult
-    from usp_prof.analyses.result import Result
     from usp_prof.tables.table_set import TableSet
 
 Ranks = int | Iterable[int]
@@ -80,11 +80,13 @@ class Asking:
         section = next(iter(document.sections), None)
         result = results[question.analysis]
         figures = Figures(document.values)
-        options: dict[str, dict[str, str | bool]] = {
-            "mfu": {"convention": self.tables.assumptions.convention},
-            "kernels": {"paced": document.run.paced, "longest": _longest_ops(result) if name == "kernels" else ""},
-        }
-        sentence = getattr(sentences, name)(figures, **options.get(name, {}))
+        options: dict[str, str | bool] = {}
+        if name == "mfu":
+            options = {"convention": self.tables.assumptions.convention}
+        elif name == "kernels":
+            longest = sentences.longest_ops(cast("KernelsResult", result).ops)
+            options = {"paced": document.run.paced, "longest": longest}
+        sentence = getattr(sentences, name)(figures, **options)
         shown = selection.ranks if selection.ranks is not None else self.tables.ranks
         values = [value for value in result.values() if value.dims.get("rank", shown[0]) in shown]
         facts = run_facts(self.tables, EVERYTHING, self.name) if question.is_of_all_ranks else document.run
@@ -101,10 +103,6 @@ class Asking:
         chosen = Selection(None if ranks is None else numbers("ranks", ranks), *_bounds(steps))
         self.tables.refuse_if_absent(chosen, self.name)
         return chosen
-
-
-def _longest_ops(result: Result) -> str:
-    return sentences.longest_ops(cast("KernelsResult", result).ops)
 
 
 def _rows_of(table: pd.DataFrame, ranks: tuple[int, ...]) -> pd.DataFrame:

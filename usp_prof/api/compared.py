@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from usp_prof.analyses.result import frame
+from usp_prof.analyses.result import columns_of, frame
 from usp_prof.api.answer import Answer
 from usp_prof.charts.inputs import Waterfall
 from usp_prof.findings import find_all
@@ -42,8 +42,7 @@ class Compared:
             {
                 "metric": [judgement.key for judgement in rows],
                 "unit": [str(judgement.unit) for judgement in rows],
-                "before": [judgement.before for judgement in rows],
-                "after": [judgement.after for judgement in rows],
+                **columns_of(rows, "before", "after"),
                 "direction": [direction(judgement) or judgement.reason for judgement in rows],
             }
         )

@@ -7,9 +7,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.analyses.result import frame
+from usp_prof.analyses.result import columns_of, frame
 from usp_prof.api import sentences
-from usp_prof.api.answer import Answer, gains, stack_of
+from usp_prof.api.answer import Answer
+from usp_prof.api.pictures import gains, stack_of
 from usp_prof.findings import find_all
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
@@ -87,10 +88,9 @@ class Report:
         figures = [figure for block in blocks for figure in block.figures]
         return frame(
             {
-                "figure": [figure.label for figure in figures],
-                "value": [figure.value for figure in figures],
+                **columns_of(figures, figure="label", value="value"),
                 "unit": [str(figure.unit) for figure in figures],
-                "remark": [figure.second for figure in figures],
+                **columns_of(figures, remark="second"),
             }
         )
 
@@ -126,15 +126,11 @@ def findings_of(tables: TableSet, selection: Selection) -> Answer:
 def _finding_frame(findings: Sequence[Finding]) -> pd.DataFrame:
     return frame(
         {
-            "code": [finding.code for finding in findings],
-            "title": [finding.title for finding in findings],
-            "where": [finding.place for finding in findings],
-            "gain_fraction": [finding.gain_fraction for finding in findings],
-            "error_fraction": [finding.error_fraction for finding in findings],
+            **columns_of(findings, code="code", title="title", where="place"),
+            **columns_of(findings, "gain_fraction", "error_fraction"),
             "basis": [str(finding.basis) for finding in findings],
             "level": [str(finding.level) for finding in findings],
-            "edit": [finding.edit for finding in findings],
-            "advice": [finding.advice for finding in findings],
+            **columns_of(findings, "edit", "advice"),
             "in_words": [" ".join(finding_lines(finding)) for finding in findings],
         }
     )

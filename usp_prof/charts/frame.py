@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from bokeh.models import AdaptiveTicker, CustomJSTickFormatter, HoverTool, TapTool, Title
+from bokeh.models import AdaptiveTicker, CustomJSTickFormatter, HoverTool, Label, TapTool, Title
 from bokeh.plotting import figure as bokeh_figure
 
 if TYPE_CHECKING:
@@ -103,6 +103,14 @@ def legend(plot: Figure, theme: Theme) -> None:
         rows = -(-len(box.items) // _MOST_A_ROW) or 1
         box.ncols = -(-len(box.items) // rows) or 1
         plot.add_layout(box, "above")
+
+
+def write(plot: Figure, theme: Theme, text: str, place: tuple[float, float], color: str, **options: Any) -> None:  # noqa: ANN401 - Bokeh's own options
+    """Write a text at a place of the plot."""
+    x, y = place
+    plot.add_layout(
+        Label(x=x, y=y, text=text, text_color=color, text_font=theme.font, text_font_size="11px", **options)
+    )
 
 
 def hover(plot: Figure, tips: list[tuple[str, str]], renderers: list[Any] | None = None) -> None:

@@ -55,10 +55,10 @@ def heat_map(data: HeatMap, theme: Theme) -> Figure:
     plot.x_range.range_padding = plot.y_range.range_padding = 0
     plot.y_range.flipped = True
     plot.grid.grid_line_color = None
-    label_ranks(plot.xaxis, data.steps, "step", 24)
+    _label(plot.xaxis[0], data.steps, 24, "step")
     title = "rank" if (shown_rank == shown_rank[:, :1]).all() else "from rank; each row shows the outlier of its ranks"
-    label_ranks(plot.yaxis, data.ranks, title, 48)
-    color_bar(plot, theme, mapper, f"{data.quantity} vs median")
+    _label(plot.yaxis[0], data.ranks, 48, title)
+    titled_color_bar(plot, theme, mapper, f"{data.quantity} vs median")
     hover(
         plot,
         [("rank", "@rank"), ("step", "@step"), (data.quantity, "@ms{0,0.000} ms"), ("deviation", "@deviation{+0.0%}")],
@@ -86,24 +86,22 @@ def folded(data: HeatMap, most: int = _MOST_ROWS) -> tuple[HeatMap, Floats, Ints
     return folded_map, deviation[pick, at], ranks[pick]
 
 
-def color_bar(plot: Figure, theme: Theme, mapper: LinearColorMapper, title: str, form: str = "") -> None:
-    """Add the color scale of a map; without a `form` in percent."""
-    form = form or ("+0%" if float(mapper.high or 0) >= _COARSE else "+0.0%")
+def color_bar(plot: Figure, theme: Theme, mapper: LinearColorMapper, **options: object) -> None:
+    """Add the color scale of a map."""
     bar = ColorBar(
-        color_mapper=mapper,
-        width=10,
-        title=title,
-        formatter=NumeralTickFormatter(format=form),
-        background_fill_color=None,
-        title_text_color=theme.muted,
-        title_text_font=theme.font,
-        title_text_font_style="normal",
-        title_text_font_size="11px",
-        major_label_text_color=theme.muted,
-        major_label_text_font=theme.font,
-        major_tick_line_color=None,
-    )
+        color_mapper=mapper, width=10, background_fill_color=None, major_label_text_color=theme.muted,
+        major_label_text_font=theme.font, major_tick_line_color=None, **options,
+    )  # fmt: skip
     plot.add_layout(bar, "right")
+
+
+def titled_color_bar(plot: Figure, theme: Theme, mapper: LinearColorMapper, title: str, form: str = "") -> None:
+    """Add the color scale of a map under a title; without a `form` in percent."""
+    form = form or ("+0%" if float(mapper.high or 0) >= _COARSE else "+0.0%")
+    color_bar(
+        plot, theme, mapper, title=title, formatter=NumeralTickFormatter(format=form), title_text_color=theme.muted,
+        title_text_font=theme.font, title_text_font_style="normal", title_text_font_size="11px",
+    )  # fmt: skip
 
 
 def deviations(values_ns: Floats) -> Floats:
@@ -115,17 +113,16 @@ def deviations(values_ns: Floats) -> Floats:
         return np.where(median > 0, values_ns / median - 1, np.nan)
 
 
-def label_ranks(axis: object, names: tuple[int, ...], title: str, most: int) -> None:
-    """Label an axis with ranks or steps, up to this number of labels, under a title."""
-    every = max(1, -(-len(names) // most))
-    ticks = list(range(0, len(names), every))
-    axis[0].ticker = ticks  # type: ignore[index] # Bokeh's list of axes
-    axis[0].major_label_overrides = {tick: str(names[tick]) for tick in ticks}  # type: ignore[index]
-    axis[0].axis_label = title  # type: ignore[index]
+def _label(axis: Axis, names: Sequence[object], most: int, title: str | None = None) -> None:
+    """Label an axis, with up to this number of labels, under a title if there is one."""
+    ticks = list(range(0, len(names), max(1, -(-len(names) // most))))
+    axis.ticker = ticks
+    axis.major_label_overrides = {tick: str(names[tick]) for tick in ticks}
+    axis.axis_label = title
 
 
-_SHADES = 32
-"""Shades on either side of the neutral color."""
+_SHADES = 64
+"""Shades on either side of the neutral color, and from no traffic to the most."""
 
 
 def diverging(theme: Theme) -> list[str]:
@@ -182,14 +179,14 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
     plot.x_range.start, plot.x_range.end = -0.5, len(data.columns) - 0.5
     plot.y_range.start, plot.y_range.end = len(data.rows) - 0.5, -0.5
     plot.grid.grid_line_color = None
-    _name_axis(plot.xaxis[0], data.columns, _names_per_row(data.columns))
-    _name_axis(plot.yaxis[0], data.rows, _ROWS_NAMED)
+    _label(plot.xaxis[0], data.columns, _names_per_row(data.columns))
+    _label(plot.yaxis[0], data.rows, _ROWS_NAMED)
     tips = [("rank", "@rank"), ("", "@place"), (data.quantity, "@ms{0,0.000} ms")]
     if data.ground is Ground.MEDIAN:
-        color_bar(plot, theme, mapper, f"{data.quantity} vs median")
+        titled_color_bar(plot, theme, mapper, f"{data.quantity} vs median")
         tips.append(("deviation", "@deviation{+0.0%}"))
     else:
-        color_bar(plot, theme, mapper, f"{data.quantity}, ms", "0,0.[0]")
+        titled_color_bar(plot, theme, mapper, f"{data.quantity}, ms", "0,0.[0]")
     hover(plot, tips)
     return plot
 
@@ -221,18 +218,9 @@ def _inks(values: Floats, mapper: LinearColorMapper, theme: Theme) -> list[str]:
     return [ink_on(theme.panel if at < 0 else mapper.palette[int(at)]) for at in place]
 
 
-def _name_axis(axis: Axis, names: Sequence[str], most: int) -> None:
-    """Label an axis with names, skipping some if they would overlap."""
-    axis.ticker = list(range(0, len(names), max(1, -(-len(names) // most))))
-    axis.major_label_overrides = dict(enumerate(names))
-
-
 def _names_per_row(names: Sequence[str]) -> int:
     """Return how many of the names fit next to each other."""
     return max(4, _LETTERS // (max((len(name) for name in names), default=0) + 2))
-
-
-_SHADES = 64
 
 
 def peer_matrix(data: PeerMatrix, theme: Theme) -> Figure:
@@ -259,19 +247,9 @@ def peer_matrix(data: PeerMatrix, theme: Theme) -> Figure:
     plot.x_range.start, plot.x_range.end = -0.5, edge
     plot.y_range.start, plot.y_range.end = edge, -0.5
     plot.grid.grid_line_color = None
-    label_ranks(plot.xaxis, data.ranks, "to rank", 32)
-    label_ranks(plot.yaxis, data.ranks, "from rank", 48)
-    bar = ColorBar(
-        color_mapper=mapper,
-        width=10,
-        formatter=size_ticks(),
-        ticker=size_ticker(),
-        background_fill_color=None,
-        major_label_text_color=theme.muted,
-        major_label_text_font=theme.font,
-        major_tick_line_color=None,
-    )
-    plot.add_layout(bar, "right")
+    _label(plot.xaxis[0], data.ranks, 32, "to rank")
+    _label(plot.yaxis[0], data.ranks, 48, "from rank")
+    color_bar(plot, theme, mapper, formatter=size_ticks(), ticker=size_ticker())
     tips = [("", "rank @source to @target"), ("sent", "@mib{0,0.000} MiB"), ("transfers", "@transfers")]
     hover(plot, tips)
     return plot

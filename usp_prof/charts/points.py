@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from bokeh.models import ColumnDataSource, FixedTicker, Label, NumeralTickFormatter, Span
+from bokeh.models import ColumnDataSource, FixedTicker, NumeralTickFormatter, Span
 
 from usp_prof.charts.frame import (
     base,
@@ -17,6 +17,7 @@ from usp_prof.charts.frame import (
     size_ticker,
     size_ticks,
     time_ticks,
+    write,
 )
 
 if TYPE_CHECKING:
@@ -97,19 +98,8 @@ def _rates(values: Sequence[float]) -> list[float]:
 def _draw_peak(plot: Figure, data: BandwidthPoints, theme: Theme) -> None:
     color = theme.color("reference")
     plot.add_layout(Span(location=data.peak, dimension="width", line_color=color, line_dash="dashed", line_width=1.5))
-    plot.add_layout(
-        Label(
-            x=8,
-            x_units="screen",
-            y=data.peak,
-            text=data.peak_label,
-            text_color=color,
-            background_fill_color=theme.background,
-            text_font=theme.font,
-            text_font_size="11px",
-            y_offset=3,
-        )
-    )
+    look = {"x_units": "screen", "y_offset": 3, "background_fill_color": theme.background}
+    write(plot, theme, data.peak_label, (8, data.peak), color, **look)
     positive_busbw = data.busbw[data.busbw > 0]
     lowest = float(positive_busbw.min()) if len(positive_busbw) else data.peak / 1000
     plot.y_range.start, plot.y_range.end = lowest / 2, max(data.peak, float(positive_busbw.max(initial=0))) * 3
@@ -198,14 +188,10 @@ def _name_largest(plot: Figure, source: ColumnDataSource, theme: Theme, corners:
             row_of_op[op] = row
     for op, row in row_of_op.items():
         short = op if len(op) <= _LETTERS else f"…{op[1 - _LETTERS :]}"
-        plot.add_layout(
-            Label(
-                x=float(source.data["intensity"][row]), y=float(source.data["rate"][row]),
-                y_offset=-float(source.data["size"][row]) / 2 - 3, text_align="center", text_baseline="top",
-                text=f"{short}: saves up to {100 * gain_of_op[op]:.0f}%", text_color=theme.ink, text_font=theme.font,
-                text_font_size="11px",
-            )
-        )  # fmt: skip
+        place = float(source.data["intensity"][row]), float(source.data["rate"][row])
+        below = -float(source.data["size"][row]) / 2 - 3
+        text = f"{short}: saves up to {100 * gain_of_op[op]:.0f}%"
+        write(plot, theme, text, place, theme.ink, y_offset=below, text_align="center", text_baseline="top")
 
 
 def _draw_roof(plot: Figure, data: RooflinePoints, theme: Theme, intensity: np.ndarray) -> tuple[float, float]:
@@ -220,18 +206,9 @@ def _draw_roof(plot: Figure, data: RooflinePoints, theme: Theme, intensity: np.n
         line_color=color,
         line_width=2,
     )
-    plot.add_layout(
-        Label(
-            x=high,
-            y=data.peak_flops,
-            text_align="right",  # at the right end: from the ridge on, a long name would leave the chart
-            text=f"{data.device}: {data.peak_flops / 1e12:,.4g} TFLOP/s, {data.peak_bandwidth / 1e9:,.4g} GB/s",
-            text_color=color,
-            text_font=theme.font,
-            text_font_size="11px",
-            y_offset=4,
-        )
-    )
+    text = f"{data.device}: {data.peak_flops / 1e12:,.4g} TFLOP/s, {data.peak_bandwidth / 1e9:,.4g} GB/s"
+    # At the right end: from the ridge on, a long name would leave the chart.
+    write(plot, theme, text, (high, data.peak_flops), color, y_offset=4, text_align="right")
     return low, high
 
 
@@ -270,13 +247,8 @@ def memory_lines(data: MemoryLines, theme: Theme) -> Figure:
         is_above = size > plot.y_range.end
         if not is_above:
             plot.hspan(y=[size], line_color=theme.color("reference"), line_dash="2 3", line_width=1.5)
-        plot.add_layout(
-            Label(
-                x=8, y=plot.y_range.end if is_above else size, x_units="screen", y_offset=-16 if is_above else 3,
-                text=f"{name}, above" if is_above else name, text_color=theme.color("reference"),
-                text_font=theme.font, text_font_size="11px",
-            )
-        )  # fmt: skip
+        text, y, offset = (f"{name}, above", plot.y_range.end, -16) if is_above else (name, size, 3)
+        write(plot, theme, text, (8, y), theme.color("reference"), x_units="screen", y_offset=offset)
     plot.xaxis.formatter = time_ticks()
     plot.yaxis.formatter = size_ticks()
     plot.yaxis.ticker = size_ticker()

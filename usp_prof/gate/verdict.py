@@ -17,6 +17,7 @@ from usp_prof.gate.series import RATES, STEP_TIME, WINDOW_TIME
 from usp_prof.gate.why import EMPTY_WHY, Why, explain, new_findings
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Better, Unit
+from usp_prof.model.printable import first_and_more
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -69,9 +70,7 @@ def _ranks(before: Sequence[Measured], after: Measured, differing: Sequence[Diff
 def _lost(side: str, ranks: Collection[int]) -> list[str]:
     if not ranks:
         return []
-    numbers = ", ".join(str(rank) for rank in sorted(ranks)[:_LISTED])
-    more = f" and {len(ranks) - _LISTED} more" if len(ranks) > _LISTED else ""
-    return [f"{side}: rank{'s' if len(ranks) > 1 else ''} {numbers}{more} missing"]
+    return [f"{side}: rank{'s' if len(ranks) > 1 else ''} {first_and_more(sorted(ranks), _LISTED)} missing"]
 
 
 class Inconclusive(StrEnum):

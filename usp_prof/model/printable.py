@@ -57,6 +57,12 @@ def first_few(names: Sequence[object], most: int, mark: str = " ...") -> str:
     return ", ".join(map(str, names[:most])) + (mark if len(names) > most else "")
 
 
+def first_and_more(names: Sequence[object], most: int) -> str:
+    """List the first few names, and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(map(str, names[:most])) + (f" and {rest} more" if rest > 0 else "")
+
+
 def counted(number: int, noun: str) -> str:
     """Format a count with its noun: 1 rank, 2 ranks, 12,345 rows."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.model.health import HealthRow  # noqa: TC001 - part of the runtime alias below
 from usp_prof.model.metric import Unit  # noqa: TC001 - part of the runtime alias below
-from usp_prof.report.format import Cell  # noqa: TC001 - part of the runtime alias below
+from usp_prof.report.format import Cell, column_texts, head_text, is_number
 from usp_prof.report.run_facts import RunFacts  # noqa: TC001 - part of the runtime alias below
 from usp_prof.report.verdict import UNKNOWN, Verdict
 
@@ -89,6 +89,26 @@ class DataTable:
     columns: tuple[TableColumn, ...]
     rows: tuple[tuple[Cell, ...], ...]
     more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FormattedColumn:
+    """A column as text: its heading with the unit, its cells, and how writers set it."""
+
+    head: str
+    texts: list[str]
+    is_number: bool
+    prose: bool
+
+
+def formatted_columns(table: DataTable) -> list[FormattedColumn]:
+    """Format the columns of a table, each on one scale."""
+    formatted = []
+    for place, column in enumerate(table.columns):
+        values = [row[place] for row in table.rows]
+        unit, texts = column_texts(values, column.unit)
+        formatted.append(FormattedColumn(head_text(column.head, unit), texts, is_number(values), column.prose))
+    return formatted
 
 
 def data_table(

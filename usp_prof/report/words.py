@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
-from usp_prof.model.printable import counted
+from usp_prof.model.printable import counted, first_and_more
 from usp_prof.report.format import quantity
 from usp_prof.report.verdict import saving
 
@@ -32,7 +32,7 @@ def run_lines(run: RunFacts) -> list[str]:
         lines.append("compute is paced: timed waits replace work, so times are real but arithmetic is not")
     if run.other_runs:
         lines.append(
-            f"{counted(len(run.other_runs), 'other run')} here: {_first_names(run.other_runs, 4)} (--run NAME|all)"
+            f"{counted(len(run.other_runs), 'other run')} here: {first_and_more(run.other_runs, 4)} (--run NAME|all)"
         )
     return lines
 
@@ -119,7 +119,7 @@ def _axes(run: RunFacts) -> str:
 
 
 def _devices(run: RunFacts) -> str:
-    devices = _first_names(run.devices, 2) or "device not recorded"
+    devices = first_and_more(run.devices, 2) or "device not recorded"
     return devices if run.hosts <= 1 else f"{devices} on {run.hosts} hosts"
 
 
@@ -134,8 +134,3 @@ def _steps(run: RunFacts) -> str:
     if run.step_source == "pattern":
         return f"{steps}: periods of repeated work; where a step begins is unknown"
     return f"step{'s' if len(run.steps) > 1 else ''} {spans(run.steps)}"
-
-
-def _first_names(names: tuple[str, ...], most: int) -> str:
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -237,8 +237,7 @@ def _sorted(rows: Columns) -> Marked:
 
 def step_count(tables: TableSet, rank: int, selection: Selection) -> int:
     """Return the number of selected steps of a rank, at least 1 so that it can be a divisor."""
-    steps = tables.columns("steps", rank)["step"].tolist()
-    return max(1, sum(1 for step in steps if selection.takes_step(step)))
+    return max(1, int(selection.takes_steps(tables.columns("steps", rank)["step"]).sum()))
 
 
 def axis_groups(tables: TableSet, axis: str, ranks: list[int]) -> list[tuple[int, ...]]:

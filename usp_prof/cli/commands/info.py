@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.cli.opening import open_from, output, run_options, write_out
+from usp_prof.model.printable import first_and_more
 
 if TYPE_CHECKING:
     import argparse
@@ -138,8 +139,7 @@ def _devices(ranks: list[dict[str, Any]]) -> str:
 
 
 def _distinct(ranks: list[dict[str, Any]], column: str) -> str:
-    values = sorted({row[column] for row in ranks if row[column]})
-    return ", ".join(values[:6]) + (f" and {len(values) - 6} more" if len(values) > 6 else "")
+    return first_and_more(sorted({row[column] for row in ranks if row[column]}), 6)
 
 
 def _rank_table(console: Console, ranks: list[dict[str, Any]]) -> None:

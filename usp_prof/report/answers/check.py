@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import json
-import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape as xml_escape
 from xml.sax.saxutils import quoteattr as xml_quoteattr
 
@@ -15,7 +13,7 @@ from rich.text import Text
 
 from usp_prof.gate.judgement import Judgement, Verdict
 from usp_prof.gate.verdict import Inconclusive
-from usp_prof.model.printable import for_log, printable
+from usp_prof.model.printable import first_and_more, for_log, printable
 from usp_prof.report.answers.wording import (
     bare_table,
     change,
@@ -30,7 +28,8 @@ from usp_prof.report.answers.wording import (
     why_lines,
     worst_first,
 )
-from usp_prof.report.writers.safe_console import SafeConsole, print_trimmed
+from usp_prof.report.writers.json_text import answer_text
+from usp_prof.report.writers.safe_console import print_trimmed, text_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,9 +52,7 @@ _MOST_NAMED = 3
 def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: bool = False) -> str:
     """Format a colored or plain report; terminals get wrapped sentences, logs one line each for scripts."""
     out = io.StringIO()
-    console = SafeConsole(
-        file=out, width=width, force_terminal=color, no_color=not color, highlight=False, force_jupyter=False
-    )
+    console = text_console(out, color=color, width=width)
 
     def say(text: str, style: str = "", indent: int = 2) -> None:
         if is_screen:
@@ -90,13 +87,8 @@ def _reasons(report: Report) -> list[str]:
         if judgement.reason and judgement.verdict is not Verdict.PASS:
             keys_of.setdefault(judgement.reason, []).append(judgement.key)
     left_out = next((text for judgement in report.judgements if (text := removed(judgement))), "")
-    reasons = [f"{_first_names(keys)}: {reason}" for reason, keys in keys_of.items()]
+    reasons = [f"{first_and_more(keys, _MOST_NAMED)}: {reason}" for reason, keys in keys_of.items()]
     return [*reasons, f"left out: {left_out}"] if left_out else reasons
-
-
-def _first_names(keys: list[str]) -> str:
-    left = len(keys) - _MOST_NAMED
-    return ", ".join(keys[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
 def _terminal_table(report: Report, width: int) -> Table:
@@ -193,34 +185,13 @@ def _cell(text: str) -> str:
     return printable(text).replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
-# JSON: the whole report; plain numbers, stable names, null for unknown
-
-
-VERSION = 1
+# JSON: the whole report
 
 
 def as_json(report: Report) -> str:
     """Format the check as JSON."""
-    data = {
-        "format": "usp-prof-check",
-        "version": VERSION,
-        "headline": headline(report),
-        "exit_code": report.exit_code,
-        "ratchet": report.ratchet,
-        **plain(asdict(report)),
-    }
-    return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
-
-
-def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Convert a value for JSON: values that are not finite become null."""
-    if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    summary = {"headline": headline(report), "exit_code": report.exit_code, "ratchet": report.ratchet}
+    return answer_text("check", asdict(report) | summary)
 
 
 # JUnit XML: each metric is a test case in a CI server's test view

@@ -11,12 +11,12 @@ from usp_prof.charts.inputs import Waterfall
 from usp_prof.gate.comparison import direction
 from usp_prof.gate.judgement import Scale, Verdict
 from usp_prof.model.metric import Unit
-from usp_prof.report.answers.check import plain
 from usp_prof.report.answers.wording import change, excludes_nothing, interval, part_label
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
 from usp_prof.report.format import column_scale, quantity
 from usp_prof.report.sections.timeline import slices_of
 from usp_prof.report.writers import markdown, terminal
+from usp_prof.report.writers.json_text import answer_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,8 +59,7 @@ _BEFORE_AFTER = (TableColumn("before [ms]"), TableColumn("after [ms]"), TableCol
 def render(compared: Comparison, form: str, *, color: bool = False, everything: bool = False, width: int = 120) -> str:
     """Format a comparison in one of `FORMATS`; metrics of axes and causes only with `everything`."""
     if form == "json":
-        data = {"format": "usp-prof-compare", "version": 1, **plain(asdict(compared))}
-        return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
+        return answer_text("compare", asdict(compared))
     written = []
     for pair in compared.pairs:
         title = f"{compared.label} -> {pair.label}"

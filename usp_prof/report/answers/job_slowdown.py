@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from usp_prof.model.finding import LEAST_LOSS
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
+from usp_prof.report.writers.json_text import answer_text
 
 if TYPE_CHECKING:
     from usp_prof.whatif.attribution import Slowdown
@@ -81,9 +81,7 @@ def _ideal_json(
     replayed: str = "",
 ) -> str:
     """Format as JSON; unknown values are null, with the reason."""
-    data = {
-        "format": "usp-prof-ideal",
-        "version": 1,
+    fields = {
         "step_ns": step_ns,
         "ideal_ns": ideal_ns,
         "slowdown": slowdown,
@@ -91,7 +89,7 @@ def _ideal_json(
         "replayed": replayed,
         "parts": parts,
     }
-    return json.dumps(data, indent=1, sort_keys=True) + "\n"
+    return answer_text("ideal", fields)
 
 
 def _head(step_ns: float, ideal_ns: float, slowdown: float) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from usp_prof.gate.change_points import FEWEST
 from usp_prof.gate.judgement import worsening
 from usp_prof.model.printable import counted
-from usp_prof.report.answers.check import plain
 from usp_prof.report.answers.wording import figure
+from usp_prof.report.writers.json_text import answer_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,8 +55,7 @@ def _line(trend: MetricTrend, most_runs: int) -> str:
 
 def json_text(trends: Sequence[MetricTrend]) -> str:
     """Format the trends as JSON."""
-    metrics = [{**plain(asdict(trend)), "sentences": sentences(trend)} for trend in trends]
-    return json.dumps({"format": "usp-prof-trend", "version": 1, "metrics": metrics}, indent=1, sort_keys=True) + "\n"
+    return answer_text("trend", {"metrics": [asdict(trend) | {"sentences": sentences(trend)} for trend in trends]})
 
 
 def sentences(metric: MetricTrend) -> list[str]:

@@ -9,6 +9,7 @@ from usp_prof.analyses import breakdown, mfu
 from usp_prof.charts.inputs import Waterfall
 from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import shortened
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.step_times import unedited
 from usp_prof.report.answers.edit_words import in_words
@@ -230,14 +231,10 @@ def bars(ticked: Sequence[Finding], steps: Sequence[Prediction]) -> Waterfall:
     return Waterfall(
         "now",
         after[0],
-        tuple(_short(finding.title) for finding in ticked),
+        tuple(shortened(finding.title, LONGEST, "…") for finding in ticked),
         tuple(late - early for early, late in pairwise(after)),
         "with all changes",
     )
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 # Another pipeline schedule: the measured actions in its order.

@@ -11,7 +11,7 @@ from rich.text import Text
 from usp_prof.gate.judge import SIGN
 from usp_prof.gate.judgement import Judgement, Scale, Verdict
 from usp_prof.model.metric import Unit
-from usp_prof.model.printable import counted, first_few, shortened
+from usp_prof.model.printable import counted, first_and_more, first_few, shortened
 from usp_prof.report.figures import label_of
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def headline(report: Report) -> str:
             f"{judgement.key} {change(judgement)}" for judgement in worst_first(report.with_verdict(Verdict.REGRESSED))
         ]
         worst += [f"new finding {finding.code}" for finding in report.new_findings]
-        return "regressed: " + ", ".join(worst[:3]) + (f" and {len(worst) - 3} more" if len(worst) > 3 else "")
+        return f"regressed: {first_and_more(worst, 3)}"
     if report.verdict is Verdict.INCONCLUSIVE:
         first = worst_first(report.with_verdict(Verdict.INCONCLUSIVE))[0]
         doubt = f" {change(first)} exceeds the allowed change and may be noise" if first.worse > first.allowed else ""

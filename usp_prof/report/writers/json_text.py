@@ -5,6 +5,8 @@ Other programs read metrics by id and dimensions. Sections and tables are for pe
 
 from __future__ import annotations
 
+import json
+import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -171,6 +173,20 @@ def write_all(documents: Sequence[Document]) -> str:
     return f'{{\n"schema": {SCHEMA_VERSION},\n"reports": [\n{reports}\n]\n}}\n'
 
 
+def answer_text(name: str, fields: Mapping[str, Any]) -> str:
+    """Format an answer that is not a report, such as a check: stable names, null for numbers that are not finite."""
+    data = {"format": f"usp-prof-{name}", "version": 1, **fields}
+    return json.dumps(_finite(data), indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of every report."""
     _, components = msgspec.json.schema_components([ReportJson, ReportsJson, WhatIfJson], ref_template="#/$defs/{name}")
@@ -221,7 +237,7 @@ def _run(run: RunFacts) -> RunJson:
         steps=list(run.steps),
         devices=list(run.devices),
         hosts=run.hosts,
-        software=_sorted(run.software),
+        software=dict(sorted(run.software.items())),
         others=list(run.other_runs),
     )
 
@@ -236,22 +252,14 @@ def _finding(finding: Finding) -> FindingJson:
         code=finding.code,
         title=finding.title,
         level=finding.level,
-        where=_plain(finding.where),
+        where=dict(finding.where),
         gain_fraction=finding.gain_fraction,
         cumulative_gain_fraction=finding.cumulative_gain_fraction,
         basis=finding.basis,
         error_fraction=finding.error_fraction,
         edit=finding.edit,
-        evidence=_plain(finding.evidence),
+        evidence=dict(finding.evidence),
         advice=finding.advice,
         part_of=finding.part_of,
         rows=finding.rows,
     )
-
-
-def _plain(values: Mapping[str, Plain]) -> dict[str, Plain]:
-    return dict(values)
-
-
-def _sorted(texts: Mapping[str, str]) -> dict[str, str]:
-    return dict(sorted(texts.items()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.model.printable import counted, printable
 from usp_prof.report import document as doc
-from usp_prof.report.format import cells, column_texts, fills, head_text, is_number, quantity, share
+from usp_prof.report.format import cells, fills, quantity, share
 from usp_prof.report.words import REST, cause_lines, finding_lines, health_lines, left_out, run_lines
 
 if TYPE_CHECKING:
@@ -82,15 +82,12 @@ def _stack(block: doc.Stack) -> str:
 
 @_set.register(doc.DataTable)
 def _data_table(block: doc.DataTable) -> str:
-    heads, rules, columns = [], [], []
-    for place, head in enumerate(block.columns):
-        values = [row[place] for row in block.rows]
-        unit, texts = column_texts(values, head.unit)
-        heads.append(_escape(head_text(head.head, unit)))
-        rules.append("--:" if is_number(values) else ":--")
-        columns.append([_escape(text) for text in texts])
+    columns = doc.formatted_columns(block)
     lines = [f"**{_escape(block.title)}**\n"] if block.title else []
-    lines += [_row(heads), _row(rules), *(_row(list(row)) for row in zip(*columns, strict=True))]
+    lines.append(_row([_escape(column.head) for column in columns]))
+    lines.append(_row(["--:" if column.is_number else ":--" for column in columns]))
+    rows = zip(*(column.texts for column in columns), strict=True)
+    lines += [_row([_escape(text) for text in row]) for row in rows]
     if block.more:
         lines.append(f"\n{block.more:,} more rows")
     return "\n".join(lines)

@@ -34,6 +34,13 @@ class SafeConsole(Console):
         raise BrokenPipeError
 
 
+def text_console(file: IO[str], *, color: bool, width: int) -> SafeConsole:
+    """Return a console that writes text of this width into a file."""
+    return SafeConsole(
+        file=file, width=width, force_terminal=color, no_color=not color, highlight=False, force_jupyter=False
+    )
+
+
 def print_trimmed(renderable: RenderableType, console: Console) -> None:
     """Print without blanks at the ends of lines, with which rich pads tables and wrapped lines."""
     lines = console.render_lines(renderable, pad=False)

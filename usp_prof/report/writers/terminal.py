@@ -18,9 +18,9 @@ from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity
 from usp_prof.model.printable import counted, shortened
 from usp_prof.report import document as doc
-from usp_prof.report.format import MICRO, SOLID, cells, column_texts, fills, head_text, is_number, quantity, share
+from usp_prof.report.format import MICRO, SOLID, cells, fills, quantity, share
 from usp_prof.report.words import cause_lines, finding_lines, health_lines, left_out, run_lines
-from usp_prof.report.writers.safe_console import SafeConsole, print_trimmed
+from usp_prof.report.writers.safe_console import print_trimmed, text_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,9 +60,7 @@ def write(document: Document, console: Console, sections: Sequence[str] = ()) ->
 def sections_text(title: str, sections: Sequence[Section], *, color: bool, width: int) -> str:
     """Format an answer that is not a run's report: its title and its sections."""
     out = StringIO()
-    console = SafeConsole(
-        file=out, width=width, force_terminal=color, no_color=not color, highlight=False, force_jupyter=False
-    )
+    console = text_console(out, color=color, width=width)
     _put(Line.assemble(("usp-prof ", "dim"), (_plain(title, console), "bold")), console)
     for section in sections:
         console.print()
@@ -165,39 +163,34 @@ def _data_table(block: doc.DataTable, console: Console) -> None:
     console.print()
     if block.title:
         _put(Line(_plain(block.title, console), style="bold"), console)
-    columns = [_column(block, place, console) for place in range(len(block.columns))]
-    n_fitting, width = fitting(columns, console.width - _INDENT)
+    columns = [
+        (_plain(column.head, console), [_plain(text, console) for text in column.texts], column.is_number, column.prose)
+        for column in doc.formatted_columns(block)
+    ]
+    n_fitting, width = fitting([column[:3] for column in columns], console.width - _INDENT)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False, show_edge=False)
-    for (head, _, numbers), column in zip(columns[:n_fitting], block.columns, strict=False):
+    mark = "..." if console.options.ascii_only else "\u2026"  # at the end of a name that is cut
+    shown = []
+    for head, texts, is_number, prose in columns[:n_fitting]:
+        most = max(width, len(head))
         table.add_column(
             Line(head),
-            justify="right" if numbers else "left",
-            no_wrap=not column.prose,
-            max_width=max(width, len(head)) if column.prose else None,
+            justify="right" if is_number else "left",
+            no_wrap=not prose,
+            max_width=most if prose else None,
         )
-    shown = [
-        texts if numbers or column.prose else [_cut(text, max(width, len(head)), console) for text in texts]
-        for (head, texts, numbers), column in zip(columns[:n_fitting], block.columns, strict=False)
-    ]
+        shown.append(texts if is_number or prose else [shortened(text, most, mark) for text in texts])
     for row in zip(*shown, strict=True):
         table.add_row(*(Line(cell) for cell in row))
     _put(table, console)
     left = [f"{block.more:,} more rows"] if block.more else []
     left += (
-        [f"columns not shown: {', '.join(head for head, _, _ in columns[n_fitting:])} (widen the terminal)"]
+        [f"columns not shown: {', '.join(head for head, *_ in columns[n_fitting:])} (widen the terminal)"]
         if n_fitting < len(columns)
         else []
     )
     if left:
         _put(Line(_plain("; ".join(left), console), style="dim"), console)
-
-
-def _column(block: doc.DataTable, place: int, console: Console) -> tuple[str, list[str], bool]:
-    column = block.columns[place]
-    values = [row[place] for row in block.rows]
-    unit, texts = column_texts(values, column.unit)
-    head = _plain(head_text(column.head, unit), console)
-    return head, [_plain(text, console) for text in texts], is_number(values)
 
 
 def fitting(columns: list[tuple[str, list[str], bool]], width: int) -> tuple[int, int]:
@@ -207,7 +200,7 @@ def fitting(columns: list[tuple[str, list[str], bool]], width: int) -> tuple[int
     """
     for n_columns in range(len(columns), 0, -1):
         shown = columns[:n_columns]
-        wide = [_widest([head, *texts]) for head, texts, _ in shown]
+        wide = [max(map(len, [head, *texts])) for head, texts, _ in shown]
         needed = sum(
             size if numbers else max(len(head), min(size, _NARROWEST))
             for size, (head, _, numbers) in zip(wide, shown, strict=True)
@@ -219,15 +212,6 @@ def fitting(columns: list[tuple[str, list[str], bool]], width: int) -> tuple[int
             ]
             return n_columns, _NARROWEST + max(0, spare) // max(1, len(texts))
     return 0, _NARROWEST
-
-
-def _cut(text: str, width: int, console: Console) -> str:
-    """Cut a long name, with a mark at the end."""
-    return shortened(text, width, "..." if console.options.ascii_only else "\u2026")
-
-
-def _widest(texts: list[str]) -> int:
-    return max(len(text) for text in texts)
 
 
 @_print.register(doc.Text)

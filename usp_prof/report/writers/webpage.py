@@ -20,7 +20,7 @@ from usp_prof.charts import as_json, height_of
 from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
 from usp_prof.model.printable import counted, printable
 from usp_prof.report import document as doc
-from usp_prof.report.format import UNKNOWN, column_texts, head_text, is_number, quantity, share
+from usp_prof.report.format import UNKNOWN, quantity, share
 from usp_prof.report.words import REST, cause_lines, finding_lines, health_lines, left_out, run_lines
 
 if TYPE_CHECKING:
@@ -189,32 +189,31 @@ def _stack(block: doc.Stack, chart_ids: _ChartIds) -> str:
 @_html.register(doc.DataTable)
 def _data_table(block: doc.DataTable, chart_ids: _ChartIds) -> str:
     del chart_ids
-    heads, columns, classes = [], [], []
-    for place, head in enumerate(block.columns):
-        values = [row[place] for row in block.rows]
-        unit, texts = column_texts(values, head.unit)
-        mark = ' class="number"' if is_number(values) else ""
-        heads.append(f"<th{mark}>{escape(head_text(head.head, unit))}</th>")
-        columns.append(texts)
-        classes.append(mark)
-    prose = [column.prose for column in block.columns]
+    columns = doc.formatted_columns(block)
+    heads = "".join(f"<th{_number_class(column)}>{escape(column.head)}</th>" for column in columns)
     rows = "".join(
-        f"<tr>{''.join(_cell(*cell) for cell in zip(row, classes, prose, strict=True))}</tr>"
-        for row in zip(*columns, strict=True)
+        f"<tr>{''.join(_cell(text, column) for text, column in zip(row, columns, strict=True))}</tr>"
+        for row in zip(*(column.texts for column in columns), strict=True)
     )
     more = f'<p class="quiet">{block.more:,} more rows</p>' if block.more else ""
     return (
-        f'{_title(block.title)}<div class="scroll"><table><thead><tr>{"".join(heads)}</tr></thead>'
+        f'{_title(block.title)}<div class="scroll"><table><thead><tr>{heads}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>{more}"
     )
 
 
-def _cell(text: str, mark: str, prose: bool) -> str:  # noqa: FBT001 - from a column's own field
+def _cell(text: str, column: doc.FormattedColumn) -> str:
     """Format a cell: short names on one line, long ones wrapped, very long ones cut. Sentences are never cut."""
-    if not mark and not prose and len(text) > _LONG:
-        return f'<td class="long"><div title="{escape(text)}">{escape(text)}</div></td>'
-    attribute = ' class="whole"' if not mark and len(text) <= _SHORT else mark
-    return f"<td{attribute}>{escape(text)}</td>"
+    if column.is_number or len(text) > _SHORT:
+        is_cut = len(text) > _LONG and not (column.is_number or column.prose)
+        if is_cut:
+            return f'<td class="long"><div title="{escape(text)}">{escape(text)}</div></td>'
+        return f"<td{_number_class(column)}>{escape(text)}</td>"
+    return f'<td class="whole">{escape(text)}</td>'
+
+
+def _number_class(column: doc.FormattedColumn) -> str:
+    return ' class="number"' if column.is_number else ""
 
 
 @_html.register(doc.Text)

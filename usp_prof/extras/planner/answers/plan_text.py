@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import textwrap
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from usp_prof.extras.planner.stalls import LIKELY
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted, csv_cell
 from usp_prof.report.format import quantity
+from usp_prof.report.writers.json_text import answer_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -187,9 +187,7 @@ def _row(plan: Prediction, width: int) -> str:
 def as_json(plans: Plans, calibration: Calibration | None, trainer: str, top: int) -> str:
     """Format plans as JSON."""
     front = {plan.configuration for plan in plans.pareto()}
-    data = {
-        "format": "usp-prof-plan",
-        "version": 1,
+    fields = {
         "tried": plans.tried,
         "fitting": plans.fitting,
         "leanest_bytes": plans.leanest_bytes,
@@ -206,7 +204,7 @@ def as_json(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         ],
         "plans": [_plain(plan, plans, trainer) | {"pareto": plan.configuration in front} for plan in plans.best[:top]],
     }
-    return json.dumps(data, indent=1, sort_keys=True) + "\n"
+    return answer_text("plan", fields)
 
 
 def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:

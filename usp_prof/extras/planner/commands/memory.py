@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.model.known_models import model_named
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
+from usp_prof.report.writers.json_text import answer_text
 
 if TYPE_CHECKING:
     import argparse
@@ -145,11 +145,9 @@ def _rank_line(filled: Filled, rank: int, *, is_fullest: bool) -> str:
 
 
 def _json(filled: Filled) -> str:
-    data = {
-        "format": "usp-prof-memory",
-        "version": 1,
+    fields = {
         "configuration": str(filled.configuration),
-        "device_bytes": filled.room_bytes if isfinite(filled.room_bytes) else None,
+        "device_bytes": filled.room_bytes,
         "ranks": [
             {
                 "pipeline_rank": rank,
@@ -160,4 +158,4 @@ def _json(filled: Filled) -> str:
             for rank, need in enumerate(filled.footprints)
         ],
     }
-    return json.dumps(data, indent=1, sort_keys=True) + "\n"
+    return answer_text("memory", fields)
