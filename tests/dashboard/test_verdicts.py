@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,16 +13,17 @@ from drawn import naming
 from dashboard import data
 from dashboard.answers import pictures, verdicts
 from dashboard.pages.sections import most_exposed_first
+from usp_prof import open_run
 from usp_prof.charts.inputs import Ground, RankBars, RankGrid
 from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.metric import Better, Metric, Unit, Value
 from usp_prof.model.selection import EVERYTHING
+from usp_prof.report.document import DataTable
 from usp_prof.report.figures import Figures
 from usp_prof.report.verdict import LateRank, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from usp_prof.report.document import Document
 
@@ -207,3 +209,12 @@ def test_the_picture_of_ranks_is_darkest_at_the_culprit(slow_rank: Document) -> 
     assert isinstance(chart.data, RankGrid)
     assert chart.data.ground is Ground.NOTHING
     assert chart.data.rank.flat[int(np.nanargmax(chart.data.values_ns))] == 2
+
+
+def test_the_table_of_stragglers_has_the_lateness_of_the_sentence() -> None:
+    document = open_run(Path(__file__).parents[2] / "traces" / "recorded-5d").report().document
+    table = next(block for block in document.summary.blocks if isinstance(block, DataTable) and "Strag" in block.title)
+    heads = [column.head for column in table.columns]
+    rows = {row[0]: dict(zip(heads, row, strict=True)) for row in table.rows}
+    for late in document.verdict.late_ranks[:3]:
+        assert (rows[late.rank]["axis"], rows[late.rank]["arrives last"]) == (late.axis, late.late_fraction)

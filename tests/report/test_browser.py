@@ -102,7 +102,7 @@ LABELS_PRINTED = """() => {
   const allIn = (root) => [...root.querySelectorAll('*')].flatMap((item) => [
     item, ...(item.shadowRoot ? allIn(item.shadowRoot) : [])]);
   const printed = (chart) => {
-    const paper = chart.querySelector('.paper'), whole = allIn(chart).find((item) => item.tagName === 'CANVAS');
+    const paper = chart.nextElementSibling, whole = allIn(chart).find((item) => item.tagName === 'CANVAS');
     const origin = whole.getBoundingClientRect();
     return allIn(chart).filter((item) => /legend/i.test(item.className) && item.textContent && !item.childElementCount)
       .map((item) => item.getBoundingClientRect()).filter((place) => place.width)
@@ -114,6 +114,8 @@ LABELS_PRINTED = """() => {
 }"""
 PAPER = {"A4": (703, 1032), "Letter": (725, 966)}
 """What margins of 12 mm leave of a sheet, in CSS pixels."""
+AS_WIDE_AS_ON_PAPER = 956
+"""Width of a window whose charts are as wide as those that are drawn for paper."""
 TOO_WIDE = """(width) => [...document.querySelectorAll('main *')]
   .filter((item) => item.checkVisibility() && item.getBoundingClientRect().right > width + 2)
   .map((item) => `${item.tagName} ${item.className} ${Math.round(item.getBoundingClientRect().right)}`)"""
@@ -176,7 +178,7 @@ def test_a_report_prints_with_its_charts_within_the_sheet(browser: Any, tmp_path
     charts = tuple(Section(f"s{place}", "chart", (Chart("", data),)) for place, data in enumerate(SAMPLES))
     path = tmp_path / "report.html"
     path.write_text(webpage.write([document(sections=(*charts, Section("wide", "Wide", (table,))))]), encoding="utf-8")
-    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page = browser.new_page(viewport={"width": AS_WIDE_AS_ON_PAPER, "height": 800})
     page.set_default_timeout(120_000)
     page.goto(path.as_uri())
     pdf = page.pdf(format=paper, prefer_css_page_size=False)
@@ -185,9 +187,11 @@ def test_a_report_prints_with_its_charts_within_the_sheet(browser: Any, tmp_path
     drawn = [picture for picture in printed if colors(picture) > 2]
     assert len(drawn) >= len(SAMPLES), [(picture.shape, colors(picture)) for picture in printed]
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.set_viewport_size({"width": AS_WIDE_AS_ON_PAPER, "height": 30_000})  # every chart is near, so it is drawn
+    page.wait_for_function("[...document.querySelectorAll('.chart')].every((chart) => chart.dataset.drawn)")
     assert page.evaluate(LABELS_PRINTED)
     page.emulate_media(media="print")
     width, height = PAPER[paper]
     page.set_viewport_size({"width": width, "height": height})
     assert page.evaluate(TOO_WIDE, width) == []
-    assert page.evaluate(PAINTED)
+    assert page.locator("canvas.paper").count() == len(SAMPLES)

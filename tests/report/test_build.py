@@ -212,9 +212,9 @@ def test_the_ranks_that_others_wait_for_are_listed_when_they_matter(tables: Tabl
     document = build(tables, {"x": GivenResult((*slow, *late))}, name="x")
     (table,) = (block for block in document.summary.blocks if isinstance(block, DataTable))
     assert [row[0] for row in table.rows] == [1, 5, 4]
-    assert table.rows[0][:4] == (1, 9 * MS, 0.7, 1.1)
+    assert table.rows[0][:5] == (1, "dp", 9 * MS, 0.7, 1.1)
     assert table.more == 2
-    assert [column.head for column in table.columns] == ["rank", "late by", "arrives last", "compute slowdown"]
+    assert [column.head for column in table.columns] == ["rank", "axis", "late by", "arrives last", "compute slowdown"]
     calm = build(tables, {"x": GivenResult((value("slowdown", 1.01, Unit.RATIO, rank=1),))}, name="x")
     assert not any(isinstance(block, DataTable) for block in calm.summary.blocks)
 

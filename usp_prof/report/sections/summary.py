@@ -53,7 +53,7 @@ def build(context: Context) -> Section:
         _key_figures(context),
         where_the_step_goes(context.figures, context.run),
         communication(context.figures),
-        _worst_ranks(context.figures),
+        _worst_ranks(context),
         _findings(context),
         _health(context),
     ]
@@ -223,8 +223,10 @@ def _what_varies(context: Context, ideal: IdealStep) -> str:
     return "no single rank causes most of it"
 
 
-def _worst_ranks(figures: Figures) -> DataTable | None:
+def _worst_ranks(context: Context) -> DataTable | None:
     """Build the table of ranks that are latest, or compute slower than their peers, and what their repair saves."""
+    figures, stragglers = context.figures, context.results.get("stragglers")
+    axis_of_rank = {culprit.rank: culprit.axis for culprit in getattr(stragglers, "culprits", ())}
     is_window = _is_window(figures)
     step = figures.overall("window_time" if is_window else "step_time") or 0
     cost = figures.along("straggler_cost", "rank")
@@ -235,12 +237,16 @@ def _worst_ranks(figures: Figures) -> DataTable | None:
     if not bad:
         return None
     worst = sorted(bad, key=lambda rank: (-cost.get(rank, 0), -slowdown.get(rank, 1), rank))
+    late_by_axis = {rank: figures.along("late_fraction", "axis", rank=rank) for rank in worst}
+    for rank, late in late_by_axis.items():
+        axis_of_rank.setdefault(rank, max(late, key=lambda axis: late[axis], default=None))
     rows = [
         (
             rank,
+            axis_of_rank[rank],
             cost.get(rank),
             gain.get(rank),
-            max(figures.along("late_fraction", "axis", rank=rank).values(), default=None),
+            late_by_axis[rank].get(axis_of_rank[rank]),
             slowdown.get(rank),
             figures.at("compute_time", rank=rank),
             figures.at("wait_time", rank=rank),
@@ -248,7 +254,7 @@ def _worst_ranks(figures: Figures) -> DataTable | None:
         for rank in worst
     ]
     columns = {
-        "rank": None, "late by": Unit.NS, "repair saves": Unit.FRACTION, "arrives last": Unit.FRACTION,
+        "rank": None, "axis": None, "late by": Unit.NS, "repair saves": Unit.FRACTION, "arrives last": Unit.FRACTION,
         "compute slowdown": Unit.RATIO, "compute": Unit.NS, "waiting": Unit.NS,
     }  # fmt: skip
     title = f"Stragglers (ranks that others wait for), {'in the window' if is_window else 'per step'}"

@@ -2,7 +2,6 @@
 // Charts are drawn in the light theme; each has a list of places and values that differ in the dark theme.
 (() => {
   const root = document.documentElement;
-  const views = new Map(); // Bokeh's view of each chart that is drawn
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
 
   function patched(item, patch) {
@@ -31,23 +30,22 @@
     loadLibrary().finally(() => { frame.contentDocument.close(); frame.remove(); });
   }
 
-  async function draw(target) {
+  async function draw(id, target, theme) {
     if (!window.Bokeh) await loadLibrary();
-    const id = target.dataset.chart;
     const item = read("chart-" + id);
-    const { doc } = root.dataset.theme === "dark" ? patched(item, read("dark-" + id)) : item;
+    const { doc } = theme === "dark" ? patched(item, read("dark-" + id)) : item;
     target.replaceChildren();
-    target.dataset.drawn = root.dataset.theme;
+    target.dataset.drawn = theme;
     // Not `embed_item`, which waits for another turn of the browser: while it prints there is none.
     const drawn = await Bokeh.embed.add_document_standalone(Bokeh.Document.from_json(doc), target);
-    views.set(target, drawn.roots[0]);
+    return drawn.roots[0];
   }
 
   // A chart is drawn when it comes near: a folded one when its section is opened.
   const near = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       const target = entry.target;
-      if (entry.isIntersecting && target.dataset.drawn !== root.dataset.theme) draw(target);
+      if (entry.isIntersecting && target.dataset.drawn !== root.dataset.theme) draw(target.dataset.chart, target, root.dataset.theme);
     }
   }, { rootMargin: "600px" });
 
@@ -74,15 +72,18 @@
     fold.textContent = open ? "close all sections" : "open all sections";
   });
 
-  // On paper each chart is replaced by an image as wide as the page: charts keep their width on screen, and Chromium
-  // shrinks the whole document until the widest one fits. Bokeh's own export draws the image.
-  function copyForPaper(chart) {
-    const view = views.get(chart);
+  // On paper each chart is replaced by an image as wide as the page. It is drawn anew, on a stage so narrow that its
+  // text stays as large as that of tables. Bokeh's own export draws the image.
+  async function copyForPaper(chart) {
+    const stage = document.body.appendChild(Object.assign(document.createElement("div"), { className: "stage" }));
+    const view = await draw(chart.dataset.chart, stage, "light");
     const drawn = view.export("png").canvas, { width, height } = drawn;
     const copy = Object.assign(document.createElement("canvas"), { className: "paper", width, height });
     copy.getContext("2d").drawImage(drawn, 0, 0); // printed itself, it would make the whole sheet a masked group
-    copy.style.width = `${(100 * view.bbox.width) / chart.clientWidth}%`;
-    chart.append(copy);
+    copy.style.width = `${(100 * view.bbox.width) / stage.clientWidth}%`;
+    chart.after(copy);
+    view.model.document.clear();
+    stage.remove();
   }
 
   // On paper every section is open. The browser waits for promises of this turn and for nothing after it.
@@ -90,10 +91,7 @@
   window.addEventListener("beforeprint", async () => {
     folded = sections.filter((section) => !section.open);
     for (const section of folded) section.open = true;
-    for (const chart of document.querySelectorAll(".chart")) {
-      if (!views.has(chart)) await draw(chart);
-      copyForPaper(chart);
-    }
+    for (const chart of document.querySelectorAll(".chart")) await copyForPaper(chart);
   });
   window.addEventListener("afterprint", () => {
     for (const copy of document.querySelectorAll(".paper")) copy.remove();

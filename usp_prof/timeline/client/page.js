@@ -1,6 +1,7 @@
 // The timelines of a report: created when the page is read, redrawn when its theme changes, whole and light on paper.
 
-const TALLEST_ON_PAPER = 900; // a sheet's height in CSS pixels, less the heading
+const PAPER_PX = 900; // drawn at this width, a picture's text is as large on paper as that of tables
+const TALLEST_ON_PAPER = 1150; // at this width, a sheet's height less the heading
 
 window.addEventListener("DOMContentLoaded", () => {
   for (const root of document.querySelectorAll(".usp-timeline")) {
@@ -13,6 +14,7 @@ window.addEventListener("DOMContentLoaded", () => {
     window.addEventListener("beforeprint", async () => {
       if (!line.head) return;
       before = { folded: new Set(line.folded), only: line.only };
+      root.style.width = `${PAPER_PX}px`;
       for (const [name, value] of [["text", "#1b1f24"], ["background", "#ffffff"]]) root.style.setProperty(`--st-${name}-color`, value);
       if (isTooTall()) { line.folded = new Set(["all"]); line.layout(); }
       if (isTooTall()) { // the straggler and the ranks next to it
@@ -25,7 +27,7 @@ window.addEventListener("DOMContentLoaded", () => {
       clearTimeout(line.timer); await line.fetchTile(); line.paint();
     });
     window.addEventListener("afterprint", () => {
-      for (const name of ["text", "background"]) root.style.removeProperty(`--st-${name}-color`);
+      for (const name of ["--st-text-color", "--st-background-color", "width"]) root.style.removeProperty(name);
       if (before) { Object.assign(line, before); line.layout(); }
       delete root.dataset.printed;
       options.height = JSON.parse(root.dataset.options).height; color(theme());
