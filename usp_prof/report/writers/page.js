@@ -72,7 +72,7 @@
     fold.textContent = open ? "close all sections" : "open all sections";
   });
 
-  // On paper each chart is replaced by an image as wide as the page. It is drawn anew, on a stage so narrow that its
+  // On paper each chart is replaced by an image as wide as the page. It is drawn again, on a stage so narrow that its
   // text stays as large as that of tables. Bokeh's own export draws the image.
   async function copyForPaper(chart) {
     const stage = document.body.appendChild(Object.assign(document.createElement("div"), { className: "stage" }));
