@@ -31,7 +31,8 @@ KINDS = (
     "suggestions?ticked=0", "whatif?edits=comm_faster%3D2", "plan?view=Sweep&down=dp", "query?sql=SELECT+1+AS+one",
     "timeline?range=1000000-90000000", "timeline?find=all_reduce&show=exposed,path", "timeline?at=middle&focus=1",
     "timeline?only=0-2&folds=1", "timeline?filter=dp&pins=1.0", "compare?before=recorded-1f1b",
-    "compare?before=recorded-slow-rank&open=metrics",
+    "compare?before=recorded-slow-rank&open=metrics", "?open=by-rank-0&order=slowest", "pipeline?schedule=gpipe&m=4",
+    "plan?view=One+configuration&tp=2", "timeline?by=dp&at=3&show=exposed",
 )  # fmt: skip
 """Kinds of links with choices of their pages, opened for the first run."""
 SETTLED = """() => document.querySelector("[data-testid='stApp'][data-test-script-state='notRunning']")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -157,7 +158,10 @@ def tour() -> list[tuple[str, str]]:
 
 @contextmanager
 def served(*runs: Path) -> Iterator[str]:
-    """Serve runs, and yield the address."""
+    """Serve runs, and yield the address; stop if another server has the port, since its figures would be measured."""
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", PORT)) == 0:
+            raise SystemExit(f"port {PORT} is in use, perhaps by a server of an earlier benchmark: end it first")
     command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", *map(str, runs)]
     with subprocess.Popen(
         [*command, "--port", str(PORT), "--no-browser"],
@@ -171,6 +175,7 @@ def served(*runs: Path) -> Iterator[str]:
             yield f"http://127.0.0.1:{PORT}"
         finally:
             os.killpg(server.pid, signal.SIGTERM)
+            server.wait()
 
 
 @contextmanager

@@ -230,7 +230,7 @@ def _shortened(name: str) -> str:
     return name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…"
 
 
-MOST_HITS = 2000
+MOST_HITS, MOST_LONGEST = 2000, 100
 
 
 def hits(request: Request) -> Response:
@@ -241,7 +241,8 @@ def hits(request: Request) -> Response:
         return _json({"fault": "not a regular expression"})
     kinds = set(request.query_params.get("kinds", "")[:MOST_NAME].split("-"))
     matches = search(store, wanted, _ranks(request, store.ranks), kinds)
-    return _json({"names": sorted(wanted), "count": len(matches), "hits": matches.first(MOST_HITS)})
+    listed = {"hits": matches.first(MOST_HITS), "longest": matches.longest(MOST_LONGEST)}
+    return _json({"names": sorted(wanted), "count": len(matches), **listed})
 
 
 def slice_details(request: Request) -> Response:

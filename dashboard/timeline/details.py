@@ -7,6 +7,8 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..engine import Place, Unit, call_of, clock_of, launch_of, launched_by, op_of, place, quantity, spans
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def details(tables: TableSet, store: TimelineStore, rank: int, event: int) -> di
     events = tables.columns("events", rank)
     row = events.arrow.slice(event, 1).to_pylist()[0]
     arguments, call = _arguments(row["args"]), call_of(tables, rank, event)
-    facts = _facts(tables, store, rank, row) | (_call_facts(call) if call is not None else {})
+    facts = _facts(tables, store, here, row) | (_call_facts(call) if call is not None else {})
     op = op_of(tables, rank, event)
     if op is not None:
         facts |= {"op": op[0]} | ({"shapes": op[1]} if op[1] else {})
@@ -92,16 +94,27 @@ def _linked(events: Columns, found: Place | None, relation: str) -> dict[str, An
     return asdict(found) | {"says": f"{relation} {shown}", "name": name}
 
 
-def _facts(tables: TableSet, store: TimelineStore, rank: int, row: dict[str, Any]) -> dict[str, str]:
-    start = int(clock_of(tables).align(rank, row["start_ns"])) - store.origin_ns
+def _facts(tables: TableSet, store: TimelineStore, here: Place, row: dict[str, Any]) -> dict[str, str]:
+    start = int(clock_of(tables).align(here.rank, row["start_ns"])) - store.origin_ns
     stream = f", stream {row['stream']}" if row["stream"] >= 0 else ""
     return {
-        "rank": f"{rank}, event {row['event']}",
+        "rank": f"{here.rank}, event {row['event']}",
         "kind": str(row["category"]),
-        "duration": quantity(row["dur_ns"], Unit.NS),
+        "duration": quantity(row["dur_ns"], Unit.NS) + _among_peers(store, here, row["name"]),
         "start": f"{quantity(start, Unit.NS)} after the first event of the run",
         "thread": f"{row['thread']}{stream}",
     }
+
+
+def _among_peers(store: TimelineStore, here: Place, name: str) -> str:
+    """Describe the place of a slice's duration among the rank's slices of the same name; empty for the only one."""
+    if name not in store.names:
+        return ""
+    dur_ns = store.ranks[here.rank].levels[0].rest["dur"][store.entries_named(here.rank, {store.names.index(name)})]
+    if len(dur_ns) < 2:
+        return ""
+    place_by_length = int((dur_ns > here.dur_ns).sum()) + 1
+    return f" (number {place_by_length:,} of {len(dur_ns):,} by length, median {quantity(np.median(dur_ns), Unit.NS)})"
 
 
 def _call_facts(call: Call) -> dict[str, str]:

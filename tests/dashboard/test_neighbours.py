@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from tiny import Trace, table_set
 
+from dashboard.timeline.details import details
 from usp_prof import open_run
+from usp_prof.model.metric import Unit
+from usp_prof.report.format import quantity
 from usp_prof.timeline import overlays, queries
 from usp_prof.timeline.queries import matching, search
 from usp_prof.timeline.store import RankTimeline, TimelineStore, load, prepare
@@ -75,6 +78,19 @@ def test_a_search_finds_what_a_query_finds(prepared: tuple[TableSet, TimelineSto
     assert len(search(store, wanted, tables.ranks, ("device",))) < len(matches)
     rank, row, start, dur, event = matches.first(1)[0]
     assert queries.place(store, rank, event) == queries.Place(rank, row, start, dur, event)
+    assert [longest[3] for longest in matches.longest(3)] == sorted(matches.dur_ns.tolist(), reverse=True)[:3]
+
+
+def test_the_details_compare_a_slice_with_those_of_its_name(prepared: tuple[TableSet, TimelineStore]) -> None:
+    tables, store = prepared
+    first = tables.ranks[0]
+    matches = search(store, matching(store, "^aten::mm$") or (), [first])
+    _, _, _, dur_ns, event = matches.longest(1)[0]
+    answer = details(tables, store, first, event)
+    assert answer is not None
+    median = quantity(np.median(matches.dur_ns), Unit.NS)
+    duration = f"{quantity(dur_ns, Unit.NS)} (number 1 of {len(matches)} by length, median {median})"
+    assert dict(answer["facts"])["duration"] == duration
 
 
 def test_no_rank_has_no_match(prepared: tuple[TableSet, TimelineStore]) -> None:

@@ -121,6 +121,24 @@ def test_a_picked_slice_is_fitted_and_its_name_is_copied(visit: Visit) -> None:
     visit.check()
 
 
+def test_the_longest_hits_and_a_step_are_one_input_away(visit: Visit) -> None:
+    visit.go("timeline?find=all_reduce")
+    visit.until_timeline("line.hits && host.dataset.sharp === 'true'")
+    visit.on_timeline("(line.canvas.focus(), 1)")
+    for place in range(2):
+        visit.page.keyboard.press("l")
+        visit.until_timeline(f"line.picked && line.picked.event === line.hits.longest[{place}][4]")
+    lengths = visit.on_timeline("line.hits.longest.map((hit) => hit[3])")
+    assert lengths == sorted(lengths, reverse=True)
+    step = visit.on_timeline("[line.head.steps[0].start_ns, line.head.steps[0].end_ns]")
+    visit.page.keyboard.press("Escape")
+    visit.page.keyboard.press("f")
+    visit.until_timeline("line.end - line.start === line.head.span_ns")
+    visit.page.mouse.click(*visit.point("[line.toX(line.head.steps[0].start_ns) + 9, 40]"))
+    visit.until_timeline(f"line.start === {step[0]} && line.end === {step[1]}")
+    visit.check()
+
+
 @pytest.mark.parametrize("area", ["9-3", "0-5:", "0-5:77.1", "x", "-3-5", "0-5:0.0.0-"])
 def test_an_area_that_there_is_not_is_none(visit: Visit, area: str) -> None:
     visit.go(f"timeline?area={area}")

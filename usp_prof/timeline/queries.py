@@ -132,8 +132,15 @@ class Matches:
 
     def first(self, most: int) -> list[list[int]]:
         """Return the first slices as lists of rank, row, start, duration and event."""
+        return self._rows(np.arange(len(self))[:most])
+
+    def longest(self, most: int) -> list[list[int]]:
+        """Return the longest slices, the longest first, in the form of `first`."""
+        return self._rows(np.argsort(-self.dur_ns, kind="stable")[:most])
+
+    def _rows(self, places: NDArray[np.int64]) -> list[list[int]]:
         columns = (self.rank, self.row, self.start_ns, self.dur_ns, self.event)
-        return [list(row) for row in zip(*(column[:most].tolist() for column in columns), strict=True)]
+        return [list(row) for row in zip(*(column[places].tolist() for column in columns), strict=True)]
 
 
 def matching(store: TimelineStore, pattern: str) -> frozenset[int] | None:

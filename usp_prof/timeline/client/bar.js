@@ -4,8 +4,8 @@ const KINDS = { host: "Host threads", exposed: "Exposed", contended: "Contended"
 const KEYS = [
   ["W S, Ctrl + wheel", "zoom"], ["A D, drag", "pan"], ["wheel, ↑ ↓, Page ↑ ↓", "scroll"], ["shift + drag", "select an area"],
   ["alt + drag, Z", "zoom into a box, zoom to the selection"], ["double-click", "fit a slice"], ["F", "fit the picked slice; again: the whole run"], ["Ctrl + C", "copy the name of the picked slice"],
-  ["/", "search"], ["Enter, shift + Enter", "next and previous hit"], ["[ ]", "previous and next slice of the row"], ["M", "mark the slice or the selection"],
-  ["Q", "show or hide the details"], ["C", "fold all ranks"], ["click a rank", "fold it"], ["click a row name", "pin the row, or open a collapsed track"], ["Ctrl + K", "go to a page, rank, finding or name"], ["?", "show these keys"],
+  ["/", "search"], ["Enter, shift + Enter", "next and previous hit"], ["L", "longest hit, then the next longest; without a search: of the picked name"], ["[ ]", "previous and next slice of the row"], ["M", "mark the slice or the selection"],
+  ["Q", "show or hide the details"], ["C", "fold all ranks"], ["click a rank", "fold it"], ["click a step", "zoom to it"], ["click a row name", "pin the row, or open a collapsed track"], ["Ctrl + K", "go to a page, rank, finding or name"], ["?", "show these keys"],
 ];
 const WHEEL = "usp-timeline-wheel"; // "zoom": the wheel alone zooms
 
@@ -122,7 +122,7 @@ const BAR = {
 
   async search() {
     const pattern = this.find;
-    this.hits = null; this.at_hit = -1; this.dimmed = null;
+    this.hits = null; this.at_hit = this.at_longest = -1; this.dimmed = null;
     if (pattern) {
       let found;
       try { found = await this.from.search(pattern, this.ranks(), ["device", ...this.kinds]); } catch (error) { found = { fault: error.message }; }
@@ -150,11 +150,28 @@ const BAR = {
       this.at_hit = first < 0 ? 0 : first;
       if (by < 0) this.at_hit = (this.at_hit - 1 + hits.length) % hits.length;
     } else this.at_hit = (this.at_hit + by + hits.length) % hits.length;
-    const [rank, row, start_ns, dur_ns, event] = hits[this.at_hit];
-    this.tellHits(); this.goTo({ rank, row, start_ns, dur_ns });
+    this.tellHits(); this.goToHit(hits[this.at_hit]);
+  },
+
+  async stepLongest() { // the longest hit, then the next longest ones; without a search, of the slices named like the picked one
+    const name = this.dock.querySelector(".usp-name")?.textContent;
+    if (!this.find && this.picked && name) { this.find = this.searchField.value = literal(name); await this.search(); this.remember(0); }
+    if (!this.hits?.longest.length) return;
+    this.at_longest = (this.at_longest + 1) % this.hits.longest.length;
+    this.goToHit(this.hits.longest[this.at_longest]);
+  },
+
+  goToHit([rank, row, start_ns, dur_ns, event]) {
+    this.goTo({ rank, row, start_ns, dur_ns });
     this.pick({ rank, event, start_ns, dur_ns, index: row });
   },
 };
 Object.assign(Timeline.prototype, BAR);
+
+// The pattern that matches only this name; a long name is cut to its beginning.
+function literal(name) {
+  const pattern = `^${name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$`;
+  return pattern.length <= MOST_PATTERN ? pattern : pattern.slice(0, MOST_PATTERN).replace(/\\+$/, "");
+}
 
 function wheelZooms() { try { return window.localStorage.getItem(WHEEL) === "zoom"; } catch { return false; } }

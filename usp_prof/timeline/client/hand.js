@@ -90,6 +90,7 @@ const HAND = {
   click(x, y) {
     if (x < this.gutter()) { this.pin(y, x); return; }
     if (!this.owns()) return;
+    if (y < AXIS) { this.showStep(this.toNs(x)); return; }
     const hit = this.at(x, y);
     this.framed = null;
     if (this.selection) this.dropArea();
@@ -131,7 +132,7 @@ const HAND = {
       c: () => this.foldAll(), "?": () => this.owns() && this.toggleHelp(),
       "/": () => this.searchField?.focus(), m: () => this.owns() && this.mark(), q: () => this.owns() && this.toggleDock(),
       "]": () => this.neighbor(1), "[": () => this.neighbor(-1), Enter: () => this.hits && this.step(event.shiftKey ? -1 : 1),
-      f: () => this.fit(this.picked),
+      f: () => this.fit(this.picked), l: () => this.owns() && this.stepLongest(),
       z: () => { if (this.selection) this.show(this.selection); },
       Escape: () => this.forget(),
     };
@@ -150,6 +151,11 @@ const HAND = {
     if (!this.picked || !this.hasDock() || String(window.getSelection()) || event.composedPath()[0].matches?.(TYPING)) return;
     event.clipboardData.setData("text/plain", this.dock.querySelector(".usp-name")?.textContent || "");
     event.preventDefault();
+  },
+
+  showStep(at_ns) {
+    const step = this.head.steps.find(({ start_ns, end_ns }) => start_ns <= at_ns && at_ns < end_ns);
+    if (step) this.show([step.start_ns, step.end_ns]);
   },
 
   foldAll() {

@@ -2,7 +2,7 @@
 
 const ENTRIES_PER_LEVEL = 512; // a level with fewer entries in a row is the coarsest
 const LEVEL_FACTOR = 4;
-const MOST_HITS = 2000;
+const MOST_HITS = 2000, MOST_LONGEST = 100;
 
 class FileSource {
   constructor(id) { this.id = id; }
@@ -83,7 +83,8 @@ class FileSource {
       for (let i = 0; i < start.length; i++) if (wanted.has(name[i])) hits.push([rank, row, start[i], dur[i], event[i]]);
     }
     hits.sort((a, b) => a[2] - b[2]);
-    return { names: [...wanted], count: hits.length, hits: hits.slice(0, MOST_HITS) };
+    const longest = [...hits].sort((a, b) => b[3] - a[3]).slice(0, MOST_LONGEST);
+    return { names: [...wanted], count: hits.length, hits: hits.slice(0, MOST_HITS), longest };
   }
 
   rowsOf(ranks, kinds) {
