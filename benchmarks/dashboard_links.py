@@ -1,4 +1,4 @@
-"""Links of the dashboard: forty links of all kinds, reopened after a restart that serves the runs in another order.
+"""Links of the dashboard: links of all kinds, reopened after a restart that serves the runs in another order.
 
     python benchmarks/dashboard_links.py
 

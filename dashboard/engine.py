@@ -6,14 +6,8 @@ Names that are unclear without their module are renamed.
 from __future__ import annotations
 
 from usp_prof import Run, UspProfError, __version__, charts, open_run
-from usp_prof.analyses.collectives import bus_bandwidth
-from usp_prof.analyses.critical_path import Piece
-from usp_prof.analyses.critical_path import compute as critical_path_of
 from usp_prof.analyses.kernels import compute as kernels_of
 from usp_prof.analyses.measures.op_work import of_rank as op_work_of
-from usp_prof.analyses.measures.partition import sets_of as time_sets_of
-from usp_prof.analyses.measures.ranges import launched_at
-from usp_prof.analyses.memory import line_of as memory_line_of
 from usp_prof.api import sentences
 from usp_prof.charts.inputs import (
     AxisCommunication,
@@ -34,7 +28,6 @@ from usp_prof.charts.inputs import (
 from usp_prof.charts.svg import as_svg
 from usp_prof.charts.theme import DARK, LIGHT, PATTERNS, Theme, ink_on
 from usp_prof.checking import measured
-from usp_prof.columns.rows import lookup
 from usp_prof.columns.table import Columns
 from usp_prof.contract import ModelEntry
 from usp_prof.export.merged_trace import beginning as trace_beginning
@@ -109,6 +102,7 @@ from usp_prof.report.figures import Figures, Key, Number, axis_words
 from usp_prof.report.figures import parts as step_parts
 from usp_prof.report.format import Cell, column_scale, head_text, quantity, share
 from usp_prof.report.run_facts import RunFacts, run_facts
+from usp_prof.report.sections.summary import worst_ranks
 from usp_prof.report.verdict import LateRank, certain_gain, saving
 from usp_prof.report.words import REST as REST_OF_FINDINGS
 from usp_prof.report.words import left_out
@@ -116,7 +110,6 @@ from usp_prof.report.writers.markdown import sections_text as write_markdown
 from usp_prof.report.writers.webpage import write as write_webpage
 from usp_prof.schedule import Schedule
 from usp_prof.store.rank_jobs import stamp_of
-from usp_prof.tables.calls import match_calls as calls_of
 from usp_prof.tables.catalogue import SCHEMAS as TABLE_SCHEMAS
 from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.tables.sql_cells import Cells

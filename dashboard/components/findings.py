@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import TYPE_CHECKING
 
 import streamlit as st
 
 from .. import data, state
-from ..engine import Basis, RuleCode, Unit, column_scale, left_out, quantity
+from ..engine import Basis, Figures, RuleCode, Unit, column_scale, left_out, quantity, worst_ranks
 from .blocks import unbroken
 
 if TYPE_CHECKING:
@@ -166,47 +165,16 @@ def figures_of(finding: Finding) -> list[dict[str, str | float]]:
     return rows
 
 
-# Outlier ranks: those that cost the others time or whose compute is far from the median.
-
-
-NOTABLE = 0.02
-"""Ranks with compute within 2% of the median that cost less than 2% of a step are no outliers."""
-
-
-def by_rank(document: Document, metric: str) -> dict[int, float]:
-    """Return a metric's values by rank alone."""
-    return {
-        int(value.dims["rank"]): float(value.value)
-        for value in document.values
-        if value.metric.id == metric and set(value.dims) == {"rank"}
-    }
-
-
-def outlier_sizes(document: Document) -> dict[int, float]:
-    """Return for each rank what it costs, or how far its compute is from the median, as a share of the step."""
-    compute = by_rank(document, "compute_time")
-    cost = by_rank(document, "straggler_cost")
-    steps = by_rank(document, "step_time") or by_rank(document, "window_time")
-    usual_compute = median(compute.values()) if compute else 0.0
-    step = median(steps.values()) if steps else usual_compute
-    if step <= 0:
-        return {}
-    size_of_rank = {}
-    for rank in sorted(compute.keys() | cost.keys()):
-        off_the_median = abs(compute.get(rank, usual_compute) - usual_compute)
-        size_of_rank[rank] = max(cost.get(rank, 0.0), off_the_median) / step
-    return size_of_rank
+# Outlier ranks: those that cost the others time, or compute slower than their peers.
 
 
 def outliers_first(document: Document, ranks: Iterable[int]) -> tuple[int, ...]:
-    """Sort ranks: largest outliers first, then the others by number."""
+    """Sort ranks: the worst outliers first, then the others by number."""
     outliers = outlier_ranks(document)
     place_of_outlier = {rank: place for place, rank in enumerate(outliers)}
     return tuple(sorted(ranks, key=lambda rank: (place_of_outlier.get(rank, len(outliers)), rank)))
 
 
 def outlier_ranks(document: Document) -> tuple[int, ...]:
-    """Return the outliers, largest first."""
-    sizes = outlier_sizes(document)
-    outliers = [rank for rank, share in sizes.items() if share > NOTABLE]
-    return tuple(sorted(outliers, key=lambda rank: (-sizes[rank], rank)))
+    """Return the outliers, the worst first."""
+    return tuple(int(rank) for rank in worst_ranks(Figures(document.values)))

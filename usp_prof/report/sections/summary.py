@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from usp_prof.model.finding import IdealStep
     from usp_prof.model.health import HealthRow
     from usp_prof.report.document import Block
-    from usp_prof.report.figures import Context, Figures
+    from usp_prof.report.figures import Context, Figures, Key
     from usp_prof.report.run_facts import RunFacts
 
 _TOP_HEALTH = 4
@@ -223,20 +223,23 @@ def _what_varies(context: Context, ideal: IdealStep) -> str:
     return "no single rank causes most of it"
 
 
-def _worst_ranks(context: Context) -> DataTable | None:
-    """Build the table of ranks that are latest, or compute slower than their peers, and what their repair saves."""
-    figures, stragglers = context.figures, context.results.get("stragglers")
-    axis_of_rank = {culprit.rank: culprit.axis for culprit in getattr(stragglers, "culprits", ())}
-    is_window = _is_window(figures)
-    step = figures.overall("window_time" if is_window else "step_time") or 0
-    cost = figures.along("straggler_cost", "rank")
-    slowdown = figures.along("slowdown", "rank")
-    gain = figures.along("repair_gain", "rank")
+def worst_ranks(figures: Figures) -> list[Key]:
+    """Return the ranks that are latest, or compute slower than their peers, the worst first."""
+    step = figures.overall("window_time" if _is_window(figures) else "step_time") or 0
+    cost, slowdown = figures.along("straggler_cost", "rank"), figures.along("slowdown", "rank")
     bad = {rank for rank, value in cost.items() if value > step * _NOTABLE}
     bad |= {rank for rank, value in slowdown.items() if value > 1 + _NOTABLE}
-    if not bad:
+    return sorted(bad, key=lambda rank: (-cost.get(rank, 0), -slowdown.get(rank, 1), rank))
+
+
+def _worst_ranks(context: Context) -> DataTable | None:
+    """Build the table of the worst ranks, and what their repair saves."""
+    figures, stragglers = context.figures, context.results.get("stragglers")
+    axis_of_rank = {culprit.rank: culprit.axis for culprit in getattr(stragglers, "culprits", ())}
+    cost, slowdown, gain = (figures.along(metric, "rank") for metric in ("straggler_cost", "slowdown", "repair_gain"))
+    worst = worst_ranks(figures)
+    if not worst:
         return None
-    worst = sorted(bad, key=lambda rank: (-cost.get(rank, 0), -slowdown.get(rank, 1), rank))
     late_by_axis = {rank: figures.along("late_fraction", "axis", rank=rank) for rank in worst}
     for rank, late in late_by_axis.items():
         axis_of_rank.setdefault(rank, max(late, key=lambda axis: late[axis], default=None))
@@ -257,7 +260,7 @@ def _worst_ranks(context: Context) -> DataTable | None:
         "rank": None, "axis": None, "late by": Unit.NS, "repair saves": Unit.FRACTION, "arrives last": Unit.FRACTION,
         "compute slowdown": Unit.RATIO, "compute": Unit.NS, "waiting": Unit.NS,
     }  # fmt: skip
-    title = f"Stragglers (ranks that others wait for), {'in the window' if is_window else 'per step'}"
+    title = f"Stragglers (ranks that others wait for), {'in the window' if _is_window(figures) else 'per step'}"
     return without_blanks(data_table(title, columns, rows, most=_WORST_RANKS))
 
 
