@@ -10,7 +10,7 @@ from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.run import Run, open_run
+from usp_prof.run import opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from usp_prof.api.compared import Compared
     from usp_prof.gate.verdict import Report as Verdict
+    from usp_prof.run import Run
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -36,7 +37,7 @@ def compare(before: Run | str | Path, after: Run | str | Path, *, across: Sequen
     unknown_kinds = [kind for kind in across if kind not in list(FactKind)]
     if unknown_kinds:
         raise unknown_name("kind of difference", unknown_kinds[0], [str(kind) for kind in FactKind])
-    runs = [_opened(run) for run in (before, after)]
+    runs = [opened(run) for run in (before, after)]
     names = [run.name for run in runs]
     if names[0] == names[1]:  # two folders may hold runs of one name
         names = [str(run.path) for run in runs]
@@ -108,8 +109,4 @@ def check(
 
     demand = checking.Demand(str(baseline), str(policy), minimum, max_regression)
     terms = demand.read()
-    return Checked(checking.check_run(_opened(run), terms))
-
-
-def _opened(run: Run | str | Path) -> Run:
-    return run if isinstance(run, Run) else open_run(run)
+    return Checked(checking.check_run(opened(run), terms))

@@ -229,6 +229,11 @@ def open_run(
     return Run(read.chosen, discovery, read.loaded, assembled, read.health, cache)
 
 
+def opened(run: Run | str | Path) -> Run:
+    """Return an opened run; a path is opened."""
+    return run if isinstance(run, Run) else open_run(run)
+
+
 def _discovered(path: str | Location, run: str | None) -> Discovery:
     """Find the runs under a path; log which one is read if there are several and none was named."""
     if isinstance(path, (list, tuple, set)):

@@ -16,12 +16,14 @@ from usp_prof.extras.planner.search import Plans, question_of, search
 from usp_prof.limits import COUNT, MAX_RANKS
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.known_models import model_named
-from usp_prof.run import Run, open_run
+from usp_prof.run import opened
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
+
+    from usp_prof.run import Run
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -96,7 +98,7 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
     ):
         if not 0 <= value <= most:
             raise UsageError(f"{name} is 1 to {most}, not {value}", hint="omit unknown values")
-    learnt = calibrate(_opened(run).tables) if run is not None else None
+    learnt = calibrate(opened(run).tables) if run is not None else None
     if learnt is not None and not learnt.is_close:
         raise InputError(learnt.sentence(), hint=learnt.missing())
     if learnt is None and not (model and device and devices and batch):
@@ -128,11 +130,7 @@ def memory(
     if run is not None:
         if model or sequence or habits or degrees:
             raise UsageError("a recorded run has its own configuration", hint="memory(run) or memory(model=..., tp=8)")
-        return fill_of_run(_opened(run).tables, device)
+        return fill_of_run(opened(run).tables, device)
     if not model:
         raise UsageError("give a run, or a model with the degrees", hint='memory(model="Llama-3-8B", sequence=8192)')
     return fill_of_model(model_named(str(model), sequence), degrees, device, habits or DEFAULT_TRAINER)
-
-
-def _opened(run: Run | str | Path) -> Run:
-    return run if isinstance(run, Run) else open_run(run)

@@ -12,7 +12,7 @@ from usp_prof.gate.comparison import direction
 from usp_prof.gate.judgement import Scale, Verdict
 from usp_prof.model.metric import Unit
 from usp_prof.report.answers.wording import change, excludes_nothing, interval, part_label
-from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
+from usp_prof.report.document import Chart, KeyFigure, KeyFigures, Section, Text, data_table
 from usp_prof.report.format import column_scale, quantity
 from usp_prof.report.sections.timeline import slices_of
 from usp_prof.report.writers import markdown, terminal
@@ -52,7 +52,7 @@ _OWN = 2
 """The first two figures of a metric, before and after, are in its unit; its change may have another."""
 _ENDS = {True: (-1.0, 10.0), False: (-1.0, 1.0)}
 """Limits of a shown interval: for relative changes, and for changes of a fraction."""
-_BEFORE_AFTER = (TableColumn("before [ms]"), TableColumn("after [ms]"), TableColumn("difference [ms]"))
+_BEFORE_AFTER: dict[str, Unit | None] = dict.fromkeys(("before [ms]", "after [ms]", "difference [ms]"))
 """One scale for all compared columns."""
 
 
@@ -91,11 +91,8 @@ def waterfall(pair: Pair, before: str, after: str) -> Section:
     difference = KeyFigure("difference", delta_ns, Unit.NS, "longer" if delta_ns > 0 else "shorter")
     key = KeyFigures((*steps, difference))
     rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
-    table = DataTable(
-        "",
-        (TableColumn("part of the mean rank step"), *_BEFORE_AFTER),
-        tuple((part_label(part.name), *_ms(part.before_ns, part.after_ns)) for part in rows),
-    )
+    cells = [(part_label(part.name), *_ms(part.before_ns, part.after_ns)) for part in rows]
+    table = data_table("", {"part of the mean rank step": None, **_BEFORE_AFTER}, cells)
     return Section("waterfall", "Why the step is longer or shorter", (key, Chart("", as_waterfall(pair)), table))
 
 
@@ -177,7 +174,7 @@ def metrics(pair: Pair, *, everything: bool) -> Section:
         )
         for judgement in sorted(_judged(pair, everything=everything), key=_importance)
     )
-    table = DataTable("", tuple(TableColumn(name) for name in columns), rows)
+    table = data_table("", dict.fromkeys(columns), rows)
     return Section("metrics", "Metrics, most important first", (table, Text(METRICS_NOTE)))
 
 
@@ -238,10 +235,10 @@ def metrics_frame(pair: Pair, *, everything: bool) -> pd.DataFrame:
 
 def work(pair: Pair) -> Section:
     """Build the table of ops, kernels and calls that changed most."""
-    columns = (
-        TableColumn("kind"), TableColumn("name"), TableColumn("shapes"), *_BEFORE_AFTER,
-        TableColumn("calls before", Unit.COUNT), TableColumn("calls after", Unit.COUNT),
-    )  # fmt: skip
+    columns = {
+        "kind": None, "name": None, "shapes": None, **_BEFORE_AFTER, "calls before": Unit.COUNT,
+        "calls after": Unit.COUNT,
+    }  # fmt: skip
     rows = tuple(
         (
             change.sort, change.name, change.shape or None, *_ms(change.before_ns, change.after_ns),
@@ -249,20 +246,20 @@ def work(pair: Pair) -> Section:
         )
         for change in pair.why.work
     )  # fmt: skip
-    blocks = (DataTable("", columns, rows),) if rows else ()
+    blocks = (data_table("", columns, rows),) if rows else ()
     return Section("work", "Work that changed most, per step", blocks)
 
 
 def conditions(pair: Pair) -> Section:
     """Build the doubts about the comparison, and the conditions that differ."""
-    heads = tuple(TableColumn(name) for name in ("kind", "condition", "before", "after"))
+    heads = dict.fromkeys(("kind", "condition", "before", "after"))
     rows = tuple(
         (str(difference.kind), name, before or None, after or None)
         for difference in pair.differences
         for name, before, after in parted(difference.name, difference.before, difference.after)
     )
     doubts = tuple(Text(str(doubt)) for doubt in pair.doubts)
-    return Section("conditions", "What else differs", (*doubts, *([DataTable("", heads, rows)] if rows else ())))
+    return Section("conditions", "What else differs", (*doubts, *([data_table("", heads, rows)] if rows else ())))
 
 
 def parted(name: str, before: str, after: str) -> list[tuple[str, str, str]]:

@@ -13,7 +13,7 @@ from usp_prof.model.printable import shortened
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.step_times import unedited
 from usp_prof.report.answers.edit_words import in_words
-from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
+from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, Text, data_table
 from usp_prof.report.figures import label_of
 from usp_prof.report.format import quantity
 from usp_prof.report.run_facts import run_facts
@@ -112,26 +112,14 @@ def _bars(together: Prediction) -> Waterfall:
 
 
 def _table(alone: Sequence[Prediction]) -> DataTable:
-    return DataTable(
-        "Each change alone",
-        (
-            TableColumn("change"),
-            TableColumn("step", Unit.NS),
-            TableColumn("gain alone", Unit.FRACTION),
-            TableColumn("error", Unit.FRACTION),
-            TableColumn("basis"),
-        ),
-        tuple(
-            (
-                in_words(prediction.edits[0]),
-                prediction.after_ns,
-                prediction.gain_fraction,
-                prediction.error_fraction,
-                prediction.basis.word,
-            )
-            for prediction in alone
-        ),
-    )
+    columns = {
+        "change": None, "step": Unit.NS, "gain alone": Unit.FRACTION, "error": Unit.FRACTION, "basis": None,
+    }  # fmt: skip
+    rows = [
+        (in_words(change.edits[0]), change.after_ns, change.gain_fraction, change.error_fraction, change.basis.word)
+        for change in alone
+    ]
+    return data_table("Each change alone", columns, rows)
 
 
 def predicted_steps(prediction: Prediction) -> Selection:
@@ -163,8 +151,7 @@ def before_after_section(together: Prediction) -> Section:
         notes.append("Times include the cost of recording; the gain excludes it.")
     if memory_of(together.layout_after) is not None:
         notes.append("* Estimated from the model's description: compare before and after, not with a measured peak.")
-    columns = (TableColumn(step_of(together)), TableColumn("before"), TableColumn("after"))
-    table = DataTable("", columns, tuple(rows))
+    table = data_table("", {step_of(together): None, "before": None, "after": None}, rows)
     return Section("before-after", "Before and after", (table, *(Text(note, quiet=True) for note in notes)))
 
 

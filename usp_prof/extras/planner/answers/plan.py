@@ -15,15 +15,7 @@ from usp_prof.extras.planner.memory import of_ranks as memory_of_ranks
 from usp_prof.extras.planner.models import not_modelled
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.metric import Unit
-from usp_prof.report.document import (
-    Chart,
-    DataTable,
-    KeyFigure,
-    KeyFigures,
-    Section,
-    TableColumn,
-    Text,
-)
+from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, Text, data_table
 from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
@@ -191,40 +183,28 @@ def is_recorded_question(learnt: Calibration, question: Question) -> bool:
 
 def plans_table(plans: Sequence[Plan], rows: int) -> DataTable:
     """Build the table of the fastest plans."""
-    columns = (
-        TableColumn("configuration"),
-        TableColumn("step", Unit.NS),
-        TableColumn("tokens/s", Unit.COUNT),
-        TableColumn("MFU", Unit.FRACTION),
-        TableColumn("memory", Unit.BYTES),
-        TableColumn("bubble", Unit.FRACTION),
-        TableColumn("exposed", Unit.FRACTION),
-    )
-    return DataTable(
-        "Fastest first",
-        columns,
-        tuple(
-            (
-                str(plan.configuration), plan.step_ns, plan.tokens_per_second, plan.mfu, plan.footprint.total_bytes,
-                plan.bubble_fraction, sum(plan.exposed_ns.values()) / plan.step_ns,
-            )
-            for plan in plans[:rows]
-        ),
-        more=max(0, len(plans) - rows),
-    )  # fmt: skip
+    columns = {
+        "configuration": None, "step": Unit.NS, "tokens/s": Unit.COUNT, "MFU": Unit.FRACTION, "memory": Unit.BYTES,
+        "bubble": Unit.FRACTION, "exposed": Unit.FRACTION,
+    }  # fmt: skip
+    cells = [
+        (
+            str(plan.configuration), plan.step_ns, plan.tokens_per_second, plan.mfu, plan.footprint.total_bytes,
+            plan.bubble_fraction, sum(plan.exposed_ns.values()) / plan.step_ns,
+        )
+        for plan in plans
+    ]  # fmt: skip
+    return data_table("Fastest first", columns, cells, most=rows)
 
 
 def ordered(plans: Sequence[Plan], rows: int) -> DataTable:
     """Build the table of plans by order: expected step relative to the first, including stalls."""
-    columns = (
-        TableColumn("place"), TableColumn("configuration"), TableColumn("expected step vs. first", Unit.RATIO),
-        TableColumn("memory", Unit.BYTES),
-    )  # fmt: skip
-    lines = tuple(
+    columns = {"place": None, "configuration": None, "expected step vs. first": Unit.RATIO, "memory": Unit.BYTES}
+    lines = [
         (place, str(plan.configuration), plan.expected_step_ns / plans[0].expected_step_ns, plan.footprint.total_bytes)
-        for place, plan in enumerate(plans[:rows], start=1)
-    )
-    return DataTable("Order of the plans", columns, lines, more=max(0, len(plans) - rows))
+        for place, plan in enumerate(plans, start=1)
+    ]
+    return data_table("Order of the plans", columns, lines, most=rows)
 
 
 def single_plan(plans: Plans, plan: Plan, trainer: str) -> Section:

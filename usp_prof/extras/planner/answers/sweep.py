@@ -53,17 +53,7 @@ def sections(
 
 def document(title: str, parts: Sequence[Section]) -> Document:
     """Build a page from sections; a sweep is not a run, and has no metrics or findings."""
-    facts = RunFacts(
-        name=title,
-        ranks=(),
-        world_size=None,
-        axes={},
-        axes_inferred=False,
-        steps=(),
-        step_source="",
-        devices=(),
-        hosts=0,
-    )
+    facts = RunFacts(title, (), None, axes={}, axes_inferred=False, steps=(), step_source="", devices=(), hosts=0)
     return Document(__version__, facts, {}, (), (), (), parts[0], tuple(parts[1:]))
 
 
