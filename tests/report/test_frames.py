@@ -31,7 +31,7 @@ def test_absent_values_are_not_known() -> None:
 
 def test_columns_are_picked_ordered_and_named() -> None:
     listing = {"a_ns": range(30), "b": ["x"] * 30, "c": [1] * 30}
-    table = listing_table(listing, "T", {"b": "letter", "a_ns": "", "gone": ""}, rows=10)
+    table = listing_table(listing, "T", ("b", "a_ns", "gone"), {"b": "letter"}, rows=10)
     assert [(column.head, column.unit) for column in table.columns] == [("letter", None), ("a", Unit.NS)]
     assert len(table.rows) == 10
     assert table.more == 20

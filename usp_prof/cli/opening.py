@@ -21,13 +21,16 @@ from usp_prof.report.writers.safe_console import SafeConsole
 from usp_prof.run import open_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Executor
     from contextlib import AbstractContextManager
 
     from usp_prof.cli.app import OpenUntilTheEnd
+    from usp_prof.contract import ModelEntry
     from usp_prof.model.memory_snapshot import MemorySnapshot
     from usp_prof.run import Run
+
+    _OptionHolder = argparse._ActionsContainer  # noqa: SLF001 - a parser or a group of options; it has no public name
 
 
 _CLUSTERS = Path(__file__).resolve().parents[1] / "extras" / "cluster"
@@ -160,6 +163,33 @@ def executor_option(parser: argparse.ArgumentParser) -> None:
         metavar="WHERE",
         help="executor that reads and analyzes ranks: dask:tcp://HOST:PORT (default: local processes)",
     )
+
+
+def format_option(parser: _OptionHolder, formats: Sequence[str] = ("terminal", "json")) -> None:
+    """Declare the option for the output format; the first is the default."""
+    parser.add_argument("--format", choices=formats, default=formats[0], help=f"output format (default: {formats[0]})")
+
+
+def steps_option(parser: argparse.ArgumentParser) -> None:
+    """Declare the option that selects steps to write."""
+    parser.add_argument("--steps", metavar="A:B", default="", help="only these steps, such as 3:5, both included")
+
+
+def model_options(group: _OptionHolder) -> None:
+    """Declare the model that traces do not describe."""
+    group.add_argument(
+        "--model", metavar="FILE", type=Path, help="model description: our JSON or a Hugging Face config.json"
+    )
+    group.add_argument(
+        "--sequence", metavar="N", type=whole_number(), default=0, help="sequence length, if the description has none"
+    )
+
+
+def model_of(args: argparse.Namespace) -> ModelEntry | None:
+    """Read the model that the options name."""
+    from usp_prof.model.flops import load  # noqa: PLC0415 - needed only with a model
+
+    return load(args.model, args.sequence) if args.model else None
 
 
 def open_from(args: argparse.Namespace) -> Run:

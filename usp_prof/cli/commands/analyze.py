@@ -6,7 +6,6 @@ import argparse
 import math
 import os
 import platform
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +16,10 @@ from usp_prof.cli.follow import PATIENCE_SECONDS, follow
 from usp_prof.cli.opening import (
     SAMPLINGS,
     executor_option,
+    format_option,
     is_sampling,
+    model_of,
+    model_options,
     note,
     open_from,
     output,
@@ -31,7 +33,6 @@ from usp_prof.findings.registry import third_party_rules
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
 from usp_prof.model.finding import NOTHING_FOUND
-from usp_prof.model.flops import load as load_model
 from usp_prof.model.health import spans
 from usp_prof.model.selection import Assumptions, Selection
 from usp_prof.report import stored_document
@@ -104,12 +105,7 @@ def _what_to_read(parser: argparse.ArgumentParser) -> None:
 
 
 def _not_in_the_traces(group: Group) -> None:
-    group.add_argument(
-        "--model", metavar="FILE", type=Path, help="model description: our JSON or a Hugging Face config.json"
-    )
-    group.add_argument(
-        "--sequence", metavar="N", type=whole_number(), default=0, help="sequence length, if the description has none"
-    )
+    model_options(group)
     group.add_argument(
         "--tokens-per-step", metavar="N", type=whole_number(), default=0, help="tokens per step over all ranks"
     )
@@ -130,7 +126,7 @@ def _not_in_the_traces(group: Group) -> None:
 
 
 def _how_to_write(out: Group) -> None:
-    out.add_argument("--format", choices=FORMATS, default="terminal", help="output format (default: terminal)")
+    format_option(out, FORMATS)
     out.add_argument("-o", "--output", metavar="FILE", help="output file (default: standard output)")
     out.add_argument(
         "--section",
@@ -257,11 +253,10 @@ def _document(
 
 
 def _assumptions(args: argparse.Namespace) -> Assumptions:
-    model = load_model(args.model, args.sequence) if args.model else None
     snapshots = tuple(snapshot for given in args.memory_snapshot for snapshot in read_snapshots(given))
     if args.tokens_per_step < 0:
         raise UsageError(f"--tokens-per-step {args.tokens_per_step} is below 0", hint="the global batch, in tokens")
-    return Assumptions(model, args.device, args.convention, args.tokens_per_step, snapshots=snapshots)
+    return Assumptions(model_of(args), args.device, args.convention, args.tokens_per_step, snapshots=snapshots)
 
 
 def _write(documents: Sequence[Document], args: argparse.Namespace, timelines: Sequence[str] = ()) -> None:

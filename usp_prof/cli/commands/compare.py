@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof import checking
-from usp_prof.cli.opening import output, write_out
+from usp_prof.cli.opening import format_option, output, write_out
 from usp_prof.gate.comparison import compare
 from usp_prof.gate.facts import FactKind
 from usp_prof.model.errors import UsageError
@@ -30,9 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--across", metavar="KIND", action="append", default=[], choices=[str(kind) for kind in FactKind],
         help=f"compare even if this differs: {', '.join(FactKind)}",
     )  # fmt: skip
-    parser.add_argument(
-        "--format", choices=comparison.FORMATS, default="terminal", help="output format (default: terminal)"
-    )
+    format_option(parser, comparison.FORMATS)
 
 
 def run(args: argparse.Namespace) -> int:

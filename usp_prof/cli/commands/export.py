@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import note, open_from, parse_steps, run_options
+from usp_prof.cli.opening import note, open_from, parse_steps, run_options, steps_option
 from usp_prof.export.merged_trace import export
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import check_file_name
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help="output file; .gz and .zst are compressed"
     )
-    parser.add_argument("--steps", metavar="A:B", default="", help="only these steps, such as 3:5, both included")
+    steps_option(parser)
     parser.add_argument(
         "--range", metavar="SPAN", help="only this span, counted from the start of the run, such as 100ms-1.5s"
     )
@@ -41,8 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the file."""
-    first_step, last_step = parse_steps(args.steps)
-    selection = Selection(first_step=first_step, last_step=last_step)
+    selection = Selection(None, *parse_steps(args.steps))
     window = _window(args.range) if args.range else None
     check_file_name(args.output)
     opened = open_from(args)

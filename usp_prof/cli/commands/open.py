@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import note, open_from, parse_steps, run_options, write_out
+from usp_prof.cli.opening import note, open_from, parse_steps, run_options, steps_option, write_out
 from usp_prof.export.merged_trace import export
 from usp_prof.export.perfetto import TraceServer
 from usp_prof.model.selection import Selection
@@ -29,16 +29,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="print a link to ui.perfetto.dev that loads the run from this machine; ends when the page has it",
     )
-    parser.add_argument("--steps", metavar="A:B", default="", help="only these steps, such as 3:5, both included")
+    steps_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write all ranks to one file and serve it until the page has fetched it."""
-    first_step, last_step = parse_steps(args.steps)
+    selection = Selection(None, *parse_steps(args.steps))
     opened = open_from(args)
     with TemporaryDirectory(prefix="usp-prof-") as folder:
         trace = Path(folder) / "trace.json.gz"
-        done = export(opened.tables, trace, Selection(first_step=first_step, last_step=last_step))
+        done = export(opened.tables, trace, selection)
         if not done.aligned:
             note(args, "the clocks of the ranks are not connected: each rank keeps its own clock")
         server = TraceServer(trace)

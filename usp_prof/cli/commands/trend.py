@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import output, write_out
+from usp_prof.cli.opening import format_option, output, write_out
 from usp_prof.cli.wrapping import wrapped
 from usp_prof.gate import history
 from usp_prof.model.errors import unknown_name
@@ -32,9 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metric", metavar="NAME", action="append", default=[], help="only this metric; repeatable")
     parser.add_argument("--changed", action="store_true", help="only metrics that changed or drift")
     parser.add_argument("--fail", action="store_true", help="exit with 1 if a metric got worse")
-    parser.add_argument(
-        "--format", choices=("terminal", "json"), default="terminal", help="output format (default: terminal)"
-    )
+    format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,11 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import completes, note, open_from, output, run_options, whole_number, write_out
+from usp_prof.cli.opening import (
+    completes,
+    format_option,
+    model_of,
+    model_options,
+    note,
+    open_from,
+    output,
+    run_options,
+    write_out,
+)
 from usp_prof.cli.wrapping import wrapped
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
-from usp_prof.model.flops import load as load_model
 from usp_prof.model.selection import Assumptions
 from usp_prof.replay.representatives import Representatives, representatives
 from usp_prof.report.answers import job_slowdown
@@ -61,9 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="compare with a replay in which all ranks perform like their peers, and attribute the loss; "
         "PATH may also be an operation table of the straggler study (.parquet)",
     )
-    parser.add_argument(
-        "--format", choices=("terminal", "json"), default="terminal", help="output format (default: terminal)"
-    )
+    format_option(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -72,12 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "that every command reads",
     )
     group = parser.add_argument_group("not in the traces")
-    group.add_argument(
-        "--model", metavar="FILE", type=Path, help="model description: our JSON or a Hugging Face config.json"
-    )
-    group.add_argument(
-        "--sequence", metavar="N", type=whole_number(), default=0, help="sequence length, if the description has none"
-    )
+    model_options(group)
     group.add_argument("--device", metavar="NAME", default="", help="device whose peaks apply, such as H100-SXM")
 
 
@@ -93,8 +95,7 @@ def run(args: argparse.Namespace) -> int:
     if not edits:
         raise UsageError("no change was named", hint="use --edit, or --list to see all edits")
     opened = open_from(args)
-    model = load_model(args.model, args.sequence) if args.model else None
-    tables = opened.tables.assuming(Assumptions(model=model, device=args.device))
+    tables = opened.tables.assuming(Assumptions(model=model_of(args), device=args.device))
     # A predicted timeline includes all ranks, so all are replayed.
     replayed = Representatives(tables) if args.output else replayed_ranks(tables, edits)
     together = predict_on(replayed, edits)

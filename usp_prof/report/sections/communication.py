@@ -83,20 +83,14 @@ def by_collective(figures: Figures) -> DataTable | None:
 
 # Collectives: bandwidth by size, and the share of waiting.
 
-_KINDS = {
-    "axis": "",
-    "op": "collective",
-    "size_bytes": "up to",
-    "calls": "",
-    "busbw": "",
-    "link_fraction": "of link",
-    "transfer_ns": "",
-    "wait_ns": "waiting",
-    "skew_ns": "",
-    "algbw": "",
-    "bytes": "volume",
-    "inter_node": "between nodes",
-}
+_KINDS = (
+    "axis", "op", "size_bytes", "calls", "busbw", "link_fraction", "transfer_ns", "wait_ns", "skew_ns", "algbw",
+    "bytes", "inter_node",
+)  # fmt: skip
+_KINDS_HEADS = {
+    "op": "collective", "size_bytes": "up to", "link_fraction": "of link", "wait_ns": "waiting", "bytes":
+    "volume", "inter_node": "between nodes",
+}  # fmt: skip
 _MOST_POINTS = 4000
 
 
@@ -104,7 +98,7 @@ def build_collectives(_: Context, result: CollectivesResult) -> list[Block]:
     """Build kinds of calls, bandwidth over size, and pairs."""
     blocks: list[Block] = []
     if result.kinds:
-        blocks.append(listing_table(result.listing(), "Calls by axis, kind and size (medians)", _KINDS))
+        blocks.append(listing_table(result.listing(), "Calls by axis, kind and size (medians)", _KINDS, _KINDS_HEADS))
     points = bandwidth(result)
     if points is not None:
         blocks.append(Chart("Bus bandwidth over size", points))

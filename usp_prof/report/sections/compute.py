@@ -36,31 +36,12 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 
-_OPS = {
-    "op": "",
-    "shapes": "",
-    "time_ns": "",
-    "share": "",
-    "efficiency": "",
-    "rate_flops": "",
-    "bound": "",
-    "calls": "",
-    "mean_ns": "",
-    "intensity": "FLOP/byte",
-    "precision": "",
-    "total_flop": "work",
-    "total_bytes": "moved",
-}
-_KERNELS = {
-    "name": "",
-    "total_ns": "",
-    "share": "",
-    "count": "",
-    "mean_ns": "",
-    "std_ns": "",
-    "min_ns": "",
-    "max_ns": "",
-}
+_OPS = (
+    "op", "shapes", "time_ns", "share", "efficiency", "rate_flops", "bound", "calls", "mean_ns", "intensity",
+    "precision", "total_flop", "total_bytes",
+)  # fmt: skip
+_OPS_HEADS = {"intensity": "FLOP/byte", "total_flop": "work", "total_bytes": "moved"}
+_KERNELS = ("name", "total_ns", "share", "count", "mean_ns", "std_ns", "min_ns", "max_ns")
 _MOST_OPS = 400
 
 
@@ -68,7 +49,7 @@ def build_kernels(context: Context, result: KernelsResult) -> list[Block]:
     """Build ops by shape, the roofline and the kernels."""
     blocks: list[Block] = [*key_figures(context, "kernels")]
     if result.ops:
-        blocks.append(listing_table(result.listing(), "Ops by shape, all ranks and steps together", _OPS))
+        blocks.append(listing_table(result.listing(), "Ops by shape, all ranks and steps together", _OPS, _OPS_HEADS))
     points = roofline(result)
     if points is not None:
         blocks.append(Chart("Roofline", points))
@@ -102,14 +83,10 @@ def roofline(result: KernelsResult) -> RooflinePoints | None:
 
 # MFU: model FLOP relative to the devices' peak, by each convention, and checked against the trace's own FLOP.
 
-_CONVENTIONS = {
-    "convention": "",
-    "mfu": "MFU",
-    "per_token_flop": "model FLOP per token",
-    "tokens_per_second": "tokens",
-    "chosen": "",
-}
-_CHECK = {"part": "", "model_flop": "model", "trace_flop": "trace", "ratio": "trace over model", "why": ""}
+_CONVENTIONS = ("convention", "mfu", "per_token_flop", "tokens_per_second", "chosen")
+_CONVENTIONS_HEADS = {"mfu": "MFU", "per_token_flop": "model FLOP per token", "tokens_per_second": "tokens"}
+_CHECK = ("part", "model_flop", "trace_flop", "ratio", "why")
+_CHECK_HEADS = {"model_flop": "model", "trace_flop": "trace", "ratio": "trace over model"}
 
 
 def build_mfu(context: Context, result: MfuResult) -> list[Block]:
@@ -120,9 +97,9 @@ def build_mfu(context: Context, result: MfuResult) -> list[Block]:
         text = f"Peak: {counted(result.devices, 'device')} at {peak} dense {result.precision}"
         blocks.append(Text(f"{text} ({result.peak_source})." if result.peak_source else f"{text}.", quiet=True))
     if result.flop_per_token:
-        blocks.append(listing_table(result.listing(), "By convention", _CONVENTIONS))
+        blocks.append(listing_table(result.listing(), "By convention", _CONVENTIONS, _CONVENTIONS_HEADS))
     if result.parts:
-        blocks.append(listing_table(result.check_listing(), "FLOPs per step: model and trace", _CHECK))
+        blocks.append(listing_table(result.check_listing(), "FLOPs per step: model and trace", _CHECK, _CHECK_HEADS))
     return blocks
 
 
@@ -145,7 +122,7 @@ def build_host(context: Context, result: HostResult) -> list[Block]:
         if rows:
             together = _together(rows, keys, by)
             # Calls start copies and memsets, not only kernels.
-            blocks.append(listing_table(together, name, dict.fromkeys(together, "") | {"kernels": "device events"}))
+            blocks.append(listing_table(together, name, heads={"kernels": "device events"}))
     return blocks
 
 

@@ -41,16 +41,8 @@ def build_health(context: Context) -> list[Block]:
 
 # Clocks: the offset of each rank's clock, and the residual.
 
-_RANKS = {
-    "rank": "",
-    "host": "",
-    "offset_ns": "",
-    "drift_ppm": "",
-    "residual_p50_ns": "",
-    "residual_p99_ns": "",
-    "ties": "calls used",
-    "component": "",
-}
+_RANKS = ("rank", "host", "offset_ns", "drift_ppm", "residual_p50_ns", "residual_p99_ns", "ties", "component")
+_RANKS_HEADS = {"ties": "calls used"}
 
 
 def build_clock(context: Context, result: ClockResult) -> list[Block]:
@@ -58,5 +50,5 @@ def build_clock(context: Context, result: ClockResult) -> list[Block]:
     blocks: list[Block] = [*key_figures(context, "clock")]
     listing = result.listing()
     if length(listing) > 1:
-        blocks.append(listing_table(listing, "Ranks", _RANKS, rows=64))
+        blocks.append(listing_table(listing, "Ranks", _RANKS, _RANKS_HEADS, rows=64))
     return blocks

@@ -25,16 +25,13 @@ if TYPE_CHECKING:
     from usp_prof.schedule_orders import Timeline
 
 
-_RANKS = {
-    "rank": "",
-    "step": "",
-    "bubble_fraction": "",
-    "window_ns": "",
-    "busy_ns": "",
-    "warm_up_idle_ns": "warm-up idle",
-    "steady_idle_ns": "steady idle",
-    "cool_down_idle_ns": "cool-down idle",
-}
+_RANKS = (
+    "rank", "step", "bubble_fraction", "window_ns", "busy_ns", "warm_up_idle_ns", "steady_idle_ns",
+    "cool_down_idle_ns",
+)  # fmt: skip
+_RANKS_HEADS = {
+    "warm_up_idle_ns": "warm-up idle", "steady_idle_ns": "steady idle", "cool_down_idle_ns": "cool-down idle",
+}  # fmt: skip
 
 _WINDOW = (
     "Bubble: share of the pipeline window in which ranks run no action. The window is from the start of the first "
@@ -54,7 +51,7 @@ def build_pipeline(context: Context, result: PipelineResult) -> list[Block]:
     blocks += _schedules(context, result)
     if result.stages:
         blocks.append(_stages(result))
-    blocks.append(listing_table(result.listing(), "Ranks and steps", _RANKS))
+    blocks.append(listing_table(result.listing(), "Ranks and steps", _RANKS, _RANKS_HEADS))
     return blocks
 
 

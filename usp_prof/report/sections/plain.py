@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.analyses.result import impossible
@@ -47,6 +48,7 @@ _NAMES = {
     "events": Unit.COUNT,
 }
 _PROSE = frozenset({"why", "detail", "reason"})
+_AS_NAMED: Mapping[str, str] = MappingProxyType({})
 
 
 def unit_of(column: str) -> tuple[str, Unit | None]:
@@ -62,18 +64,20 @@ def unit_of(column: str) -> tuple[str, Unit | None]:
 
 
 def listing_table(
-    listing: Listing, title: str, columns: Mapping[str, str] | None = None, rows: int = ROWS
+    listing: Listing, title: str, columns: Iterable[str] = (), heads: Mapping[str, str] = _AS_NAMED, rows: int = ROWS
 ) -> DataTable:
-    """Build a table of the first rows of a listing; `columns` selects, orders and renames columns."""
-    names = dict.fromkeys(listing, "") if columns is None else columns
-    shown_names = [name for name in names if name in listing]
-    heads = []
+    """Build a table of the first rows of a listing.
+
+    `columns` selects and orders columns (default: all); `heads` has the headings of those not called by their name.
+    """
+    shown_names = [name for name in columns or listing if name in listing]
+    table_columns = []
     for name in shown_names:
         head, unit = unit_of(name)
-        heads.append(TableColumn(names[name] or head.replace("_", " "), unit, prose=name in _PROSE))
+        table_columns.append(TableColumn(heads.get(name) or head.replace("_", " "), unit, prose=name in _PROSE))
     shown = zip(*(listing[name][:rows] for name in shown_names), strict=True)
-    cells = tuple(tuple(_cell(value, head.unit) for value, head in zip(row, heads, strict=True)) for row in shown)
-    return without_blanks(DataTable(title, tuple(heads), cells, more=max(0, length(listing) - rows)))
+    cells = (tuple(_cell(cell, head.unit) for cell, head in zip(row, table_columns, strict=True)) for row in shown)
+    return without_blanks(DataTable(title, tuple(table_columns), tuple(cells), more=max(0, length(listing) - rows)))
 
 
 def length(listing: Listing) -> int:

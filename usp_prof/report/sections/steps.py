@@ -156,15 +156,11 @@ def _table(rows: BreakdownRows) -> DataTable:
 
 # Stragglers: the ranks that others wait for, their cost, and the cause.
 
-_LATENESS = {
-    "rank": "",
-    "axis": "",
-    "calls": "",
-    "late": "arrives last",
-    "late_by_ns": "later than second-last",
-    "own_ns": "own delay",
+_LATENESS = ("rank", "axis", "calls", "late", "late_by_ns", "own_ns", "slowdown")
+_LATENESS_HEADS = {
+    "late": "arrives last", "late_by_ns": "later than second-last", "own_ns": "own delay",
     "slowdown": "compute slowdown",
-}
+}  # fmt: skip
 
 
 def build_stragglers(context: Context, result: StragglersResult) -> list[Block]:
@@ -176,7 +172,9 @@ def build_stragglers(context: Context, result: StragglersResult) -> list[Block]:
         latest = sorted(result.lateness, key=lambda late: (-late.own_ns, -late.late_by_ns, late.rank))
         listing = replace(result, lateness=tuple(latest)).listing()
         blocks.append(
-            listing_table(listing, "Arrivals by rank and axis over all steps, latest first", _LATENESS, rows=32)
+            listing_table(
+                listing, "Arrivals by rank and axis over all steps, latest first", _LATENESS, _LATENESS_HEADS, rows=32
+            )
         )
     return blocks
 

@@ -6,7 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from usp_prof import limits
-from usp_prof.cli.opening import choice_options, note, open_from, whole_number, write_out
+from usp_prof.cli.opening import choice_options, format_option, note, open_from, whole_number, write_out
 from usp_prof.extras.planner.answers.one_plan import bars, fullest, memory_parts
 from usp_prof.extras.planner.candidates import KNOBS, OPTIMIZER_HELP
 from usp_prof.extras.planner.filled import fill_of_model, fill_of_run
@@ -90,9 +90,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--habits", choices=sorted(PROFILES), default=DEFAULT_TRAINER, help="trainer whose measured behavior is assumed"
     )
-    parser.add_argument(
-        "--format", choices=("terminal", "json"), default="terminal", help="output format (default: terminal)"
-    )
+    format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

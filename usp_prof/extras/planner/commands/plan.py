@@ -11,7 +11,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from usp_prof import limits
-from usp_prof.cli.opening import choice_options, open_from, output, progress_of, whole_number, write_out
+from usp_prof.cli.opening import choice_options, format_option, open_from, output, progress_of, whole_number, write_out
 from usp_prof.extras.planner.answers.plan_text import GIVEN, as_csv, as_json, as_text
 from usp_prof.extras.planner.calibration import Calibration, calibrate
 from usp_prof.extras.planner.candidates import KNOBS, OPTIMIZER_HELP
@@ -131,9 +131,7 @@ def _how_to_write(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top", metavar="N", type=whole_number(), default=10, help="number of plans to list (default: %(default)s)"
     )
-    parser.add_argument(
-        "--format", choices=("terminal", "json"), default="terminal", help="output format (default: terminal)"
-    )
+    format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

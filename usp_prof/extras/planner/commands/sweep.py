@@ -13,7 +13,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import note, notes, output, whole_number, write_out
+from usp_prof.cli.opening import format_option, note, notes, output, whole_number, write_out
 from usp_prof.extras.planner.answers import sweep as answer
 from usp_prof.extras.planner.answers.sweep_maps import AXES
 from usp_prof.extras.planner.calibration import calibrate
@@ -90,7 +90,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--only", metavar="NAME=A,B", nargs="+", action="extend", default=[], help="keep the rows with these values"
     )
     parser.add_argument("--map", metavar="DOWN,ACROSS", default="", help="axes of the maps (default: tp,pp)")
-    parser.add_argument("--format", choices=FORMATS, default="terminal", help="output format (default: terminal)")
+    format_option(parser, FORMATS)
     parser.add_argument("-o", "--output", metavar="FILE", help="output file (default: standard output)")
 
 
