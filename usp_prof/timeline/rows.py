@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof.columns.lanes import split_lanes
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -157,8 +159,8 @@ def depths(start: NDArray[np.int64], dur: NDArray[np.int64]) -> NDArray[np.int64
     end = start + np.maximum(dur, 1)
     order = np.lexsort((-dur, start))
     opened = np.arange(len(start)) - np.searchsorted(np.sort(end), start[order], side="right")
-    if _collides(opened, start[order], end[order]):
-        opened = _first_free(start[order], end[order])
+    if _collides(opened, start[order], end[order]):  # they overlap without nesting, such as gloo's sends and receives
+        return split_lanes(np.zeros(len(start), np.int64), start, end)
     depth = np.empty(len(start), np.int64)
     depth[order] = opened
     return depth
@@ -168,24 +170,6 @@ def _collides(depth: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[n
     order = np.lexsort((start, depth))
     same = depth[order][1:] == depth[order][:-1]
     return bool(np.any(same & (start[order][1:] < end[order][:-1])))
-
-
-def _first_free(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Place overlapping slices that do not nest (gloo's sends and receives), each in the first free row.
-
-    Slices are in order of start. Each row is filled with a chain: a slice, then the next one that starts after its end.
-    """
-    depth = np.empty(len(start), np.int64)
-    left, row = np.arange(len(start)), 0
-    while len(left):
-        after = np.searchsorted(start[left], end[left], side="left").tolist()
-        chain, at = [], 0
-        while at < len(after):
-            chain.append(at)
-            at = after[at]
-        depth[left[chain]] = row
-        left, row = np.delete(left, chain), row + 1
-    return depth
 
 
 def _assemble(rank: int, halves: list[_Half]) -> Slices:
