@@ -88,7 +88,7 @@ def test_a_replaced_column_is_the_new_one() -> None:
 def test_tables_below_each_other_have_the_rows_of_all(parts: list[list[str]]) -> None:
     tables = [table(*texts) for texts in parts]
     expected = [row for part in tables for row in rows_of(Columns(part))]
-    combined = stacked((Columns(part) for part in tables), list(tables[0].schema), len(expected))
+    combined = stacked((Columns(part) for part in tables), tables[0].column_names)
     assert rows_of(Columns(combined)) == expected
 
 

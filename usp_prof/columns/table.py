@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.columns.arrow import array_of, coded, index_of, numbers_of
-from usp_prof.columns.rows import lookup
+from usp_prof.columns.rows import lookup, stacked_codes
 from usp_prof.model.errors import unknown_name
 
 if TYPE_CHECKING:
@@ -144,6 +144,10 @@ class Columns:
         codes, texts = self.narrow_codes(name)
         return lookup([meaning(text) for text in texts], codes, missing=missing)
 
+    def has_texts(self, name: str) -> bool:
+        """Return whether a column has texts."""
+        return _is_text(self._kind(name))
+
     def take(self, rows: NDArray[Any]) -> Columns:
         """Return the rows of a mask or an index array."""
         index = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
@@ -183,35 +187,25 @@ class Columns:
         return self._view.schema.field(place).type
 
 
-def stacked(tables: Iterable[Columns], fields: Sequence[pa.Field], rows: int) -> pa.Table:
-    """Concatenate columns of several tables; `rows` is their total number of rows.
+def stacked(tables: Iterable[Columns], names: Sequence[str]) -> pa.Table:
+    """Concatenate some columns of several tables, which are read one at a time.
 
-    Tables are read one at a time and released before the next one, so only these columns and one table are in memory.
     Texts are coded, in order of first appearance.
     """
-    arrays: dict[str, NDArray[Any]] = {}
-    # Code of each text by column, in order of first appearance.
-    code_of: dict[str, dict[str, int]] = {field.name: {} for field in fields if _is_text(field.type)}
-    begin = 0
+    numbers: dict[str, list[NDArray[Any]]] = {}
+    texts: dict[str, list[tuple[NDArray[Any], list[str]]]] = {}
     for table in tables:
-        end = begin + len(table)
-        for field in fields:
-            name = field.name
-            if name in code_of:
-                codes, texts = table.narrow_codes(name)
-                new_code = [code_of[name].setdefault(text, len(code_of[name])) for text in texts]
-                values = lookup(new_code, codes, missing=-1).astype(np.int32)
+        for name in names:
+            if table.has_texts(name):
+                texts.setdefault(name, []).append(table.narrow_codes(name))
             else:
-                values = table[name]
-            if name not in arrays:
-                arrays[name] = np.empty(rows, values.dtype)
-            arrays[name][begin:end] = values
-        begin = end
-    made = [
-        coded(arrays[field.name], list(code_of[field.name])) if field.name in code_of else array_of(arrays[field.name])
-        for field in fields
-    ]
-    return pa.table(made, names=[field.name for field in fields])
+                numbers.setdefault(name, []).append(table[name])
+    return pa.table(
+        {
+            name: coded(*stacked_codes(texts[name])) if name in texts else array_of(np.concatenate(numbers[name]))
+            for name in names
+        }
+    )
 
 
 def _coded(chunked: pa.ChunkedArray) -> tuple[NDArray[Any], list[str]]:

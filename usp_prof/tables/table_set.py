@@ -97,6 +97,7 @@ class ChangedSource:
         """Store for each changed table the function that builds it from the original."""
         self._source = source
         self._changes = changes
+        self._views: dict[str, View] = {}
 
     def table(self, name: str) -> pa.Table:
         """Return one table of this rank."""
@@ -104,12 +105,21 @@ class ChangedSource:
 
     def view(self, name: str) -> View:
         """Return one table that is not read before its columns are used."""
-        view = self._source.view(name)
-        return self._changes[name](view) if name in self._changes else view
+        if name not in self._changes:
+            return self._source.view(name)
+        view = self._views.get(name)  # another thread may drop it meanwhile
+        if view is None:
+            view = self._views[name] = self._changes[name](self._source.view(name))
+        return view
 
     def let_go(self) -> None:
-        """Release the original's data."""
+        """Release the original's data and the changed tables, which are built again on request."""
+        self._views.clear()
         self._source.let_go()
+
+    def __reduce__(self) -> tuple[type[ChangedSource], tuple[object, ...]]:
+        """Pickle the inputs only: a worker builds the changed tables again."""
+        return ChangedSource, (self._source, self._changes)
 
 
 class _Held:
@@ -285,10 +295,7 @@ class TableSet:
 
     def together(self, name: str, columns: Sequence[str]) -> Columns:
         """Return some columns of one table of all ranks as arrays."""
-        schema = self.view(name, self.ranks[0]).schema
-        rows = sum(self.view(name, rank).num_rows for rank in self.ranks)
-        fields = [schema.field(column) for column in columns]
-        return Columns(stacked((of_rank for _, of_rank in self.one_by_one(name)), fields, rows))
+        return Columns(stacked((of_rank for _, of_rank in self.one_by_one(name)), columns))
 
     def one_by_one(self, name: str, ranks: Iterable[int] | None = None) -> Iterator[tuple[int, Columns]]:
         """Yield one table per rank (all without `ranks`); with many ranks, tables are released after use."""

@@ -227,61 +227,20 @@ class AxisLayout:
 def apply(sources: Mapping[int, Source], layout: AxisLayout) -> dict[int, Source]:
     """Wrap each rank's tables so that groups and axes follow the layout, on demand and table by table."""
     common = Common(layout)
-    return {rank: _Resolved(source, common) for rank, source in sources.items()}
+    changes = {"collectives": partial(_collectives, common=common), "groups": partial(_groups, common=common)}
+    grouped = {rank: ChangedSource(source, changes) for rank, source in sources.items()}
+    return {
+        rank: ChangedSource(source, {"activities": partial(_activities, source=source)})
+        for rank, source in grouped.items()
+    }
 
 
-class _Resolved(ChangedSource):
-    """One rank's tables with the run's groups and axes."""
-
-    def __init__(self, source: Source, layout: Common[AxisLayout]) -> None:
-        collectives = _Collectives(source, layout)
-        changes: dict[str, Callable[[View], View]] = {
-            "collectives": collectives,
-            "groups": partial(_groups, layout=layout),
-            "activities": partial(_activities, collectives=collectives),
-        }
-        super().__init__(source, changes)
-        self._collectives = collectives
-
-    def let_go(self) -> None:
-        """Drop the collectives as well; they are built again on demand."""
-        super().let_go()
-        self._collectives.let_go()
+def _activities(view: View, source: Source) -> View:
+    return Replaced(view, {"axis": lambda: _axes_of_activities(view, source.view("collectives"))})
 
 
-class _Collectives:
-    """One rank's collectives with the run's axes, built on demand."""
-
-    def __init__(self, source: Source, layout: Common[AxisLayout]) -> None:
-        self._source, self._layout = source, layout
-        self._made: View | None = None
-
-    def __call__(self, _: View) -> View:
-        """Return the collectives, independent of the source's state."""
-        return self.made()
-
-    def made(self) -> View:
-        """Return the collectives."""
-        collectives = self._made  # another thread may drop them meanwhile
-        if collectives is None:
-            collectives = self._made = _collectives(self._source.view("collectives"), self._layout.value)
-        return collectives
-
-    def let_go(self) -> None:
-        """Drop the collectives."""
-        self._made = None
-
-    def __reduce__(self) -> tuple[type, tuple[Source, Common[AxisLayout]]]:
-        """Pickle the inputs only: a worker builds the collectives again."""
-        return _Collectives, (self._source, self._layout)
-
-
-def _activities(view: View, collectives: _Collectives) -> View:
-    return Replaced(view, {"axis": lambda: _axes_of_activities(view, collectives.made())})
-
-
-def _groups(view: View, layout: Common[AxisLayout]) -> View:
-    groups = {group.key: group for group in layout.value.topology.groups}
+def _groups(view: View, common: Common[AxisLayout]) -> View:
+    groups = {group.key: group for group in common.value.topology.groups}
     group_of_row = [groups[key] for key in view.column("group").to_pylist()]
     return Replaced(
         view,
@@ -293,8 +252,9 @@ def _groups(view: View, layout: Common[AxisLayout]) -> View:
     )
 
 
-def _collectives(view: View, layout: AxisLayout) -> View:
+def _collectives(view: View, common: Common[AxisLayout]) -> View:
     """Set the run's axes: a trusted group decides, but a mark may choose among the group's axes."""
+    layout = common.value
     groups = {group.key: group for group in layout.topology.groups}
     columns = Columns(view)
     # Rows with the same inputs are computed once: by kind of row, the new key, axis and source.
