@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import io
 import tempfile
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from usp_prof.inputs import memory
 from usp_prof.inputs.memory import LongText, let_go
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
 
 def _grown(pieces: list[bytes]) -> LongText:
@@ -26,12 +27,10 @@ def _grown(pieces: list[bytes]) -> LongText:
 
 
 @pytest.mark.parametrize("held", [1, 5, 1 << 20])
-@pytest.mark.parametrize("long", [3, 1 << 20])
 @given(pieces=st.lists(st.binary(max_size=8)))
-def test_text_comes_back_from_memory_and_from_its_file(held: int, long: int, pieces: list[bytes]) -> None:
+def test_text_comes_back_from_memory_and_from_its_file(held: int, pieces: list[bytes]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "HELD", held)
-        patch.setattr(memory, "_LONG", long)
         buffer = _grown(pieces).buffer()
     assert buffer.to_pybytes() == b"".join(pieces)
     let_go()
@@ -47,23 +46,25 @@ def test_text_stays_in_memory_where_no_file_can_be_made(monkeypatch: pytest.Monk
     assert _grown([b"abc", b"def", b"g"]).buffer().to_pybytes() == b"abcdefg"
 
 
-@pytest.mark.parametrize("room", [0, 1, 4])
-@pytest.mark.parametrize("long", [1, 3, 1 << 20])
-def test_text_is_taken_back_when_the_disk_is_full(monkeypatch: pytest.MonkeyPatch, room: int, long: int) -> None:
-    left = [room]
+class Scarce(io.FileIO):
+    """A file on a disk that is full after `room` bytes."""
 
-    original_write: Callable[[LongText, IO[bytes], bytes], None] = LongText._write
+    def __init__(self, path: Path, room: int) -> None:
+        super().__init__(path, "w+")
+        self.room = room
 
-    def scarce(self: LongText, file: IO[bytes], text: bytes) -> None:
-        if len(text) > left[0]:
+    def write(self, text: Any) -> int:
+        if not self.room:
             raise OSError(errno.ENOSPC, "full")
-        left[0] -= len(text)
-        original_write(self, file, text)
+        written = super().write(text[: self.room])
+        self.room -= written
+        return written
 
-    monkeypatch.setattr(memory, "HELD", 1)
-    monkeypatch.setattr(memory, "_PART", 1)
-    monkeypatch.setattr(memory, "_LONG", long)
-    monkeypatch.setattr(LongText, "_write", scarce)
+
+@pytest.mark.parametrize("room", [0, 1, 3, 4, 8])
+def test_text_is_taken_back_when_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    monkeypatch.setattr(memory, "HELD", 2)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Scarce(tmp_path / "text", room))
     assert _grown([b"a", b"bcd", b"efgh", b"i"]).buffer().to_pybytes() == b"abcdefghi"
 
 

@@ -8,13 +8,13 @@ If no file can be written, the text stays in memory.
 from __future__ import annotations
 
 import gc
+import io
 import mmap
 import tempfile
 import weakref
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 HELD = 64 << 20
 """Bytes kept in memory before a file is started."""
 
-_PART = 1 << 20
-_LONG = 1 << 16
-"""Minimum size in bytes of a text that is written directly once a file exists."""
 _ADVICE: int | None = getattr(mmap, "MADV_DONTNEED", None)
-_NO_TEXT = np.empty(0, np.uint8)
 _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
@@ -43,89 +39,72 @@ def let_go() -> None:
 
 
 class LongText:
-    """Text that grows at its end, in a preallocated buffer: only the written part uses memory."""
+    """Text that grows at its end: in memory, and above a limit in an unnamed file."""
 
-    __slots__ = ("_held", "_held_bytes", "_limit", "_spilt", "_spilt_bytes")
+    __slots__ = ("_file", "_held", "_may_spill", "_size")
 
     def __init__(self) -> None:
-        self._held, self._held_bytes = _NO_TEXT, 0
-        self._limit: float = HELD
-        self._spilt: IO[bytes] | None = None
-        self._spilt_bytes = 0
+        self._held = io.BytesIO()
+        self._file: IO[bytes] | None = None
+        self._may_spill = True
+        self._size = 0
 
     def __len__(self) -> int:
         """Return the number of bytes."""
-        return self._spilt_bytes + self._held_bytes
+        return self._size
 
     def add(self, text: bytes) -> None:
         """Append text."""
-        if len(text) >= _LONG and self._spilt is not None:
+        if self._file is None and self._may_spill and self._size + len(text) > HELD:
             self._spill()
-            if self._spill_text(text):
-                return
-        self._hold(text)
-        if self._held_bytes >= self._limit:
-            self._spill()
+        if self._file is None or not self._append(self._file, text):
+            self._held.write(text)
+        self._size += len(text)
 
     def buffer(self) -> pa.Buffer:
         """Return the complete text; nothing can be added afterwards."""
-        if self._spilt is not None:
-            self._spill()
-        if self._spilt is not None:
+        if self._file is not None:
             try:
-                mapping = mmap.mmap(self._spilt.fileno(), self._spilt_bytes, access=mmap.ACCESS_READ)
+                mapping = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ)
             except OSError:
-                self._take_back()
+                self._take_back(self._file)
             else:
-                self._spilt.close()
+                self._file.close()
                 _mapped.add(mapping)
                 return pa.py_buffer(mapping)
-        return pa.py_buffer(self._held[: self._held_bytes])
-
-    def _hold(self, text: bytes | memoryview) -> None:
-        """Append text to the buffer in memory."""
-        begin, end = self._held_bytes, self._held_bytes + len(text)
-        if end > len(self._held):
-            room = (HELD if self._spilt is None else 0) + _PART
-            grown = np.empty(max(room, end, 2 * begin), np.uint8)
-            grown[:begin] = self._held[:begin]
-            self._held = grown
-        self._held[begin:end] = np.frombuffer(text, np.uint8)
-        self._held_bytes = end
+        return pa.py_buffer(self._held.getbuffer())
 
     def _spill(self) -> None:
-        """Move the buffered text to the file."""
-        held, self._held, self._held_bytes = self._held[: self._held_bytes].data, _NO_TEXT, 0
-        if not self._spill_text(held):
-            self._hold(held)
-
-    def _spill_text(self, text: bytes | memoryview) -> bool:
-        """Append text to the file; if that fails, keep all text in memory from then on."""
-        if self._limit == float("inf"):
-            return False
+        """Move the text to a file; if none can be written, keep it in memory from then on."""
         try:
-            if self._spilt is None:
-                self._spilt = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `buffer`
-            self._write(self._spilt, text)
+            file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `buffer`
         except OSError:
-            self._take_back()
+            self._may_spill = False
+            return
+        text, self._held = self._held.getbuffer(), io.BytesIO()
+        if self._append(file, text):
+            self._file = file
+        else:
+            self._held.write(text)
+
+    def _append(self, file: IO[bytes], text: bytes | memoryview) -> bool:
+        """Append to the file; if that fails, take its text back."""
+        left = memoryview(text)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            self._take_back(file)
             return False
-        self._limit = _PART
         return True
 
-    def _write(self, file: IO[bytes], text: bytes | memoryview) -> None:
-        done = 0
-        with memoryview(text) as view:
-            while done < len(view):
-                done += file.write(view[done : done + _PART])
-        self._spilt_bytes += done
-
-    def _take_back(self) -> None:
-        if self._spilt is not None:
-            with self._spilt as file:
-                file.seek(0)
-                self._hold(file.read(self._spilt_bytes))
-        self._spilt, self._spilt_bytes, self._limit = None, 0, float("inf")
+    def _take_back(self, file: IO[bytes]) -> None:
+        """Keep the text of a file in memory from then on."""
+        with file:
+            file.seek(0)
+            if self._file is not None:
+                self._held.write(file.read(self._size))
+        self._file, self._may_spill = None, False
 
 
 # Garbage collection: not needed while many objects without reference cycles are created.
