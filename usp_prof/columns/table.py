@@ -1,6 +1,6 @@
 """Columns of a table as NumPy arrays, each read on first access, and views of tables.
 
-A view returns its columns one at a time, so that a table can be filtered (`Chosen`) or changed (`Replaced`) without
+A view returns its columns one at a time, so that a table can be filtered (`Columns.take`) or changed (`Replaced`) without
 reading all of it. `stacked` concatenates columns of several ranks.
 """
 
@@ -50,24 +50,6 @@ def table_of(view: View) -> pa.Table:
     return view if isinstance(view, pa.Table) else view.to_table()
 
 
-class Chosen:
-    """Selected rows of a table."""
-
-    def __init__(self, view: View, rows: NDArray[Any]) -> None:
-        self._view = view
-        self.rows = rows
-        self.num_rows = len(rows)
-        self.schema: pa.Schema = view.schema
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        """Return one column of these rows."""
-        return self._view.column(name).take(index_of(self.rows))
-
-    def to_table(self) -> pa.Table:
-        """Return all columns of these rows."""
-        return table_of(self._view).take(index_of(self.rows))
-
-
 class Replaced:
     """A table with some columns computed on request."""
 
@@ -112,7 +94,7 @@ class Columns:
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return self._view.num_rows
+        return self._view.num_rows if self._parent is None else len(self._rows)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return one column; texts are an array of str objects."""
@@ -151,14 +133,14 @@ class Columns:
     def take(self, rows: NDArray[Any]) -> Columns:
         """Return the rows of a mask or an index array."""
         index = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        chosen = Columns(Chosen(self._view, index))
+        chosen = Columns(self._view)
         chosen._parent, chosen._rows = self, index
         return chosen
 
     @property
     def arrow(self) -> pa.Table:
         """Arrow table."""
-        return table_of(self._view)
+        return table_of(self._view) if self._parent is None else self._parent.arrow.take(index_of(self._rows))
 
     def _array(self, name: str) -> NDArray[Any]:
         kind = self._kind(name)
@@ -176,9 +158,14 @@ class Columns:
         if self._parent is not None and not len(self):
             return np.zeros(0, np.int32), []
         if self._parent is None or not pa.types.is_dictionary(kind):
-            return _coded(self._view.column(name))
+            return _coded(self._column(name))
         codes, values = self._parent.narrow_codes(name)
         return codes.take(self._rows), values
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        if self._parent is None:
+            return self._view.column(name)
+        return self._parent._column(name).take(index_of(self._rows))  # noqa: SLF001 - same class
 
     def _kind(self, name: str) -> pa.DataType:
         place = self._view.schema.get_field_index(name)
