@@ -1,7 +1,7 @@
 """Columns of a table as NumPy arrays, each read on first access, and views of tables.
 
-A view returns its columns one at a time, so that a table can be filtered (`Columns.take`) or changed (`Replaced`) without
-reading all of it. `stacked` concatenates columns of several ranks.
+A view returns its columns one at a time, so that rows can be selected (`Columns.take`) or columns changed (`Replaced`)
+without reading the whole table. `stacked` concatenates columns of several ranks.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from usp_prof.report.format import quantity
 from usp_prof.tables.calls import match_calls as calls_of
 from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.timeline.counters import counters_of
-from usp_prof.timeline.rows import Row, Slices, category_number, depths
+from usp_prof.timeline.rows import Slices, Track, category_number, depths, slices_of
 from usp_prof.timeline.store import load, write
 
 if TYPE_CHECKING:
@@ -111,45 +111,27 @@ def _counters(tables: TableSet, rank: int) -> Iterator[_Spans]:
 
 
 def _assemble(rank: int, spans: list[_Spans]) -> Slices:
-    """Assign the spans to rows, one kind after the other."""
-    rows: list[Row] = []
-    offsets, order = [0], [np.zeros(0, np.int64)]
-    lengths = [len(span.start_ns) for span in spans]
-    # Spans of one track share rows, as many as needed for overlaps; each counter is a separate track.
-    track_of_span = [(span.kind, span.track or KINDS[span.kind], span.lane) for span in spans]
-    tracks = sorted(dict.fromkeys(track_of_span), key=lambda track: list(KINDS).index(track[0]))
-    track = np.repeat(np.array([tracks.index(span_track) for span_track in track_of_span], np.int64), lengths)
-    start = _concatenated([span.start_ns for span in spans])
-    dur = _concatenated([span.dur_ns for span in spans])
-    event = _concatenated([span.event for span in spans])
-    labels = [name for span in spans for name in span.name]
-    names = tuple(dict.fromkeys(labels))
-    number_of = {name: place for place, name in enumerate(names)}
-    name = np.array([number_of[label] for label in labels], np.int64)
+    """Assign the spans to rows, one kind after the other; spans of one kind and track share rows."""
+    by_track: dict[tuple[str, str, str], list[_Spans]] = {}
+    for span in sorted(spans, key=lambda span: list(KINDS).index(span.kind)):
+        by_track.setdefault((span.kind, span.track or KINDS[span.kind], span.lane), []).append(span)
+    return slices_of(rank, [_track(kind, title, lane, own) for (kind, title, lane), own in by_track.items()])
+
+
+def _track(kind: str, title: str, lane: str, spans: list[_Spans]) -> Track:
+    start, dur, event = (
+        np.concatenate(columns)
+        for columns in zip(*((span.start_ns, span.dur_ns, span.event) for span in spans), strict=True)
+    )
+    code, names = _numbered([name for span in spans for name in span.name])
     category = np.array([category_number(word) for span in spans for word in span.category], np.uint8)
-    height = np.concatenate([np.zeros(0, np.uint8), *map(_heights, spans)])
-    for number, (kind, title, lane) in enumerate(tracks):
-        of_track = np.flatnonzero(track == number)
-        depth = depths(start[of_track], dur[of_track])
-        for level in range(int(depth.max(initial=-1)) + 1):
-            chosen = of_track[depth == level]
-            order.append(chosen[np.argsort(start[chosen], kind="stable")])
-            rows.append(Row(rank, title, kind, level, lane))
-            offsets.append(offsets[-1] + len(chosen))
-    at = np.concatenate(order)
-    return Slices(
-        tuple(rows), np.array(offsets, np.int64), start[at], dur[at], event[at], name[at], category[at], names,
-        height[at],
-    )  # fmt: skip
+    return Track(title, kind, lane, depths(start, dur), start, dur, event, code, names, category, spans[0].level)
 
 
-def _heights(spans: _Spans) -> NDArray[np.uint8]:
-    """Return the height of each span in its row, out of 255; only a counter's spans have less than the full height."""
-    return np.full(len(spans.start_ns), 255, np.uint8) if spans.level is None else spans.level
-
-
-def _concatenated(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.concatenate(columns).astype(np.int64) if columns else np.zeros(0, np.int64)
+def _numbered(texts: list[str]) -> tuple[Ints, list[str]]:
+    """Return the distinct texts, and the index of each text among them."""
+    number_of = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return np.array([number_of[text] for text in texts], np.int64), list(number_of)
 
 
 # Rows of calls: one per group; a call is the wait for the last member, then the transfer.
@@ -234,20 +216,13 @@ def _slices_of_group(table: Columns, rows: NDArray[np.int64], number: int, delay
         for late, axis in zip(late_ranks, axes, strict=True)
     ]  # fmt: skip
     # Each call has two slices: first all waits, then all transfers.
-    texts = [*waits, *transfers]
-    number_of = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    name = np.array([number_of[text] for text in texts], np.int64)
+    code, names = _numbered([*waits, *transfers])
     start = np.concatenate([first, last])
     dur = np.concatenate([last - first, end - last])
     axis = np.array([category_number(name or "unknown") for name in axes])
     category = np.concatenate([np.full(len(rows), category_number(WAITING)), axis]).astype(np.uint8)
     lane = np.concatenate([depth, depth])
-    order = np.lexsort((start, lane))
-    order = order[dur[order] > 0]
-    lanes = int(depth.max(initial=0)) + 1
-    offsets = np.searchsorted(lane[order], np.arange(lanes + 1))
-    return Slices(
-        tuple(Row(number, "", "device", level) for level in range(lanes)),
-        offsets.astype(np.int64), start[order], dur[order], np.full(len(order), -1), name[order], category[order],
-        tuple(number_of),
-    )  # fmt: skip
+    shown = np.flatnonzero(dur > 0)
+    track = Track("", "device", "", lane[shown], start[shown], dur[shown], np.full(len(shown), -1), code[shown], names,
+                  category[shown])  # fmt: skip
+    return slices_of(number, [track])

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.columns.lanes import split_lanes
+from usp_prof.columns.rows import sorted_by
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Ints
     from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
@@ -69,35 +73,30 @@ class Slices:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Slices of one track, before tracks are combined."""
+class Track:
+    """Slices of one track, such as a stream or a thread; `depth` is the row of each within the track."""
 
-    track: str
+    name: str
     kind: str
-    depth: NDArray[np.int64]
-    rows: NDArray[np.int64]
     lane: str
+    depth: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    dur_ns: NDArray[np.int64]
+    event: NDArray[np.int64]
+    name_code: NDArray[np.integer]
+    """Index of each slice's name in `names`."""
+    names: Sequence[str]
+    category: NDArray[np.uint8]
+    level: NDArray[np.uint8] | None = None
+    """Height of each slice in its row, out of 255; None if all have the full height, as for all tracks but counters."""
 
 
 def rank_slices(tables: TableSet, rank: int) -> Slices:
     """Return all slices of a rank."""
-    device = _device(tables.columns("activities", rank))
-    host = _host(tables.columns("events", rank))
-    return _assemble(rank, [device, host])
+    return slices_of(rank, [*_device(tables.columns("activities", rank)), *_host(tables.columns("events", rank))])
 
 
-@dataclass(frozen=True, slots=True)
-class _Half:
-    start_ns: NDArray[np.int64]
-    dur_ns: NDArray[np.int64]
-    event: NDArray[np.int64]
-    name: NDArray[np.int64]
-    names: list[str]
-    category: NDArray[np.uint8]
-    parts: list[_Part]
-
-
-def _device(columns: Columns) -> _Half:
+def _device(columns: Columns) -> Iterator[Track]:
     lanes, lane_names = columns.codes("lane")
     kinds, kind_names = columns.codes("kind")
     axes, axis_names = columns.codes("axis")
@@ -105,7 +104,7 @@ def _device(columns: Columns) -> _Half:
     by_axis = np.array([category_number(axis or "unknown") for axis in axis_names] + [0], np.uint8)
     is_communication = columns.matches("kind", "communication")
     category = np.where(is_communication, by_axis[axes], by_kind[kinds]).astype(np.uint8)
-    name, names = columns.codes("name")
+    name, names = columns.narrow_codes("name")
     tracks: list[tuple[str, str, NDArray[np.int64]]] = []
     for code in sorted(set(lanes.tolist()), key=lambda c: _natural(lane_names[c])):
         rows = np.flatnonzero(lanes == code)
@@ -115,13 +114,20 @@ def _device(columns: Columns) -> _Half:
             called = direction_of([names[name_code] for name_code in set(name[rows].tolist())])
         tracks.append((called, lane_names[code], rows))
     tracks.sort(key=lambda track: ORDER.get(track[0], len(ORDER)))
-    parts, counts = [], Counter[str]()
+    counts = Counter[str]()
     for called, lane, rows in tracks:
         counts[called] += 1
-        track = called if counts[called] == 1 else f"{called} {counts[called]}"
-        depth = depths(columns["start_ns"][rows], columns["dur_ns"][rows])
-        parts.append(_Part(track, "device", depth, rows, lane))
-    return _Half(columns["start_ns"], columns["dur_ns"], columns["event"], name, names, category, parts)
+        title = called if counts[called] == 1 else f"{called} {counts[called]}"
+        yield _track(title, "device", lane, columns, rows, category)
+
+
+def _track(title: str, kind: str, lane: str, columns: Columns, rows: Ints, category: NDArray[np.uint8]) -> Track:
+    """Build a track from rows of a table, without slices that are too deep."""
+    depth = depths(columns["start_ns"][rows], columns["dur_ns"][rows])
+    rows, depth = rows[depth < MAX_DEPTH], depth[depth < MAX_DEPTH]
+    start, dur, event = (columns[name][rows] for name in ("start_ns", "dur_ns", "event"))
+    code, names = columns.narrow_codes("name")
+    return Track(title, kind, lane, depth, start, np.maximum(dur, 0), event, code[rows], names, category[rows])
 
 
 def direction_of(names: list[str]) -> str:
@@ -131,7 +137,7 @@ def direction_of(names: list[str]) -> str:
     return "pp" if is_two_way else "pp send" if sends else "pp recv"
 
 
-def _host(events: Columns) -> _Half:
+def _host(events: Columns) -> Iterator[Track]:
     keep = events.matches("category", *HOST_CATEGORIES) & events.matches("phase", "X") & (events["dur_ns"] >= 0)
     events = events.take(keep)
     threads, thread_names = events.codes("thread")
@@ -139,17 +145,13 @@ def _host(events: Columns) -> _Half:
     category = np.array([category_number(HOST_CATEGORIES.get(kind, "op")) for kind in kind_names] + [0], np.uint8)[
         kinds
     ]
-    parts = []
     order = np.argsort(threads, kind="stable")
     bounds = np.searchsorted(threads[order], np.arange(len(thread_names) + 1))
     for code in sorted(range(len(thread_names)), key=lambda c: (bounds[c] - bounds[c + 1], _natural(thread_names[c]))):
         rows = order[bounds[code] : bounds[code + 1]]
         if len(rows):
-            depth = depths(events["start_ns"][rows], events["dur_ns"][rows])
             thread = f"thread {thread_names[code]}"
-            parts.append(_Part(thread, "host", depth, rows, thread))
-    name, names = events.codes("name")
-    return _Half(events["start_ns"], events["dur_ns"], events["event"], name, names, category, parts)
+            yield _track(thread, "host", thread, events, rows, category)
 
 
 def depths(start: NDArray[np.int64], dur: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -172,30 +174,26 @@ def _collides(depth: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[n
     return bool(np.any(same & (start[order][1:] < end[order][:-1])))
 
 
-def _assemble(rank: int, halves: list[_Half]) -> Slices:
+def slices_of(rank: int, tracks: Iterable[Track]) -> Slices:
+    """Assign the slices of tracks to rows, one track after the other."""
     rows: list[Row] = []
-    picked: list[tuple[_Half, NDArray[np.int64], int]] = []
     names: dict[str, int] = {}
-    columns: dict[str, list[NDArray[Any]]] = {"start": [], "dur": [], "event": [], "name": [], "category": []}
     offsets = [0]
-    for half in halves:
-        remap = np.array([names.setdefault(name, len(names)) for name in half.names] + [0], np.int64)
-        for part in half.parts:
-            for depth in range(min(int(part.depth.max()) + 1, MAX_DEPTH)):
-                index = part.rows[part.depth == depth]
-                index = index[np.argsort(half.start_ns[index], kind="stable")]
-                rows.append(Row(rank, part.track, part.kind, depth, part.lane))
-                picked.append((half, index, depth))
-                columns["start"].append(half.start_ns[index])
-                columns["dur"].append(np.maximum(half.dur_ns[index], 0))
-                columns["event"].append(half.event[index])
-                columns["name"].append(remap[half.name[index]])
-                columns["category"].append(half.category[index])
-                offsets.append(offsets[-1] + len(index))
-    arrays = {key: np.concatenate(value) if value else np.zeros(0, np.int64) for key, value in columns.items()}
+    columns: list[list[NDArray[Any]]] = [[np.zeros(0, np.int64)] for _ in range(6)]
+    for track in tracks:
+        code_of_name = np.array([names.setdefault(name, len(names)) for name in track.names] + [0], np.int64)
+        level = np.full(len(track.depth), 255, np.uint8) if track.level is None else track.level
+        of_slices = track.start_ns, track.dur_ns, track.event, code_of_name[track.name_code], track.category, level
+        for depth in range(int(track.depth.max(initial=-1)) + 1):
+            index = sorted_by(track.start_ns, np.flatnonzero(track.depth == depth))
+            rows.append(Row(rank, track.name, track.kind, depth, track.lane))
+            offsets.append(offsets[-1] + len(index))
+            for column, values in zip(columns, of_slices, strict=True):
+                column.append(values[index])
+    start, dur, event, name, category, level = (np.concatenate(column) for column in columns)
     return Slices(
-        tuple(rows), np.array(offsets, np.int64), arrays["start"], arrays["dur"], arrays["event"], arrays["name"],
-        arrays["category"].astype(np.uint8), tuple(names),
+        tuple(rows), np.array(offsets, np.int64), start, dur, event, name, category.astype(np.uint8), tuple(names),
+        level.astype(np.uint8),
     )  # fmt: skip
 
 
