@@ -7,6 +7,7 @@ what runs after the last lap is not measured. It puts other values into `results
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -18,10 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import large_trace
 
+from usp_prof.findings import find
 from usp_prof.inputs.discovery import discover
+from usp_prof.model.edit import parse_edit
+from usp_prof.whatif.predict import predict, unedited
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from usp_prof.model.finding import Finding
+    from usp_prof.run import Run
+    from usp_prof.whatif.predict import Prediction as PredictedStep
 
 ROOT = Path(__file__).resolve().parents[1]
 TEST_SUPPORT = ROOT / "tests" / "support"
@@ -139,6 +147,31 @@ class Prediction:
     def off(self) -> float:
         """Distance from the truth."""
         return abs(self.predicted - self.truth)
+
+
+def repair_of(run: Run, code: str, edit: str, in_both: str) -> tuple[list[Finding], Finding | PredictedStep | None]:
+    """Return the findings of a faulty run, and the predicted repair: by `edit`, if the finding names another one.
+
+    Findings with the code `in_both`, of a fault that the repaired run has too, are left out.
+    """
+    findings = [finding for finding in find(run.tables) if finding.code != in_both]
+    expected = next((finding for finding in findings if finding.code == code), None)
+    return findings, predict(run.tables, [parse_edit(edit)]) if expected and edit else expected
+
+
+def gain_of(repair: Finding | PredictedStep | None, faulty: Run, repaired: Run) -> Prediction:
+    """Compare the predicted gain of a repair (0 without one) with that of the repaired run."""
+    before, after = (unedited(run.tables).mean_measured_ns for run in (faulty, repaired))
+    gain, error = (repair.gain_fraction, repair.error_fraction) if repair else (0.0, 0.0)
+    return Prediction(gain, error, 1 - after / before)
+
+
+def case_options(doc: str | None) -> argparse.Namespace:
+    """Parse the folders of the runs of a benchmark, and the page for its table."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--page", type=Path, help="write the table between its marks in this page")
+    return parser.parse_args()
 
 
 def accuracy(predictions: Sequence[Prediction], first: float) -> list[Bar]:

@@ -12,7 +12,6 @@ the worst case, the stated error holds in 9 of 10 cases, and the first finding t
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
-from harness import TEST_SUPPORT, write_table
+from harness import TEST_SUPPORT, case_options, write_table
 
 sys.path.append(str(TEST_SUPPORT))
 
@@ -62,10 +61,7 @@ class Case:
 
 def main() -> int:
     """Run all cases and print or write the table; return 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--page", type=Path, help="write the table between its marks in this page")
-    options = parser.parse_args()
+    options = case_options(__doc__)
     cases = [case for folder in options.folders for case in cases_of(folder)]
     write_table(table(cases), options.page, BEGIN, END)
     off = [case.off for case in cases]

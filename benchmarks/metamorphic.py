@@ -12,7 +12,6 @@ gain is within the error of another's.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import math
@@ -25,7 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from harness import write_table
+from harness import case_options, write_table
 
 from usp_prof.contract import TRACE_METADATA_KEY
 from usp_prof.findings.repairs import ideal_of
@@ -321,10 +320,7 @@ def table(cases: list[Case]) -> list[str]:
 
 def main() -> int:
     """Run all cases and print or write the table; return 1 if the bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--page", type=Path, help="write the table between its marks in this page")
-    options = parser.parse_args()
+    options = case_options(__doc__)
     cases = [case for folder in options.folders for case in cases_of(folder)]
     write_table(table(cases), options.page, BEGIN, END)
     return int(any(case.gain_beyond or not case.first_stays for case in cases))

@@ -9,7 +9,6 @@ One member per pipeline rank is counted: the calls of all its data-parallel grou
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from harness import record
 
 from usp_prof import open_run
 from usp_prof.extras.planner.calibration import DATA_AXES
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from usp_prof.run import Run
 
 TABLE = Path(__file__).parents[1] / "tests" / "planner" / "recorded_messages.json"
-RECORD = "--model tiny --layers 4 --sequence 16 --micro-batch 1 --steps 3 --profile --profile-steps 1"
+RECORD = "--model tiny --layers 4 --sequence 16 --micro-batch 1 --steps 3 --profile-steps 1"
 LAYOUTS = {
     "z0-acc": "--dp 4 --zero 0 --accumulate 3",
     "z1-acc": "--dp 4 --zero 1 --accumulate 3",
@@ -49,16 +49,11 @@ def main() -> int:
     """Record the missing layouts, and write the table."""
     with tempfile.TemporaryDirectory() as fresh:
         folder = Path(sys.argv[1] if len(sys.argv) > 1 else fresh)
-        rows = [_row(options, _recorded(folder / name, options)) for name, options in LAYOUTS.items()]
+        for name, options in LAYOUTS.items():
+            record(folder / name, 4, f"{RECORD} {options}")
+        rows = [_row(options, open_run(folder / name)) for name, options in LAYOUTS.items()]
     TABLE.write_text(json.dumps(rows, indent=1) + "\n")
     return 0
-
-
-def _recorded(folder: Path, options: str) -> Run:
-    if not (folder / "run.json").exists():
-        command = ["torchrun", "--standalone", "--nproc-per-node", "4", "trainer/run.py"]
-        subprocess.run([*command, *RECORD.split(), *options.split(), "--output", str(folder)], check=True)
-    return open_run(folder)
 
 
 def _row(options: str, run: Run) -> dict[str, object]:

@@ -257,11 +257,6 @@ def published_2026(folder: Path) -> Measured:
     return _measured(rows, rows.to_dict("records"), rows.truth_s, rows.truth_gib * 2**30)
 
 
-def with_profile(cases: Cases, profile: Profile) -> Cases:
-    """Return the cases with another trainer's profile."""
-    return replace(cases, profile=profile)
-
-
 NOT_TRAINING = "grpo|distill"
 """Megatron's tests that also hold a second model or the caches of generated text."""
 UNFUSED_CLUSTER = "dracooci"

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from harness import Prediction, accuracy, at_least, at_most, record, status, write_table
+from harness import Prediction, accuracy, at_least, at_most, gain_of, record, repair_of, status, write_table
 
 from usp_prof.findings import find
-from usp_prof.model.edit import Edit, parse_edit
+from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Level
 from usp_prof.run import open_run
 from usp_prof.whatif.predict import predict, unedited
@@ -170,24 +170,21 @@ def compare_pair(folder: Path, pair: Pair) -> Outcome:
     """Predict the repaired step from the faulty recording, and compare it with the repaired one."""
     cache = folder / "cache"
     faulty, repaired = (open_run(folder / pair.kind / half, cache_dir=cache) for half in ("faulty", "repaired"))
-    before, after = (unedited(run.tables).mean_measured_ns for run in (faulty, repaired))
-    findings = [finding for finding in find(faulty.tables) if finding.code != pair.in_both]
-    expected = next((finding for finding in findings if finding.code == pair.code), None)
-    repair = predict(faulty.tables, [parse_edit(pair.edit)]) if expected and pair.edit else expected
-    gain, error = (repair.gain_fraction, repair.error_fraction) if repair else (0.0, 0.0)
+    findings, repair = repair_of(faulty, pair.code, pair.edit, pair.in_both)
+    gain = gain_of(repair, faulty, repaired)
     first = findings[0].code if findings else "none"
     raised = [finding.code for finding in find(repaired.tables) if finding.level is not Level.NOTE]
     outcome = Outcome(
         pair.kind,
-        Prediction(gain, error, 1 - after / before),
+        gain,
         first == pair.code,
         first,
         tuple(code for code in raised if code != pair.in_both),
     )
-    points = 100 * (gain - outcome.gain.truth)
+    points = 100 * (gain.predicted - gain.truth)
     mark = "" if outcome.is_first else f"  first: {first}"
     mark += f"  on repaired: {', '.join(outcome.raised_on_repaired)}" if outcome.raised_on_repaired else ""
-    both = f"measured {outcome.gain.truth:7.2%} predicted {gain:7.2%} ±{error:.2%} {points:+6.2f}"
+    both = f"measured {gain.truth:7.2%} predicted {gain.predicted:7.2%} ±{gain.error:.2%} {points:+6.2f}"
     print(f"{pair.kind:18} {both}{mark}", flush=True)
     return outcome
 

@@ -20,16 +20,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from harness import Prediction, accuracy, at_most, status
+from harness import Prediction, accuracy, at_most, gain_of, repair_of, status
 from repair_pairs import KINDS, MESHES, Declared, base, speed
 
 from usp_prof.findings import find
-from usp_prof.model.edit import parse_edit
 from usp_prof.model.finding import Level
 from usp_prof.run import Run, open_run
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
-from usp_prof.whatif.predict import predict, unedited
 
 LEAST_GAIN = 0.03
 """Minimum cost of a fault; kernels repeat only to within two or three percent."""
@@ -60,10 +58,9 @@ def case(name: str, rng: np.random.Generator) -> Case:
         faulty, repaired = (
             made(declaration, Path(folder) / half) for half, declaration in (("a", pair.faulty), ("b", pair.repaired))
         )
-        steps = [unedited(run.tables).mean_measured_ns for run in (faulty, repaired)]
-        findings = [finding for finding in find(faulty.tables) if finding.code != kind.in_both]
-        expected = next((finding for finding in findings if finding.code == kind.code), None)
-        repair = predict(faulty.tables, [parse_edit(pair.edit)]) if expected and pair.edit else expected
+        findings, repair = repair_of(faulty, kind.code, pair.edit, kind.in_both)
+        gain = gain_of(repair, faulty, repaired)
+    expected = next((finding for finding in findings if finding.code == kind.code), None)
     mesh = ",".join(f"{axis}={size}" for axis, size in pair.faulty["mesh"].items())
     opportunity = expected is not None and expected.level is Level.NOTE
     ranked = [finding for finding in findings if (finding.level is Level.NOTE) == opportunity]
@@ -71,9 +68,7 @@ def case(name: str, rng: np.random.Generator) -> Case:
     return Case(
         name,
         mesh,
-        Prediction(
-            repair.gain_fraction if repair else 0.0, repair.error_fraction if repair else 0.0, 1 - steps[1] / steps[0]
-        ),
+        gain,
         findings[0].code if findings else "none",
         expected is not None and ranked[0].code == kind.code and nothing_wrong,
     )

@@ -71,11 +71,7 @@ def total_parameters(entry: ModelEntry) -> int | None:
     if entry.parameters:
         return entry.parameters
     if entry.layer_kinds:
-        return (
-            _vocabulary(entry)
-            + entry.other_parameters
-            + sum(layer.norm_parameters + sum(block.parameters for block in layer.blocks) for layer in _layers(entry))
-        )
+        return _from_layers(entry, "parameters")
     return _from_shape(entry, entry.experts)
 
 
@@ -84,18 +80,18 @@ def active_parameters(entry: ModelEntry) -> int | None:
     if entry.active_parameters:
         return entry.active_parameters
     if entry.layer_kinds:
-        return (
-            _vocabulary(entry)
-            + entry.other_parameters
-            + sum(
-                layer.norm_parameters + sum(block.active_parameters for block in layer.blocks)
-                for layer in _layers(entry)
-            )
-        )
+        return _from_layers(entry, "active_parameters")
     if not entry.experts:
         return total_parameters(entry)
     total, idle = total_parameters(entry), _idle_expert_parameters(entry)
     return None if total is None or idle is None else total - idle
+
+
+def _from_layers(entry: ModelEntry, count: str) -> int:
+    """Sum one count of parameters over all blocks, with the norms and what is outside of layers."""
+    layers = _layers(entry)
+    blocks: int = sum(getattr(block, count) for layer in layers for block in layer.blocks)
+    return _vocabulary(entry) + entry.other_parameters + sum(layer.norm_parameters for layer in layers) + blocks
 
 
 def multiplying_parameters(entry: ModelEntry) -> int | None:

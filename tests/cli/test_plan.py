@@ -8,6 +8,11 @@ import pytest
 from usp_prof.cli.app import main
 
 TRACES = Path(__file__).parents[2] / "traces"
+KNOWN_MODEL = ["plan", "--model", "Llama-3-8B", "--sequence", "8192", "--device", "A100", "--batch", "64"]
+
+
+def of_file(model: str) -> list[str]:
+    return ["plan", "--model", model, "--sequence", "1024", "--devices", "8", "--device", "H100", "--batch", "64"]
 
 
 @pytest.fixture
@@ -22,7 +27,7 @@ def model(tmp_path: Path) -> str:
 
 
 def test_plans_from_a_model_file(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["plan", "--model", model, "--sequence", "1024", "--devices", "8", "--device", "H100", "--batch", "64"]
+    words = of_file(model)
     assert main([*words, "--format", "json", "--top", "3", "--for", "torchtitan"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["fitting"] > 3 == len(data["plans"])
@@ -51,7 +56,7 @@ def test_the_list_holds_what_the_trainer_can_run(capsys: pytest.CaptureFixture[s
 def test_a_trainer_that_can_run_nothing_is_named_and_all_is_listed(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["plan", "--model", model, "--sequence", "1024", "--devices", "8", "--device", "H100", "--batch", "64"]
+    words = of_file(model)
     assert main([*words, "--for", "torchtitan"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "torchtitan cannot run any plan that fits, so all are listed: it has no configuration" in text
@@ -59,40 +64,12 @@ def test_a_trainer_that_can_run_nothing_is_named_and_all_is_listed(
 
 
 def test_pinned_knobs_keep_their_values(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "plan",
-        "--model",
-        "Llama-3-8B",
-        "--sequence",
-        "8192",
-        "--devices",
-        "16",
-        "--device",
-        "A100",
-        "--batch",
-        "64",
-        "--tp",
-        "8",
-        "--zero",
-        "1",
-    ]
+    words = [*KNOWN_MODEL, "--devices", "16", "--tp", "8", "--zero", "1"]
     assert main([*words, "--format", "json"]) == 0
     plans = json.loads(capsys.readouterr().out)["plans"]
     assert {(plan["tp"], plan["zero"]) for plan in plans} == {(8, 1)}
-    all_pinned = [
-        "--dp",
-        "2",
-        "--pp",
-        "1",
-        "--cp",
-        "1",
-        "--micro-batch",
-        "1",
-        "--recompute",
-        "none",
-        "--sequence-parallel",
-        "on",
-    ]
+    all_pinned = ["--dp", "2", "--pp", "1", "--cp", "1", "--micro-batch", "1", "--recompute", "none"]
+    all_pinned += ["--sequence-parallel", "on"]
     assert main([*words, *all_pinned]) == 0
     text = capsys.readouterr().out
     assert "1 legal configurations" in text
@@ -111,20 +88,7 @@ def test_pinned_knobs_keep_their_values(capsys: pytest.CaptureFixture[str]) -> N
     ],
 )
 def test_impossible_values_are_refused(given: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "plan",
-        "--model",
-        "Llama-3-8B",
-        "--sequence",
-        "8192",
-        "--devices",
-        "8",
-        "--device",
-        "A100",
-        "--batch",
-        "64",
-    ]
-    assert main([*words, *given]) == 2
+    assert main([*KNOWN_MODEL, "--devices", "8", *given]) == 2
     assert sentence in capsys.readouterr().err
 
 

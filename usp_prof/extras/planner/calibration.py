@@ -96,15 +96,19 @@ class Calibration:
         return "record more steps of an even run (see usp-prof analyze), or name a model and a device"
 
 
-def calibrate(tables: TableSet) -> Calibration:
-    """Calibrate from a run; raise if the recording lacks required data."""
+def described(tables: TableSet, problem: str, needed: str) -> tuple[Manifest, ModelEntry]:
+    """Return a run's manifest and model; raise `problem` if either is unknown, naming what to give with a model."""
     manifest = tables.manifest
     model = tables.assumptions.model or (manifest.model if manifest is not None else None)
     if manifest is None or model is None or missing_sizes(model) or not model.sequence:
-        raise InputError(
-            "the run's model and mesh are unknown",
-            hint="record it with usp_prof.record, which writes run.json, or name a model and a device",
-        )
+        hint = f"record it with usp_prof.record, which writes run.json, or name a model and {needed}"
+        raise InputError(problem, hint=hint)
+    return manifest, model
+
+
+def calibrate(tables: TableSet) -> Calibration:
+    """Calibrate from a run; raise if the recording lacks required data."""
+    manifest, model = described(tables, "the run's model and mesh are unknown", "a device")
     work = mfu.compute(tables)
     if work.is_contradicted:
         raise _contradicted(work.contradictions)

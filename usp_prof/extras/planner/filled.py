@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from usp_prof.analyses import memory as measured_memory
 from usp_prof.extras.planner.answers.one_plan import FILLS, fullest, memory_chart
-from usp_prof.extras.planner.calibration import NEUTRAL, recorded_configuration
+from usp_prof.extras.planner.calibration import NEUTRAL, described, recorded_configuration
 from usp_prof.extras.planner.cluster import of_device
 from usp_prof.extras.planner.memory import of_ranks
 from usp_prof.extras.planner.models import usual_sequence
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES, profile_named
 from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule, modules_named
-from usp_prof.model.errors import InputError, UsageError, unknown_name
+from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.hardware import find
 from usp_prof.model.metric import Unit
-from usp_prof.model.shape import missing_sizes
 from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
@@ -98,13 +97,8 @@ class Filled:
 
 def fill_of_run(tables: TableSet, device: str = "") -> Filled:
     """Predict the recorded configuration of a run; raise InputError if its model or mesh is unknown."""
-    manifest = tables.manifest
-    model = tables.assumptions.model or (manifest.model if manifest is not None else None)
-    if manifest is None or model is None or missing_sizes(model) or not model.sequence:
-        raise InputError(
-            "the run does not name its model and mesh, so its memory cannot be predicted",
-            hint="record it with usp_prof.record, which writes run.json, or name a model and its degrees",
-        )
+    problem = "the run does not name its model and mesh, so its memory cannot be predicted"
+    manifest, model = described(tables, problem, "its degrees")
     configuration = replace(recorded_configuration(manifest, model), fused_attention=True)
     # An unknown device, such as a CPU, is predicted from the formulas alone.
     profile = profile_named("usp-prof") if find(manifest.device) is not None else NEUTRAL
