@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from usp_prof.columns.arrow import array_of, coded, index_of, numbers_of
+from usp_prof.columns.arrow import array_of, coded, index_of
 from usp_prof.inputs.memory import LongText, let_go
 
 if TYPE_CHECKING:
@@ -234,17 +233,6 @@ def filter_texts(texts: pa.ChunkedArray, keep: Flags) -> pa.ChunkedArray:
             at += len(part)
             let_go()
     return out.array()
-
-
-def equal_texts(texts: pa.ChunkedArray, first: Ints, second: Ints) -> Flags:
-    """Compare texts row by row, part by part."""
-    out = np.zeros(len(first), dtype=bool)
-    for begin in range(0, len(first), _ROWS):
-        part = slice(begin, begin + _ROWS)
-        first_texts, second_texts = (take_texts(texts, rows[part]) for rows in (first, second))
-        out[part] = numbers_of(pc.equal(first_texts, second_texts))
-        let_go()
-    return out
 
 
 def take_texts(texts: pa.ChunkedArray, rows: Ints) -> pa.Array:

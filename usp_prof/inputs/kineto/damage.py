@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from usp_prof.columns.arrow import coded, numbers_of
+from usp_prof.columns.arrow import array_of, coded, numbers_of
 from usp_prof.columns.rows import first_of_run
-from usp_prof.inputs.growing import equal_texts, take_texts
+from usp_prof.inputs.growing import take_texts
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Flags, Ints
@@ -172,41 +172,18 @@ def repeated(columns: dict[str, Any], keep: Flags) -> tuple[Flags, int]:
     if not len(twins):
         return keep, 0
     suspects = np.flatnonzero(np.isin(key, twins) & keep)
-    repeated_rows = _repeats(columns, key, suspects)
+    repeated_rows = _repeats(columns, suspects)
     keep[repeated_rows] = False
     return keep, len(repeated_rows)
 
 
-def _repeats(columns: dict[str, Any], key: NDArray[np.uint64], rows: Ints) -> Ints:
-    """Return the rows that duplicate another. Each is compared with the first row of its key, the rest one by one."""
-    rows = rows[np.lexsort((rows, key[rows]))]  # by key, then by position in the file
-    leads = first_of_run(key[rows])
-    # For each row, the first one with its key.
-    lead = rows[np.maximum.accumulate(np.where(leads, np.arange(len(rows)), 0))]
-    row, lead = rows[~leads], lead[~leads]
-    is_repeat = np.ones(len(row), bool)
-    for name in _CODED:
-        codes = numbers_of(columns[name].indices)
-        is_repeat &= codes[row] == codes[lead]
-    for name in _TIMES:
-        is_repeat &= columns[name][row] == columns[name][lead]
-    is_repeat[is_repeat] = equal_texts(columns["args"], row[is_repeat], lead[is_repeat])
-    return np.sort(np.r_[row[is_repeat], _one_by_one(columns, row[~is_repeat])])
-
-
-def _one_by_one(columns: dict[str, Any], rows: Ints) -> Ints:
-    """Return the rows that duplicate another row among these few."""
-    if not len(rows):
-        return rows
-    fields = [numbers_of(columns[name].indices)[rows].tolist() for name in _CODED]
-    times = [columns[name][rows].tolist() for name in _TIMES]
-    seen: set[tuple[object, ...]] = set()
-    repeated_rows = []
-    for row, *values in zip(rows.tolist(), *fields, *times, take_texts(columns["args"], rows).to_pylist(), strict=True):
-        if tuple(values) in seen:
-            repeated_rows.append(row)
-        seen.add(tuple(values))
-    return np.array(repeated_rows, np.int64)
+def _repeats(columns: dict[str, Any], rows: Ints) -> Ints:
+    """Return the rows that duplicate an earlier one among these."""
+    fields = {name: array_of(numbers_of(columns[name].indices)[rows]) for name in _CODED}
+    fields |= {name: array_of(columns[name][rows]) for name in _TIMES}
+    fields["args"] = take_texts(columns["args"], rows)
+    groups = pa.table({**fields, "row": array_of(rows)}).group_by(list(fields), use_threads=False)
+    return np.setdiff1d(rows, numbers_of(groups.aggregate([("row", "min")]).column("row_min")))
 
 
 def _mixed(columns: dict[str, Any]) -> NDArray[np.uint64]:
