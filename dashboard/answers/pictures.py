@@ -255,11 +255,11 @@ def late_ranks(document: Document) -> DataTable | None:
     """List the ranks that others wait for longest."""
     late = document.verdict.late_ranks[:MOST_LATE]
     columns = (
-        TableColumn("rank"), TableColumn("axis"), TableColumn("delay per step", Unit.NS),
-        TableColumn("arrives last in", Unit.FRACTION), TableColumn("cause"),
+        TableColumn("rank"), TableColumn("axis"), TableColumn("delay", Unit.NS),
+        TableColumn("last in", Unit.FRACTION), TableColumn("cause"),
     )  # fmt: skip
     rows = tuple((rank.rank, rank.axis, rank.late_ns, rank.late_fraction, rank.why) for rank in late)
-    return DataTable("Ranks that others wait for, longest delay first", columns, rows) if rows else None
+    return DataTable("Ranks that others wait for, per step", columns, rows) if rows else None
 
 
 def _number(cell: Cell) -> float:

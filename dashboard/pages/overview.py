@@ -136,7 +136,7 @@ def _head(document: Document) -> None:
     axes = " x ".join(f"{axis} {size}" for axis, size in facts.axes.items()) or "axes unknown"
     facts_in_words = [
         facts.name,
-        f"{len(facts.ranks)} of {facts.world_size or '?'} ranks",
+        f"{len(facts.ranks)} of {facts.world_size} ranks" if facts.world_size else f"{len(facts.ranks)} ranks read",
         axes,
         ", ".join(facts.devices) or "CPU",
     ]

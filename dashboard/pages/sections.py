@@ -279,7 +279,13 @@ def draw_kernels() -> None:
         picking_figure(chart, key=f"picture-kernels-{number}", dark=state.is_dark(), on_pick=keep_picked)
     if charts:
         picked_op(view, document, charts)
-    _folds(document, KERNELS_SECTIONS, pictures.chart_of(document, RooflinePoints))
+    roofline = pictures.chart_of(document, RooflinePoints)
+    if roofline is None and charts:
+        st.caption("No roofline: FLOPs of ops, or the peak or memory bandwidth of the device, are unknown.")
+    for block in pictures.blocks_of(document, "kernels") if roofline is None else ():
+        if isinstance(block, Health):
+            show(block, "why-no-roofline", state.is_dark())
+    _folds(document, KERNELS_SECTIONS, roofline)
 
 
 def draw_host() -> None:

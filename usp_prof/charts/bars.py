@@ -92,7 +92,7 @@ def memory_parts(data: MemoryParts, theme: Theme) -> Figure:
 
 
 _HIDDEN_ALPHA = 0.35
-_ROOM, _ROOM_FOR_TIME, _ROOM_FOR_SHARE = 1.05, 1.12, 1.3
+_ROOM, _ROOM_FOR_TIME, _ROOM_FOR_SHARE = 1.05, 1.12, 1.4
 """Length of an axis per length of its longest bar: without text next to it, with a time, with a share."""
 
 
@@ -131,7 +131,8 @@ def axis_communication(data: AxisCommunication, theme: Theme) -> Figure:
     plot.x_range.start = 0
     plot.x_range.end = float(total.max(initial=0) * _ROOM_FOR_SHARE) or 1.0
     plot.xaxis.formatter = time_ticks()
-    plot.xaxis.axis_label = "time per step (solid: exposed, hatched: contended, faint: hidden)"
+    plot.xaxis.ticker.desired_num_ticks = 4  # the chart may fill half a page
+    plot.xaxis.axis_label = "solid: exposed, hatched: contended, faint: hidden"
     plot.ygrid.grid_line_color = None
     hover(
         plot,

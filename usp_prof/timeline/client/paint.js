@@ -93,7 +93,7 @@ const PAINTING = {
     const width = c.measureText(short).width, letters = Math.floor((short.length * (room - 6)) / width);
     if (letters < short.length && (short.length < 10 || letters < 5)) return; // "rank…" says nothing
     c.globalAlpha = 1; c.fillStyle = this.data.inks[category];
-    c.fillText(letters < short.length ? `${short.slice(0, letters - 1)}…` : short, x + 3, y);
+    c.fillText(letters < short.length ? `${short.slice(0, letters - 2)}…` : short, x + 3, y);
   },
 
   paintRaster(c, rows) {
