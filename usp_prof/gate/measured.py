@@ -174,7 +174,8 @@ def work_of(tables: TableSet) -> tuple[Work, ...]:
     for rank in tables.ranks:
         rank_steps += int((tables.columns("steps", rank)["step"] >= 0).sum())
         on_device = len(tables.columns("kernels", rank)) > 0
-        _add(sums["host op" if on_device else "op"], _ops(tables.columns("ops", rank)))
+        ops = tables.columns("ops", rank)
+        _add(sums["host op" if on_device else "op"], _grouped(ops, ("name", "input_dims", "phase"), ops["self_ns"]))
         _add(sums["kernel"], _kernels(tables.columns("kernels", rank)))
         _add(sums["call"], _calls(tables.columns("collectives", rank)))
     largest: list[Work] = []
@@ -183,10 +184,6 @@ def work_of(tables: TableSet) -> tuple[Work, ...]:
         work.sort(key=lambda entry: (-entry.ns_per_step, entry.name, entry.shape, entry.phase))
         largest += work[:KEPT]
     return tuple(largest)
-
-
-def _ops(ops: Columns) -> list[tuple[_Key, float, float]]:
-    return _grouped(ops, ("name", "input_dims", "phase"), ops["self_ns"])
 
 
 def _kernels(kernels: Columns) -> list[tuple[_Key, float, float]]:

@@ -82,20 +82,18 @@ def verdict_of(figures: Figures, findings: Sequence[Finding], culprits: Sequence
     step_ns = figures.overall("job_step_time")
     span, length_ns = ("step", step_ns) if step_ns is not None else ("window", figures.overall("window_time"))
     late = tuple(
-        LateRank(culprit.rank, culprit.axis, str(culprit.why), culprit.cost_ns, _late_fraction(figures, culprit))
-        for culprit in culprits
+        LateRank(c.rank, c.axis, str(c.why), c.cost_ns, figures.at("late_fraction", axis=c.axis, rank=c.rank))
+        for c in culprits
     )
     return Verdict(span, length_ns, first_notable(findings), late)
-
-
-def _late_fraction(figures: Figures, culprit: Culprit) -> float | None:
-    return figures.at("late_fraction", axis=culprit.axis, rank=culprit.rank)
 
 
 def first_notable(findings: Sequence[Finding]) -> Cause | None:
     """Return the most important cause whose fix saves a notable share of the step."""
     for cause in causes_of(findings).causes:
-        if max(certain_gain(cause.finding), _bound(cause.finding)) > NOTABLE:
+        finding = cause.finding
+        gain = finding.gain_fraction if finding.basis is Basis.BOUND else finding.certain_gain_fraction
+        if gain > NOTABLE:
             return cause
     return None
 
@@ -110,7 +108,3 @@ def saving(finding: Finding) -> str:
 def certain_gain(finding: Finding) -> float:
     """Return the certain gain of a finding: gain minus error, or 0 for an upper limit."""
     return 0.0 if finding.basis is Basis.BOUND else max(finding.certain_gain_fraction, 0.0)
-
-
-def _bound(finding: Finding) -> float:
-    return finding.gain_fraction if finding.basis is Basis.BOUND else 0.0

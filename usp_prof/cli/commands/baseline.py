@@ -45,13 +45,9 @@ def run(args: argparse.Namespace) -> int:
     # Ops and kernels are stored for the last run only: a check uses it to explain why a step got longer.
     stored_runs = [*(replace(run, work=()) for run in runs[:-1]), runs[-1]]
     baselines.save(baselines.Baseline(tuple(stored_runs)), args.output)
-    steps = ", ".join(str(_step_count(run)) for run in runs)
+    steps = ", ".join(str(max((len(series.steps) for series in run.series), default=0)) for run in runs)
     note(args, f"wrote {args.output}: {counted(len(runs), 'run')}, {steps} {'step' if steps == '1' else 'steps'}")
     return 0
-
-
-def _step_count(run: Measured) -> int:
-    return max((len(series.steps) for series in run.series), default=0)
 
 
 def _check_alike(runs: Sequence[Measured]) -> None:

@@ -85,7 +85,7 @@ def measure(name: str, folder: Path, *, cache_dir: str | None = None) -> tuple[L
     chosen = lesson(name)
     runs = {run.name: open_run(path_of(run, folder), cache_dir=cache_dir) for run in chosen.runs}
     first = runs[chosen.runs[0].name]
-    learnt = _calibration(first) if any(run.planned for run in chosen.runs) else None
+    learnt = calibrate(first.tables) if any(run.planned for run in chosen.runs) else None
     figures = {run.name: _figures(chosen, run, runs[run.name], first, learnt) for run in chosen.runs}
     manifest = manifest_of(first)
     return LessonFigures(machine_of(manifest), manifest.created[:10], figures), runs
@@ -231,7 +231,3 @@ def _planned(run: LessonRun, manifest: Manifest, learnt: Calibration | None, rem
         return None
     configuration = recorded_configuration(manifest, learnt.model)
     return plan(learnt.model, configuration, learnt.cluster, profile=learnt.profile).step_ns
-
-
-def _calibration(first: Run) -> Calibration | None:
-    return calibrate(first.tables)

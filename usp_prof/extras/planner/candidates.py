@@ -102,7 +102,8 @@ def legal(question: Question) -> Columns:
         return np.full(len(dp), value)
 
     width = 4 if question.dtype == "fp32" else 2
-    gradient = question.gradient_bytes or (4.0 if width == 4 else _gradient_bytes(question))
+    of_trainer = float(gradient_bytes_of(question.profile, question.cluster.product_bytes))
+    gradient = question.gradient_bytes or (4.0 if width == 4 else of_trainer)
     # Hybrid sharding: whole nodes shard, and their copies are reduced between nodes.
     ranks_of_node = np.maximum(question.cluster.devices_per_node // tp, 1)
     copies = np.maximum(dp * cp // ranks_of_node, 1)
@@ -131,10 +132,6 @@ def legal(question: Question) -> Columns:
         if name in pinned:
             keep &= getattr(columns, name) == pinned[name]
     return rows_of(columns, np.flatnonzero(keep))
-
-
-def _gradient_bytes(question: Question) -> float:
-    return float(gradient_bytes_of(question.profile, question.cluster.product_bytes))
 
 
 def nearest_legal(question: Question) -> str:

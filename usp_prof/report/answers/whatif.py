@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from usp_prof.report.format import Cell
     from usp_prof.report.writers.json_text import ChangeJson, MemoryJson
     from usp_prof.schedule_orders import Timeline as SimulatedSchedule
-    from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.predict import Prediction
     from usp_prof.whatif.rescheduled import Rescheduled
 
@@ -137,7 +136,9 @@ def before_after_section(together: Prediction) -> Section:
     tables, steps = together.replayed.tables, predicted_steps(together)
     after_tables = predicted_tables(together)
     rows: list[tuple[Cell, ...]] = [_row("step", together.recorded_ns, together.edited_ns, Unit.NS)]
-    before, after = (_parts_of_step(run, steps) for run in (tables, after_tables))
+    before, after = (
+        {part.role: part.mean_ns for part in breakdown.compute(run, steps).slices()} for run in (tables, after_tables)
+    )
     for name in dict.fromkeys([*before, *after]):
         pair = before.get(name, 0.0), after.get(name, 0.0)
         if max(pair) >= LEAST_SHARE * together.recorded_ns:
@@ -180,10 +181,6 @@ def _memory_parts(need: Footprint) -> dict[str, int]:
         "activations": need.activation_bytes,
         "logits": need.logit_bytes,
     }
-
-
-def _parts_of_step(tables: TableSet, steps: Selection) -> dict[str, float]:
-    return {part.role: part.mean_ns for part in breakdown.compute(tables, steps).slices()}
 
 
 # Suggestions together: from the measured to the predicted step, one suggestion at a time.

@@ -96,7 +96,8 @@ def without_blanks(table: DataTable) -> DataTable:
 
 def rows_table(rows: Sequence[Any], title: str) -> DataTable:
     """Build a table of the first dataclass rows; their plain fields become columns."""
-    names = [name for name in rows[0].__dataclass_fields__ if _is_plain(getattr(rows[0], name))]
+    fields = rows[0].__dataclass_fields__
+    names = [name for name in fields if isinstance(getattr(rows[0], name), (int, float, str))]
     units = [unit_of(name) for name in names]
     return DataTable(
         title,
@@ -107,10 +108,6 @@ def rows_table(rows: Sequence[Any], title: str) -> DataTable:
         ),
         more=max(0, len(rows) - ROWS),
     )
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, (int, float, str, bool))
 
 
 def _cell(value: Any, unit: Unit | None) -> Cell:  # noqa: ANN401 - whatever is listed

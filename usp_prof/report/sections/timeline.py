@@ -67,7 +67,7 @@ def levels(slices: Slices, budget: int) -> tuple[Slices, tuple[int, ...]]:
         level = coarsen(slices, width) if width > 1 else slices
         if coarse_first and used + len(level) > budget:
             break
-        coarse_first.append(_sorted(level))
+        coarse_first.append(level.take(np.lexsort((level.row, level.start_ns))))
         used += len(level)
         if len(level) == len(slices):
             break
@@ -92,10 +92,6 @@ def coarsen(slices: Slices, width_ns: int) -> Slices:
     busy = np.add.reduceat(few.end_ns - few.start_ns, first)
     merged = Slices(few.row[first], start, start + busy, few.role[first], few.name[first])
     return _concatenated([slices.take(~short), merged])
-
-
-def _sorted(slices: Slices) -> Slices:
-    return slices.take(np.lexsort((slices.row, slices.start_ns)))
 
 
 def _concatenated(parts: list[Slices]) -> Slices:
@@ -127,8 +123,11 @@ def build_timeline(context: Context) -> list[Block]:
 
 def slices_of(tables: TableSet, ranks: tuple[int, ...], step: int) -> TimelineSlices | None:
     """Return the activities of one step, on rows by rank and kind, at several levels of detail."""
-    activities = {rank: _in_step(tables.columns("activities", rank), step) for rank in ranks}
-    activities = {rank: columns for rank, columns in activities.items() if len(columns)}
+    activities = {}
+    for rank in ranks:
+        columns = tables.columns("activities", rank)
+        if len(in_step := columns.take(columns["step"] == step)):
+            activities[rank] = in_step
     if not activities:
         return None
     keys = {rank: _row_keys(columns) for rank, columns in activities.items()}
@@ -141,6 +140,7 @@ def slices_of(tables: TableSet, ranks: tuple[int, ...], step: int) -> TimelineSl
     clocks = clock.fit_clocks(tables)
     for rank, columns in activities.items():
         codes, labels = keys[rank]
+        name_codes, full_names = columns.codes("name")
         start = clocks.align_rows(np.full(len(columns), rank, np.int64), columns["start_ns"])
         parts.append(
             Slices(
@@ -148,7 +148,7 @@ def slices_of(tables: TableSet, ranks: tuple[int, ...], step: int) -> TimelineSl
                 start,
                 start + columns["dur_ns"],
                 _coded(*_roles(columns), roles),
-                _coded(*_short(*columns.codes("name")), names),
+                _coded(name_codes, [shortened(name, _LONGEST_NAME) for name in full_names], names),
             )
         )
         rows += [f"rank {rank} {label}".rstrip() for label in labels]
@@ -180,10 +180,6 @@ def _levelled(parts: list[Slices], rows: list[str], roles: dict[str, int], names
     )
 
 
-def _in_step(activities: Columns, step: int) -> Columns:
-    return activities.take(activities["step"] == step)
-
-
 def _row_keys(columns: Columns) -> tuple[Ints, list[str]]:
     """Assign each activity a row of its rank: the first for compute and copies, then one per axis."""
     codes, axes = columns.codes("axis")
@@ -210,10 +206,6 @@ def _roles(columns: Columns) -> tuple[Ints, list[str]]:
         for axis in axes
     ]
     return kinds * len(axes) + codes, roles
-
-
-def _short(codes: Ints, names: list[str]) -> tuple[Ints, list[str]]:
-    return codes, [shortened(name, _LONGEST_NAME) for name in names]
 
 
 def _coded(codes: Ints, texts: list[str], code_of_text: dict[str, int]) -> Ints:

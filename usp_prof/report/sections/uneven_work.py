@@ -11,7 +11,7 @@ from usp_prof.report.sections.plain import ROWS
 
 if TYPE_CHECKING:
     from usp_prof.analyses.cp import CpResult
-    from usp_prof.analyses.moe import Load, MoeResult
+    from usp_prof.analyses.moe import MoeResult
     from usp_prof.report.document import Block
     from usp_prof.report.figures import Context
     from usp_prof.report.format import Cell
@@ -40,7 +40,8 @@ def build_moe(context: Context, result: MoeResult) -> list[Block]:
     if loads:
         bar_label = "expert" if result.experts else "rank"
         values = tuple(float(count) for count in loads.values())
-        even = tuple(_even(result, number) for number in loads) if not result.experts else _all_even(values)
+        overall_mean = (sum(values) / len(values),) * len(values)
+        even = overall_mean if result.experts else tuple(_even(result, number) for number in loads)
         bars = RankBars("tokens per step", tuple(f"{bar_label} {n}" for n in loads), values, even, "comm:ep")
         blocks.append(Chart(f"Tokens by {bar_label}", bars))
     if result.experts:
@@ -58,10 +59,6 @@ def _by_expert(result: MoeResult) -> DataTable:
     columns = {"expert": None, "tokens": Unit.COUNT, "vs. mean": Unit.RATIO}
     rows = [(expert, _integer_if_exact(count), count / mean if mean else None) for expert, count in fullest]
     return data_table("By expert, per step, fullest first", columns, rows, most=ROWS)
-
-
-def _all_even(values: tuple[float, ...]) -> tuple[float, ...]:
-    return (sum(values) / len(values),) * len(values)
 
 
 def _even(result: MoeResult, rank: int) -> float:
@@ -89,7 +86,8 @@ def _experts_by_rank(result: MoeResult) -> DataTable:
 
 def _routings(result: MoeResult) -> DataTable:
     """Build the table of routings whose fullest rank exceeds the mean most."""
-    worst = sorted(result.loads, key=lambda load: (-_surplus(load), load.step, load.occurrence, load.ranks))
+    surplus = {load: max(load.tokens) - sum(load.tokens) / len(load.tokens) for load in result.loads}
+    worst = sorted(result.loads, key=lambda load: (-surplus[load], load.step, load.occurrence, load.ranks))
     bytes_only = result.source != "marks"
     unit = Unit.BYTES if bytes_only else Unit.COUNT
     columns = {
@@ -112,10 +110,6 @@ def _routings(result: MoeResult) -> DataTable:
 
 def _integer_if_exact(count: float | None) -> Cell:
     return int(count) if count is not None and count == int(count) else count
-
-
-def _surplus(load: Load) -> float:
-    return max(load.tokens) - sum(load.tokens) / len(load.tokens)
 
 
 # Context parallelism: the work of each part of a sequence, and waits by ring step.

@@ -126,14 +126,11 @@ def _summary(summary: Section, chart_ids: _ChartIds) -> str:
 
 def _section(section: Section, chart_ids: _ChartIds, anchor: str, *, is_open: bool) -> str:
     mark = " open" if is_open else ""
+    body = "\n".join(_html(block, chart_ids) for block in section.blocks)
     return (
         f'<details class="section" id="{anchor}"{mark}>\n<summary><h2>{escape(section.title)}</h2></summary>\n'
-        f"{_blocks(section, chart_ids)}\n</details>\n"
+        f"{body}\n</details>\n"
     )
-
-
-def _blocks(section: Section, chart_ids: _ChartIds) -> str:
-    return "\n".join(_html(block, chart_ids) for block in section.blocks)
 
 
 class _ChartIds:
