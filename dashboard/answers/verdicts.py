@@ -12,10 +12,12 @@ from ..engine import (
     axis_words,
     causes_of,
     certain_gain,
+    parse_edit,
     quantity,
     saving,
     sentences,
     step_parts,
+    whatif_answer,
 )
 
 if TYPE_CHECKING:
@@ -119,11 +121,21 @@ def _calls_of(axis: Key) -> str:
 
 
 def pipeline(document: Document) -> str:
-    """Describe the bubble, its ideal, and the straggler."""
+    """Describe the bubble, its ideal, the straggler, and the best other schedule if it certainly saves time."""
     figures = Figures(document.values)
     if figures.overall("bubble_fraction") is None:
         return ""
-    return f"{sentences.pipeline(figures)} {_late_anywhere(document)}".strip()
+    clauses = [sentences.pipeline(figures), _late_anywhere(document), _other_schedule(document)]
+    return " ".join(clause for clause in clauses if clause)
+
+
+def _other_schedule(document: Document) -> str:
+    offered = [finding for finding in document.findings if finding.edit.startswith("schedule=")]
+    best = max(offered, key=certain_gain, default=None)
+    if best is None or not certain_gain(best):
+        return ""
+    words = whatif_answer.in_words(parse_edit(best.edit))
+    return f"{words[:1].upper()}{words[1:]}: saves {saving(best)} of the {document.verdict.span}."
 
 
 def kernels(document: Document, times: Mapping[str, int] = MappingProxyType({})) -> str:

@@ -51,7 +51,8 @@ def draw() -> None:
     repaired = _repaired(first, second, names[first]) if is_compared else ""
     verdict(f"{sentence} {repaired}".strip())
     if pair.doubts:
-        st.warning(state.plain("; ".join(str(doubt) for doubt in pair.doubts)))
+        doubts = "; ".join(pair.doubts)
+        st.warning(state.plain(f"{doubts[:1].upper()}{doubts[1:]}"))
     why = comparison_answer.waterfall(pair, names[first], names[second])
     if is_compared:
         picture = data.ask_picture(f"compare {second}", first, EVERYTHING, lambda: comparison_answer.picture(pair))

@@ -211,6 +211,20 @@ def test_the_picture_of_ranks_is_darkest_at_the_culprit(slow_rank: Document) -> 
     assert chart.data.rank.flat[int(np.nanargmax(chart.data.values_ns))] == 2
 
 
+def test_the_pipeline_names_the_schedule_that_saves_most(slow_rank: Document) -> None:
+    bubble = Metric("bubble_fraction", Unit.FRACTION, Better.LOWER, "Bubble", "", ())
+    offered = [
+        replace(finding("interleaved", 0.09, 0.02), edit="schedule=interleaved,v=2"),
+        replace(finding("more", 0.30, 0.29), edit="schedule=same,m=4"),
+        replace(finding("slow rank", 0.50, 0.01), edit="rank_as_peers=2"),
+    ]
+    document = replace(slow_rank, values=(Value(bubble, 0.4, {}),), findings=tuple(offered))
+    assert verdicts.pipeline(document).endswith(
+        "Interleaved schedule (2 stages per rank): saves 9.0% \u00b12.0% of the step."
+    )
+    assert "saves" not in verdicts.pipeline(replace(document, findings=tuple(offered[2:])))
+
+
 def test_the_table_of_stragglers_has_the_lateness_of_the_sentence() -> None:
     document = open_run(Path(__file__).parents[2] / "traces" / "recorded-5d").report().document
     table = next(block for block in document.summary.blocks if isinstance(block, DataTable) and "Strag" in block.title)
