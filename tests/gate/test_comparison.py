@@ -13,7 +13,7 @@ from usp_prof.gate.facts import FactKind
 from usp_prof.model.metric import Better, Unit
 from usp_prof.report.answers.comparison import FORMATS, render, verdict, waterfall
 from usp_prof.report.answers.wording import change, interval
-from usp_prof.report.document import Chart
+from usp_prof.report.document import Chart, KeyFigures
 
 RNG = np.random.default_rng(21)
 A = measured(
@@ -118,6 +118,8 @@ def test_shows_the_steps_of_the_reports() -> None:
     assert verdict(pair, "a", "b") == (
         "The steps of a and b differ by less than their noise: 200 ms before, 100 ms after."
     )
+    figures = next(block for block in waterfall(pair, "a", "b").blocks if isinstance(block, KeyFigures))
+    assert figures.figures[-1].second == "within noise"
 
 
 def test_states_what_is_comparable() -> None:

@@ -88,7 +88,9 @@ def waterfall(pair: Pair, before: str, after: str) -> Section:
     if not are_times_compared(pair):
         return Section("waterfall", "Steps", (KeyFigures(steps), Text(NOT_DIVIDED)))
     delta_ns = after_ns - before_ns
-    difference = KeyFigure("difference", delta_ns, Unit.NS, "longer" if delta_ns > 0 else "shorter")
+    is_noise = step is not None and direction(step) == "within noise"
+    note = "within noise" if is_noise else "longer" if delta_ns > 0 else "shorter"
+    difference = KeyFigure("difference", delta_ns, Unit.NS, note)
     key = KeyFigures((*steps, difference))
     rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
     cells = [(part_label(part.name), *_ms(part.before_ns, part.after_ns)) for part in rows]
