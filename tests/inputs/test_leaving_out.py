@@ -1,4 +1,4 @@
-"""Omitted rows and duplicates: found across chunks and batches without loading all arguments."""
+"""Omitted rows and duplicates: found across chunks and batches."""
 
 from __future__ import annotations
 
