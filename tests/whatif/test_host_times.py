@@ -17,8 +17,8 @@ from usp_prof.replay.graph import EdgeKind
 from usp_prof.replay.host_gaps import pauses, think_times
 from usp_prof.run import open_run
 from usp_prof.whatif.attribution import slowdown
-from usp_prof.whatif.host_times import _shared_out
 from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.time_shares import excess_to_remove, shared_out
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
@@ -143,5 +143,21 @@ def test_a_copy_that_ends_within_its_call_is_waited_for() -> None:
     ],
 )
 def test_a_piece_takes_what_it_should(own: list[int], piece: list[int], should: list[int], expected: list[int]) -> None:
-    durations = _shared_out(np.array(own), np.array(piece), np.array(should, float))
+    durations = shared_out(np.array(own), np.array(piece), np.array(should, float))
     assert durations.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("excess", "of_peers", "expected"),
+    [
+        ([100, 30, -30], [[30, 0, -30]], [70, 30, 0]),  # the longest piece is as long as the peer's longest then
+        ([100, 30, -30], [[0, 30, -30], [0, 0, 0], [90, 30, 0]], [70, 30, 0]),  # wherever the peers have theirs
+        ([30, -30, 0], [[20, 0, -20]], [0, 0, 0]),  # no longer than its peers
+        ([4, 2, 0], [[9, 9, 9]], [4, 2, 0]),  # pieces as the peers', but all its own total above theirs
+    ],
+)
+def test_what_exceeds_the_peers_longest_pieces_is_removed_first(
+    excess: list[int], of_peers: list[list[int]], expected: list[int]
+) -> None:
+    removed = excess_to_remove(np.array(excess, float), [np.array(peer, float) for peer in of_peers])
+    assert removed.tolist() == expected

@@ -1,15 +1,15 @@
-"""Robust statistics: spread and outliers of samples."""
+"""Robust statistics: spread, outliers and peers of samples."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
-    from usp_prof.columns.arrays import Flags
+    from usp_prof.columns.arrays import Flags, Floats
 
 _SIGMA_OF_MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
 
@@ -39,3 +39,19 @@ def outliers(values: ArrayLike) -> Flags:
     middle = float(np.median(sample))
     bound = max(_SIGMAS * robust_sigma(sample), _FLOOR_FRACTION * abs(middle))
     return np.asarray(np.abs(sample - middle) > bound)
+
+
+def medians_of_others(values: NDArray[Any]) -> Floats:
+    """Return for each row and column the median of all other rows.
+
+    Example: in 3 4 7 9, the values other than 4 have the median 7, since values after the left-out one move up by one.
+    """
+    # By column: the rows in ascending order, and the position of each row in it.
+    order = np.argsort(values, axis=0, kind="stable")
+    place = np.argsort(order, axis=0, kind="stable")
+    ascending = np.take_along_axis(values, order, axis=0)
+    low, high = (
+        np.where(place <= middle, ascending[middle + 1], ascending[middle])
+        for middle in ((len(values) - 2) // 2, (len(values) - 1) // 2)
+    )
+    return np.asarray((low + high) / 2)

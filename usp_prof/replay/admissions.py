@@ -1,4 +1,4 @@
-"""Admissions: a launch that met a full queue returns when work of its stream has ended."""
+"""Admissions: a launch that met a full queue returns when work has ended, of its stream or of another one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import lookup, rows_by_code, sorted_by
+from usp_prof.replay.full_queues import ADMITTED_NS, LEFT_BY_CLOCKS_NS
 from usp_prof.replay.graph import EdgeKind, NodeKind
 
 if TYPE_CHECKING:
@@ -16,14 +17,18 @@ if TYPE_CHECKING:
 
 
 def add_admissions(nodes: RankNodes, edges: RankEdges, gap: Ints) -> None:
-    """Make each launch that waited for room in the queue return when work of its stream has ended."""
+    """Make each launch that waited for room in the queue return when the work that held it up has ended."""
     freeing, admitted = freed_by(nodes)
     edges.add(freeing, admitted, nodes.start[admitted] - nodes.end[freeing], EdgeKind.QUEUE)
     gap[admitted] = np.minimum(gap[admitted], 0)
 
 
 def freed_by(nodes: RankNodes) -> tuple[Ints, Ints]:
-    """Return the work that freed the queue, and the launch that waited for it: the last to end before the return."""
+    """Return the work that freed the queue, and the launch that waited for it.
+
+    It is the last work of the launch's stream to end before the return, if it ended right before. Otherwise it is the
+    first work of any stream to end near the return, as far as the clocks of host and device can differ.
+    """
     admitted = np.flatnonzero(nodes.kind == NodeKind.ADMITTED)
     device = np.flatnonzero(nodes.of_device)
     if not len(admitted):
@@ -39,5 +44,12 @@ def freed_by(nodes: RankNodes) -> tuple[Ints, Ints]:
         by_end = sorted_by(nodes.end, device[of_lane[lane]])
         place = np.searchsorted(nodes.end[by_end], nodes.start[admitted[rows]], side="right") - 1
         source[rows] = lookup(by_end, place, missing=-1)
+    returned = nodes.start[admitted]
+    is_other = (source < 0) | (returned - nodes.end[source] > ADMITTED_NS)
+    by_end = sorted_by(nodes.end, device)
+    place = np.searchsorted(nodes.end[by_end], returned[is_other] - LEFT_BY_CLOCKS_NS)
+    source[is_other] = lookup(by_end, np.where(place < len(by_end), place, -1), missing=-1)
+    is_other &= nodes.end[source] > returned + LEFT_BY_CLOCKS_NS
+    source[is_other] = -1
     is_known = source >= 0
     return source[is_known], admitted[is_known]

@@ -1,7 +1,12 @@
-"""Full launch queues: launches that waited until the device took earlier work from their stream's queue.
+"""Full launch queues: launches that waited until the device took earlier work from a queue.
 
-The driver's queue holds a limited number of launches. While it is full, a launch returns only when some work of its
-stream has ended. The call looks slow, but it waits for the device. With faster kernels it would not.
+The driver's queue holds a limited number of launches. While it is full, a launch returns only when earlier work has
+ended. The call looks slow, but it waits for the device. With faster kernels, or without a late peer that holds up a
+collective, it would not. Such launches are found in two ways:
+
+  repeated  several launches of a stream return right after its work has ended, all at the same depth of the queue
+  unlikely  one launch is long and returns right after work has ended, and so little work ended during it that this is
+            hardly a coincidence
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import lookup, rows_by_code, rows_of, sorted_by
+from usp_prof.replay.graph import NEVER, ROUNDING_NS
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints
@@ -26,22 +32,32 @@ ADMITTED_NS = 20_000
 """A launch that waited for room returns within this time after work on its stream has ended."""
 FEWEST = 8
 """Minimum number of waiting launches per stream; one or two that end together with a kernel are a coincidence."""
+LEFT_BY_CLOCKS_NS = 100_000
+"""Uncertainty of the host-device offset: device timestamps of one rank scatter by up to 80 us on V100 hosts."""
+CHANCE = 0.02
+"""Largest probability that a long launch that waited for nothing returns right after work has ended."""
 
 
 def waited_for_room(launches: Columns, work: Columns, shift: int) -> Flags:
-    """Mark the launches that waited because their queue was full.
+    """Mark the launches that waited because a queue was full.
+
+    `shift` converts host times to the device clock.
+    """
+    if not (launches["kernels"] > 0).any():
+        return np.zeros(len(launches), dtype=bool)
+    launch = rows_of(launches["event"], work["launch_event"])  # launch row of each activity; -1 if not in the trace
+    return _repeated_waits(launches, work, launch, shift) | _unlikely_waits(launches, work, launch, shift)
+
+
+def _repeated_waits(launches: Columns, work: Columns, launch: Ints, shift: int) -> Flags:
+    """Mark launches that waited on streams whose queue was full several times.
 
     For each stream, in the order of launch:
       1. count the pending work when the call began: launched (also before the recording), but not started;
       2. the queue was full if that count is close to the largest in the trace;
       3. mark the calls made then that are long and return right after work of the stream has ended.
-
-    `shift` converts host times to the device clock.
     """
     marked = np.zeros(len(launches), dtype=bool)
-    if not (launches["kernels"] > 0).any():
-        return marked
-    launch = rows_of(launches["event"], work["launch_event"])  # launch row of each activity; -1 if not in the trace
     for unordered in rows_by_code(work.codes("lane")[0]).values():
         of_stream = sorted_by(work["start_ns"], unordered)
         # Launch row of each call of this stream, and its first activity (a CUDA graph launch starts many).
@@ -67,6 +83,30 @@ def waited_for_room(launches: Columns, work: Columns, shift: int) -> Flags:
         if waited.sum() >= FEWEST:
             marked[rows[waited]] = True
     return marked
+
+
+def _unlikely_waits(launches: Columns, work: Columns, launch: Ints, shift: int) -> Flags:
+    """Mark long launches that return right after earlier work of any stream has ended, where chance hardly explains it.
+
+    If a call waits for nothing, the probability that it returns near the end of some work is the number of ends during
+    the call, times the width of "near", divided by the length of the call. "Near" is narrow, or as wide as the clocks
+    of host and device can differ.
+    """
+    called, call_ns = launches["start_ns"] + shift, launches["dur_ns"]
+    returned = called + call_ns
+    by_end = sorted_by(work["start_ns"] + work["dur_ns"], np.arange(len(work)))
+    ended = (work["start_ns"] + work["dur_ns"])[by_end]
+    launched_at = np.append(launches["start_ns"], NEVER)[launch]  # work from before the recording was launched earlier
+    marked = np.zeros(len(launches), dtype=bool)
+    for early, late in ((ROUNDING_NS, ADMITTED_NS), (LEFT_BY_CLOCKS_NS, LEFT_BY_CLOCKS_NS)):
+        place = np.searchsorted(ended, np.maximum(called, returned - late), side="right")
+        is_near = lookup(ended, np.where(place < len(ended), place, -1), missing=0) <= returned + early
+        is_near &= place < len(ended)
+        awaited = lookup(by_end, np.where(is_near, place, -1), missing=-1)
+        is_earlier = is_near & (lookup(launched_at, awaited, missing=0) < launches["start_ns"])
+        ends = np.searchsorted(ended, returned + early, side="right") - np.searchsorted(ended, called, side="right")
+        marked |= is_earlier & (ends * (early + late) <= CHANCE * call_ns)
+    return marked & (launches["kernels"] > 0)
 
 
 def usual_launch_ns(lengths: Ints) -> int:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import last_by, lookup, rows_of, sorted_by
+from usp_prof.replay.full_queues import LEFT_BY_CLOCKS_NS
 from usp_prof.replay.graph import NEVER, ROUNDING_NS, EdgeKind, NodeKind
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ FULL_QUEUE = 512
 """With this many launches pending, a launch can block: the driver's queue holds about 1,000."""
 CONTRADICTED = 0.1
 """A call does not wait if it returns before the work it should wait for in more than this share of cases."""
-LEFT_BY_CLOCKS_NS = 100_000
-"""Uncertainty of the host-device offset: device timestamps of one rank scatter by up to 80 us on V100 hosts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

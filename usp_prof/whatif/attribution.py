@@ -24,7 +24,7 @@ from usp_prof.replay.node_work import work_of
 from usp_prof.replay.representatives import Representatives
 from usp_prof.tables import calls
 from usp_prof.whatif.edits.balance import KINDS
-from usp_prof.whatif.host_times import without_hosts
+from usp_prof.whatif.host_steps import without_hosts
 from usp_prof.whatif.predict import predict, unedited
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from usp_prof.analyses.measures import op_work
 from usp_prof.analyses.measures.partition import CAUSES
 from usp_prof.analyses.measures.partition import Cause as Idle
 from usp_prof.columns.rows import first_rows, group_codes, lookup, numbered, rows_by_code, rows_of
+from usp_prof.columns.statistics import medians_of_others
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import shares
@@ -147,24 +148,8 @@ def peer_medians(parts: Partition, peers: Peers, figures: NDArray[Any]) -> Float
     medians = np.full(figures.shape, np.nan)
     for rows in rows_by_code(group_codes(peers.kinds(parts.rank), parts.step)).values():
         if len(rows) > 1:
-            medians[rows] = _medians_of_others(figures[rows])
+            medians[rows] = medians_of_others(figures[rows])
     return medians
-
-
-def _medians_of_others(values: NDArray[Any]) -> Floats:
-    """Return for each row and column the median of all other rows.
-
-    Example: in 3 4 7 9, the values other than 4 have the median 7, since values after the left-out one move up by one.
-    """
-    # By column: the rows in ascending order, and the position of each row in it.
-    order = np.argsort(values, axis=0, kind="stable")
-    place = np.argsort(order, axis=0, kind="stable")
-    ascending = np.take_along_axis(values, order, axis=0)
-    low, high = (
-        np.where(place <= middle, ascending[middle + 1], ascending[middle])
-        for middle in ((len(values) - 2) // 2, (len(values) - 1) // 2)
-    )
-    return np.asarray((low + high) / 2)
 
 
 def slow_axis(tables: TableSet, rank: int, peers: tuple[int, ...], steps: Ints) -> str:

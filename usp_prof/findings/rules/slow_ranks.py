@@ -22,7 +22,7 @@ from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.host_gaps import pauses, think_times
 from usp_prof.replay.peers import compute_by_step, slowness
-from usp_prof.whatif.host_times import host_slowness
+from usp_prof.whatif.host_steps import host_slowness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -21,7 +21,7 @@ from usp_prof.replay.peers import peer_groups
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.edits.where import on_axis
 from usp_prof.whatif.fitted_times import network_of
-from usp_prof.whatif.host_times import of_all, with_usual_hosts
+from usp_prof.whatif.host_times import with_equal_hosts
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Floats, Ints
@@ -187,9 +187,8 @@ def ideal(graph: Graph, request: Request) -> Graph:
         raise UsageError(f"edit {edit}: it matches nothing in the run", hint="ideal, or ideal,rank=3 or ideal,axis=dp")
     duration = np.where(compute, _mean_of_peers(graph, request), graph.duration)
     transfer = np.where(transfers, _median_transfer(graph, request), graph.transfer)
-    return with_usual_hosts(
-        graph.with_changes(duration=duration, transfer=transfer), request.tables, _hosts(graph, request), of_all
-    )
+    changed = graph.with_changes(duration=duration, transfer=transfer)
+    return with_equal_hosts(changed, request.tables, _hosts(graph, request))
 
 
 def _hosts(graph: Graph, request: Request) -> list[int]:
