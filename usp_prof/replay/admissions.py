@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import lookup, rows_by_code, sorted_by
-from usp_prof.replay.full_queues import ADMITTED_NS, LEFT_BY_CLOCKS_NS
+from usp_prof.columns.rows import lookup, rows_by_code, rows_of, sorted_by
+from usp_prof.replay.full_queues import ADMITTED_NS, ends_awaited
 from usp_prof.replay.graph import EdgeKind, NodeKind
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def add_admissions(nodes: RankNodes, edges: RankEdges, gap: Ints) -> None:
 def freed_by(nodes: RankNodes) -> tuple[Ints, Ints]:
     """Return the work that freed the queue, and the launch that waited for it.
 
-    It is the last work of the launch's stream to end before the return, if it ended right before. Otherwise it is the
-    first work of any stream to end near the return, as far as the clocks of host and device can differ.
+    It is the last work of the launch's stream to end before the return, if it ended right before; otherwise the work of
+    any stream that the launch probably waited for.
     """
     admitted = np.flatnonzero(nodes.kind == NodeKind.ADMITTED)
     device = np.flatnonzero(nodes.of_device)
@@ -47,9 +47,9 @@ def freed_by(nodes: RankNodes) -> tuple[Ints, Ints]:
     returned = nodes.start[admitted]
     is_other = (source < 0) | (returned - nodes.end[source] > ADMITTED_NS)
     by_end = sorted_by(nodes.end, device)
-    place = np.searchsorted(nodes.end[by_end], returned[is_other] - LEFT_BY_CLOCKS_NS)
-    source[is_other] = lookup(by_end, np.where(place < len(by_end), place, -1), missing=-1)
-    is_other &= nodes.end[source] > returned + LEFT_BY_CLOCKS_NS
-    source[is_other] = -1
+    calls = np.flatnonzero(nodes.kind == NodeKind.HOST)
+    called = nodes.start[lookup(calls, rows_of(nodes.event[calls], nodes.event[admitted]), missing=-1)]
+    place = ends_awaited(nodes.end[by_end], called[is_other], returned[is_other])
+    source[is_other] = np.where(place >= 0, by_end[place], source[is_other])
     is_known = source >= 0
     return source[is_known], admitted[is_known]

@@ -5,8 +5,7 @@ ended. The call looks slow, but it waits for the device. With faster kernels, or
 collective, it would not. Such launches are found in two ways:
 
   repeated  several launches of a stream return right after its work has ended, all at the same depth of the queue
-  unlikely  one launch is long and returns right after work has ended, and so little work ended during it that this is
-            hardly a coincidence
+  unlikely  one launch returns right after work has ended, and no other work ended for a long time before
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import lookup, rows_by_code, rows_of, sorted_by
-from usp_prof.replay.graph import NEVER, ROUNDING_NS
+from usp_prof.replay.graph import NEVER
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints
@@ -35,7 +34,7 @@ FEWEST = 8
 LEFT_BY_CLOCKS_NS = 100_000
 """Uncertainty of the host-device offset: device timestamps of one rank scatter by up to 80 us on V100 hosts."""
 CHANCE = 0.02
-"""Largest probability that a long launch that waited for nothing returns right after work has ended."""
+"""Largest probability that a launch that waited for nothing returns so soon after work has ended."""
 
 
 def waited_for_room(launches: Columns, work: Columns, shift: int) -> Flags:
@@ -86,27 +85,31 @@ def _repeated_waits(launches: Columns, work: Columns, launch: Ints, shift: int) 
 
 
 def _unlikely_waits(launches: Columns, work: Columns, launch: Ints, shift: int) -> Flags:
-    """Mark long launches that return right after earlier work of any stream has ended, where chance hardly explains it.
-
-    If a call waits for nothing, the probability that it returns near the end of some work is the number of ends during
-    the call, times the width of "near", divided by the length of the call. "Near" is narrow, or as wide as the clocks
-    of host and device can differ.
-    """
-    called, call_ns = launches["start_ns"] + shift, launches["dur_ns"]
-    returned = called + call_ns
+    """Mark launches that return right after earlier work of any stream has ended, where chance hardly explains it."""
+    called = launches["start_ns"] + shift
     by_end = sorted_by(work["start_ns"] + work["dur_ns"], np.arange(len(work)))
     ended = (work["start_ns"] + work["dur_ns"])[by_end]
+    awaited = lookup(by_end, ends_awaited(ended, called, called + launches["dur_ns"]), missing=-1)
     launched_at = np.append(launches["start_ns"], NEVER)[launch]  # work from before the recording was launched earlier
-    marked = np.zeros(len(launches), dtype=bool)
-    for early, late in ((ROUNDING_NS, ADMITTED_NS), (LEFT_BY_CLOCKS_NS, LEFT_BY_CLOCKS_NS)):
-        place = np.searchsorted(ended, np.maximum(called, returned - late), side="right")
-        is_near = lookup(ended, np.where(place < len(ended), place, -1), missing=0) <= returned + early
-        is_near &= place < len(ended)
-        awaited = lookup(by_end, np.where(is_near, place, -1), missing=-1)
-        is_earlier = is_near & (lookup(launched_at, awaited, missing=0) < launches["start_ns"])
-        ends = np.searchsorted(ended, returned + early, side="right") - np.searchsorted(ended, called, side="right")
-        marked |= is_earlier & (ends * (early + late) <= CHANCE * call_ns)
-    return marked & (launches["kernels"] > 0)
+    is_earlier = lookup(launched_at, awaited, missing=0) < launches["start_ns"]
+    return (awaited >= 0) & is_earlier & (launches["kernels"] > 0)
+
+
+def ends_awaited(ended: Ints, called: Ints, returned: Ints) -> Ints:
+    """Return for each call the end of work, as a place in the ascending `ended`, that it probably waited for; or -1.
+
+    If no work ends for a long time during a call, then some does, and the call returns, it hardly waited for nothing:
+    the probability that it returns so soon by chance is the time since that end, divided by the quiet time before.
+
+        ended  0, 10 ms, 10.1 ms; call from 1 ms to 10.15 ms: 0.15 ms after an end that 9 ms of quiet precede, so 1.7%
+    """
+    quiet_ns = np.diff(ended, prepend=NEVER)
+    after_quiet = np.flatnonzero(quiet_ns * CHANCE >= ADMITTED_NS)
+    number = np.searchsorted(ended[after_quiet], returned + LEFT_BY_CLOCKS_NS, side="right") - 1
+    place = lookup(after_quiet, number, missing=-1)
+    end = lookup(ended, place, missing=NEVER)
+    quiet_in_call = np.minimum(lookup(quiet_ns, place, missing=0), end - called)
+    return np.where(np.abs(returned - end) <= CHANCE * quiet_in_call, place, -1)
 
 
 def usual_launch_ns(lengths: Ints) -> int:
