@@ -4,7 +4,8 @@
     python benchmarks/injected.py FOLDER --page docs/reference/accuracy.md
 
 Each run gets a host pause, a late input, late launches of all its communication, a slower host or slower kernels on one
-rank, in five sizes, through the simulator of `tests/support/injection.py`, which shares no code with the replay.
+rank, in five sizes, through the simulator of `tests/support/injection.py`, which shares no code with the replay. Every
+second case is made again with launch queues that hold no more than in the recording, so that hosts wait for them.
 Repairing the rank must restore the original run. Bars: the error is at most 3 points of the step in the median and 8 in
 the worst case, the stated error holds in 9 of 10 cases, and the first finding that names a rank names the slow one in
 95%. Cases whose delay costs less than 2% are omitted.
@@ -82,9 +83,10 @@ def cases_of(folder: Path) -> list[Case]:
         for share in SHARES
     ]
     factors = [(kind, factor) for kind in ("slow_host", "slow_kernels") for factor in FACTORS]
+    delays = [Delay(kind, slow, size) for kind, size in (*timed, *factors)]
+    delays += [Delay(delay.kind, slow, delay.size, fills_queue=True) for delay in delays[1::2]]
     cases = []
-    for kind, size in (*timed, *factors):
-        delay = Delay(kind, slow, size)
+    for delay in delays:
         with TemporaryDirectory() as temporary:
             tables = _delayed(ranks, delay, Path(temporary))
             truth = true_gain(original, unedited(tables))
@@ -119,13 +121,14 @@ def table(cases: list[Case]) -> list[str]:
     ]
     groups: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
-        groups.setdefault((case.run, case.delay.kind), []).append(case)
+        kind = case.delay.kind.replace("_", " ") + ("; queues fill" if case.delay.fills_queue else "")
+        groups.setdefault((case.run, kind), []).append(case)
     for (run, kind), group in [*groups.items(), (("all", "all"), cases)]:
         off = [100 * case.off for case in group]
         low, high = (100 * bound([case.truth for case in group]) for bound in (min, max))
         holds, first = (sum(flags) for flags in zip(*((c.off <= c.error, c.is_first) for c in group), strict=True))
         lines.append(
-            f"| {run} | {kind.replace('_', ' ')} | {len(group)} | {low:.0f}-{high:.0f}% | {np.median(off):.1f} "
+            f"| {run} | {kind} | {len(group)} | {low:.0f}-{high:.0f}% | {np.median(off):.1f} "
             f"| {max(off):.1f} | {holds} of {len(group)} | {first} of {len(group)} |"
         )
     return lines

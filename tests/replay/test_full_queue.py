@@ -77,3 +77,22 @@ def test_launches_that_are_only_slow_wait_for_nothing() -> None:
             at += 200 * US
     graph = graph_of(table_set({0: trace}))
     assert not (graph.edges.kind == EdgeKind.QUEUE).any()
+
+
+@pytest.mark.parametrize(
+    ("returned_us", "waits"),
+    [
+        (30_110, True),  # 0.01 ms after the only end of work, which 30 ms of quiet precede
+        (30_500, True),
+        (34_000, False),  # 4 ms of 30 may be chance
+        (29_000, False),  # the work still runs
+    ],
+)
+def test_one_long_launch_waits_for_the_work_after_whose_end_it_returns(returned_us: int, waits: bool) -> None:
+    trace = Trace().step(0, 0, 40_000 * US)
+    trace.launch(1, 0, 5 * US).kernel("gemm", 20 * US, 80 * US, correlation=1)
+    trace.launch(2, 10 * US, 5 * US).kernel("long", 100 * US, 30_000 * US, correlation=2)
+    trace.launch(3, 120 * US, (returned_us - 120) * US).kernel("next", 36_000 * US, 50 * US, correlation=3)
+    graph = graph_of(table_set({0: trace}))
+    awaited = graph.edges.source[graph.edges.kind == EdgeKind.QUEUE]
+    assert [graph.names[name] for name in graph.nodes.name[awaited]] == (["long"] if waits else [])

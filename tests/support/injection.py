@@ -1,9 +1,11 @@
 """Injection: real GPU traces with an added delay of known size, propagated by a small separate simulator.
 
-The simulator is independent of the product's replay graph. It has four rules, based on guarantees of CUDA and NCCL:
+The simulator is independent of the product's replay graph. It has five rules, based on guarantees of CUDA and NCCL:
 
   host        calls of a rank's launching threads run one after the other; the time between two calls is the host's own
   blocking    a sync, or a copy of pageable memory, returns when the work it waits for has ended
+  queue       (if asked for) a stream holds a limited number of launches that have not started; while it is full, the
+              next launch returns only when the oldest of them starts
   device      work starts when it was launched, its stream is free, and the communication it waits for has ended
   collective  all participants end a fixed time after the last of them has started
 
@@ -34,7 +36,7 @@ BLOCKING = re.compile(r"Synchronize")
 COMMUNICATION = re.compile(r"nccl", re.IGNORECASE)
 PAGEABLE = re.compile(r"Pageable")
 STAGED_BYTES = 65_536
-PROMPT_US, UNEXPLAINED_US = 20.0, 10.0
+PROMPT_US, UNEXPLAINED_US, QUICK_US = 20.0, 10.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Delay:
     rank: int
     size: float
     """Microseconds per step for pause, late_input and late_sends, else a factor."""
+    fills_queue: bool = False
+    """Whether streams hold no more launches than they do in the recording, so that hosts that run ahead must wait."""
 
 
 @dataclass(slots=True)
@@ -231,7 +235,8 @@ def simulate(ranks: list[RankTrace], delay: Delay | None) -> None:
             if delay.kind == "slow_kernels":
                 slow = (work for work in rank.work if work.event["cat"] == "kernel" and not work.communicates)
                 scale.update((id(work), delay.size) for work in slow)
-    _propagate(ranks, added, scale)
+    limits = _queue_limits(ranks) if delay is not None and delay.fills_queue else {}
+    _propagate(ranks, added, scale, limits)
 
 
 def _time_added(rank: RankTrace, delay: Delay) -> dict[int, float]:
@@ -280,20 +285,39 @@ def _calls_of_steps(rank: RankTrace) -> list[list[Call]]:
     return [[call for call in rank.calls if mark["ts"] <= call.start < mark["ts"] + mark["dur"]] for mark in marks]
 
 
-def _propagate(ranks: list[RankTrace], added: dict[int, float], scale: dict[int, float]) -> None:
+def _queue_limits(ranks: list[RankTrace]) -> dict[int, Work]:
+    """Return by call the work that must have started before it returns, with queues as deep as in the recording."""
+    streams: list[list[Call]] = []
+    for rank in ranks:
+        of_stream: dict[Any, list[Call]] = defaultdict(list)
+        for call in rank.calls:
+            if call.launched:
+                of_stream[call.launched[-1].event["args"].get("stream")].append(call)
+        streams += of_stream.values()
+    places = 0
+    for calls in streams:
+        started = sorted(call.launched[0].start for call in calls)
+        pending = (number - bisect_right(started, call.end) for number, call in enumerate(calls))
+        places = max(places, 1 + max(pending))
+    return {id(call): calls[number].launched[-1] for calls in streams for number, call in enumerate(calls[places:])}
+
+
+def _propagate(
+    ranks: list[RankTrace], added: dict[int, float], scale: dict[int, float], limits: dict[int, Work]
+) -> None:
     """Compute new times in the order of what depends on what."""
     members: dict[Any, list[Work]] = defaultdict(list)
     for rank in ranks:
         for work in rank.work:
             if work.instance:
                 members[work.instance].append(work)
-    for kind, item in _topological(_needs(ranks, members)):
+    for kind, item in _topological(_needs(ranks, members, limits)):
         if kind == "call begins":
             call, previous = item
             call.new_start = call.start if previous is None else previous.new_end + call.start - previous.end
             call.new_start += added[id(call)]
         elif kind == "call ends":
-            item.new_end = _returned(item)
+            item.new_end = _returned(item, limits.get(id(item)))
         elif kind == "work begins":
             item.new_start = _begun(item)
         else:
@@ -304,7 +328,7 @@ Moments = dict[tuple[int, str], tuple[tuple[str, Any], list[tuple[int, str]]]]
 """By moment (of a call or of work, its begin or end): what it is, and the moments that come before it."""
 
 
-def _needs(ranks: list[RankTrace], members: dict[Any, list[Work]]) -> Moments:
+def _needs(ranks: list[RankTrace], members: dict[Any, list[Work]], limits: dict[int, Work]) -> Moments:
     moments: Moments = {}
     for rank in ranks:
         previous: Call | None = None
@@ -312,7 +336,8 @@ def _needs(ranks: list[RankTrace], members: dict[Any, list[Work]]) -> Moments:
             begin, end = (id(call), "begin"), (id(call), "end")
             moments[begin] = (("call begins", (call, previous)), [(id(previous), "end")] if previous else [])
             awaited = [(id(call.waited_for), "end")] if call.waited_for else []
-            moments[end] = (("call ends", call), [begin, *awaited])
+            freed = [(id(limits[id(call)]), "begin")] if id(call) in limits else []
+            moments[end] = (("call ends", call), [begin, *awaited, *freed])
             previous = call
         for work in rank.work:
             launched = [(id(work.call), "begin")] if work.call else []
@@ -323,7 +348,9 @@ def _needs(ranks: list[RankTrace], members: dict[Any, list[Work]]) -> Moments:
     return moments
 
 
-def _returned(call: Call) -> float:
+def _returned(call: Call, limit: Work | None) -> float:
+    if limit is not None:
+        return max(_returned(call, None), limit.new_start + min(call.end - limit.start, QUICK_US))
     awaited = call.waited_for
     if awaited is None:
         return call.new_start + call.end - call.start

@@ -63,8 +63,9 @@ def test_repairing_an_injected_delay_gives_the_original_run_back(name: str, tmp_
     ranks = read_run(_paths(name))
     original = unedited(_tables(ranks, None, tmp_path / "original"))
     slow = ranks[(len(ranks) - 1) // 2 if len(ranks) > 2 else 1].rank
-    off = []
-    for number, delay in enumerate(thinned(_delays(slow, original.mean_measured_ns / 1e3), 4)):
+    step_us, off = original.mean_measured_ns / 1e3, []
+    full = [Delay(kind, slow, 0.3 * step_us / 0.7, fills_queue=True) for kind in ("pause", "late_sends")]
+    for number, delay in enumerate([*thinned(_delays(slow, step_us), 4), *full]):
         tables = _tables(ranks, delay, tmp_path / str(number))
         truth = true_gain(original, unedited(tables))
         if truth >= WORTH_TESTING:
