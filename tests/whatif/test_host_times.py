@@ -156,7 +156,7 @@ def test_a_piece_takes_what_it_should(own: list[int], piece: list[int], should: 
         ([4, 2, 0], [[9, 9, 9]], [4, 2, 0]),  # pieces as the peers', but all its own total above theirs
     ],
 )
-def test_what_exceeds_the_peers_longest_pieces_is_removed_first(
+def test_repairs_first_remove_what_exceeds_the_longest_pieces_of_peers(
     excess: list[int], of_peers: list[list[int]], expected: list[int]
 ) -> None:
     removed = excess_to_remove(np.array(excess, float), [np.array(peer, float) for peer in of_peers])
