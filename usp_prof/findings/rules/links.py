@@ -33,13 +33,16 @@ class SlowLink:
     """A link is slower than its peers, or than any network.
 
     What it finds
-        A process group whose transfers (the time after the last participant arrives) take at least 1.2 times as long as
-        those of the other groups of its axis, for the same operation and size. The repair must shorten the step by at
-        least 1%. A whole axis is compared with gigabit Ethernet: bytes at 125 MB/s plus the latency of the best quarter
-        of the other groups. It is reported if three quarters of its calls, in its best group, take at least 1.5 times
-        as long. Messages up to 64 KB must take 4 times as long as those of other groups. An axis is also reported if
-        its link is busy 4 times as long as all messages of a step would need. If the device's link is known,
-        `low-bandwidth` applies instead.
+        A process group or an axis whose transfers (the time after the last participant arrives) are slow. If the
+        bandwidth of the device's link is known, only groups are checked here, and `low-bandwidth` checks axes.
+        - A group takes at least 1.2 times as long as the other groups of its axis for the same operation and size, and
+          its repair would shorten the step by at least 1%.
+        - A whole axis takes at least 1.5 times as long as over gigabit Ethernet, in three quarters of the calls of its
+          best group. Gigabit Ethernet takes the bytes at 125 MB/s, plus the latency of the best quarter of small
+          messages on other axes.
+        - An axis whose median message has at most 64 KB takes at least 4 times as long as small messages on other axes.
+        - The busiest link of an axis is busy at least 4 times as long as the messages of a step would take one after
+          the other over gigabit Ethernet.
 
     Why it costs time
         A collective is as fast as its slowest link: a port at reduced speed, a congested switch, a ring that leaves its
@@ -52,8 +55,8 @@ class SlowLink:
         - our trainer: `--fault slow-link` reproduces it.
 
     How the gain is predicted
-        The run is replayed with this group's transfers as fast as the median of the other groups (`link_as_peers`). A
-        whole axis is replayed at the speed of gigabit Ethernet (`comm_faster`), so a better network saves more.
+        A slow group is replayed with transfers as fast as the median of the other groups (`link_as_peers`). A slow
+        axis is replayed at the speed of gigabit Ethernet (`comm_faster`), so a better network saves more.
 
     When it is wrong
         If the group spans nodes by design and the others do not, or if ranks that share cores cannot send.
@@ -78,7 +81,7 @@ class SlowLink:
                     Edit("link_as_peers", group_word(link.group)),
                     f"Run nccl-tests among ranks {members}; check their placement",
                     least_gain=0.01,
-                    # Its calls beside those of its peers, of the same operation and size.
+                    # Its calls and those of its peers, by operation and size.
                     rows='SELECT "group", op, bytes, count(*) AS calls, median(transfer_ns) AS transfer_ns FROM calls '
                     f"WHERE {proof.equals('axis', link.axis)} AND transfer_ns >= 0 "
                     'GROUP BY "group", op, bytes ORDER BY transfer_ns DESC, "group"',

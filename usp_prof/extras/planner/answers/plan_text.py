@@ -104,7 +104,7 @@ def refusals(plans: Plans, trainer: str) -> str:
     reasons = "; ".join(f"{refused.reason} ({refused.count:,})" for refused in shown)
     more = len(plans.refused) - len(shown)
     behind = f"; {counted(more, 'more reason')}" if more else ""
-    return f"{trainer} cannot run {sum(refused.count for refused in plans.refused):,} of them: {reasons}{behind}"
+    return f"{trainer} cannot run {sum(refused.count for refused in plans.refused):,} configurations: {reasons}{behind}"
 
 
 def _start(plans: Plans, trainer: str, width: int) -> str:
