@@ -72,7 +72,7 @@ def test_pinned_knobs_keep_their_values(capsys: pytest.CaptureFixture[str]) -> N
     all_pinned += ["--sequence-parallel", "on"]
     assert main([*words, *all_pinned]) == 0
     text = capsys.readouterr().out
-    assert "1 legal configurations" in text
+    assert "1 legal configuration," in text
     assert "exposed tp" in text
     assert "optimizer" in text
 

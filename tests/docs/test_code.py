@@ -1,4 +1,4 @@
-"""Code blocks of the README and the tutorial: run in order, in one folder that contains `traces/`.
+"""Code blocks of the README, the tutorial and planning: run in order, in one folder that contains `traces/`.
 
 Blocks marked `sh` and `python` are run; one after `<!-- not run: why -->` is skipped. A block marked `text` shows lines
 that the block before it printed.
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/tutorial.md")
+PAGES = ("README.md", "docs/tutorial.md", "docs/planning.md")
 BLOCK = re.compile(
     r"(?P<skip><!-- not run: .+? -->\s*)?^```(?P<kind>sh|python|text)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
 )

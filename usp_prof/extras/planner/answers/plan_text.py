@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import textwrap
 from io import StringIO
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.cli.wrapping import wrapped, wrapped_command
@@ -38,10 +39,11 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         f"sequence: {question.model.sequence} tokens",
         f"assumption: large matrix products reach {100 * machine.efficiency:.3g}% of the dense peak ({machine.basis})",
         f"assumption: nodes of {machine.devices_per_node}, network {machine.network_rate / 1e9:g} GB/s per device",
-        f"memory that tensors can fill: {quantity(machine.room_bytes, Unit.BYTES)} per device",
         f"trainer: {question.profile.name}",
-        f"{plans.tried:,} legal configurations, {plans.fitting:,} predicted to fit",
+        f"{counted(plans.tried, 'legal configuration')}, {plans.fitting:,} predicted to fit",
     ]
+    if isfinite(machine.room_bytes):
+        lines.insert(-2, f"memory that tensors can fill: {quantity(machine.room_bytes, Unit.BYTES)} per device")
     if plans.refused:
         lines.append(refusals(plans, trainer))
     lines += [f"not modeled: {omission}" for omission in not_modelled(question.model)]
@@ -65,7 +67,9 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         key += f"\n  tight: fits with a probability of 50% to {SAFE_PROBABILITY:.0%}"
     rows = [f"{place:2} {_row(plan, width)}" for place, plan in enumerate(plans.best[:top], start=1)]
     reasons = wrapped("\n".join(why(plans)), width, hanging=2)
-    return "\n".join([text, head, *rows, key, "", reasons, _start(plans, trainer, width)]) + "\n"
+    return (
+        "\n".join([text, head, *rows, key, "", *([reasons] if reasons else []), _start(plans, trainer, width)]) + "\n"
+    )
 
 
 def why(plans: Plans) -> list[str]:
