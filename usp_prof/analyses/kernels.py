@@ -172,8 +172,8 @@ def _tallied(tables: TableSet, selection: Selection) -> KernelsResult:
     bounds = device_bounds.roof(tables)
     tally = Tally()
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
-    for of_one in shares.of_each_rank(tables, partial(of_rank, roof=bounds, selection=selection), ranks):
-        tally.add(of_one)
+    for rank_tally in shares.of_each_rank(tables, partial(of_rank, roof=bounds, selection=selection), ranks):
+        tally.add(rank_tally)
     on_gpu = any(len(tables.columns("kernels", rank)) for rank in ranks)
     kernels, ops = tally.kernels(), tally.ops()
     total = int(sum(kernel.total_ns for kernel in kernels))

@@ -153,12 +153,12 @@ class Questions(Asking):
         assumed_model = _model_of(model, sequence) if model is not None else before.model
         if sequence and model is None:
             recorded = self.tables.manifest.model if self.tables.manifest is not None else None
-            if (of_run := assumed_model or recorded) is None:
-                raise UsageError("no model is known that has a sequence length", hint="give its model=config.json, too")
-            assumed_model = replace(of_run, sequence=sequence)
+            if (base_model := assumed_model or recorded) is None:
+                raise UsageError("sequence needs a model, and the run has none", hint="pass model=config.json, too")
+            assumed_model = replace(base_model, sequence=sequence)
         assumed_convention = check_convention(convention) if convention else before.convention
         if min(sequence, tokens_per_step) < 0:
-            raise UsageError("a sequence length and tokens per step are above 0", hint="omit unknown values")
+            raise UsageError("sequence and tokens_per_step must be above 0", hint="omit unknown values")
         is_nothing = not (model or sequence or tokens_per_step or device or convention)
         tokens = tokens_per_step or before.tokens_per_step
         after = replace(
@@ -176,7 +176,7 @@ class Questions(Asking):
 class Predicted(Questions):
     """The run as predicted. It answers the same questions as a recorded run: `.breakdown()`, `.timeline()`.
 
-    Step times are in ns. `gain_fraction` is below 0 if the run gets slower; `error_fraction` is its own uncertainty.
+    Step times are in ns. `gain_fraction` is below 0 if the run gets slower; `error_fraction` is its uncertainty.
     """
 
     prediction: Prediction

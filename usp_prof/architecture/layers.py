@@ -1,7 +1,7 @@
 """Layers: the blocks of each layer, in the various notations of configurations.
 
-First every layer gets a word for what mixes its tokens (`fields.layer_words`): full, sliding or chunked attention, a
-recurrence, or nothing. Then the words, and whether the layer is a mixture, are converted to blocks here.
+`fields.layer_words` returns one word per layer for the block that mixes its tokens: full, sliding or chunked attention,
+a recurrence, or none. This module converts these words, and whether the layer is a mixture, to blocks.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ _FLOOR = 0.02
 """Smallest full scale of deviations (2%), so that noise does not look like a fault."""
 
 _COARSE = 0.1
+"""Scales from this full scale on need no decimal in percent."""
 _MOST_ROWS = 64
 """With more ranks, several share a row."""
 
@@ -139,6 +140,7 @@ _NUMBERED = 40
 
 
 _ROWS_NAMED = 40
+"""Maximum number of row labels."""
 
 
 def rank_grid(data: RankGrid, theme: Theme) -> Figure:
@@ -150,9 +152,9 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
     shown_ns = data.values_ns[row, column]
     deviation = _from_median(shown_ns)
     if data.ground is Ground.NOTHING:
-        color, mapper = shown_ns / 1e6, _warmer(shown_ns / 1e6, theme)
+        color, mapper = shown_ns / 1e6, _scale_from_zero(shown_ns / 1e6, theme)
     else:
-        color, mapper = deviation, _either_side(deviation, theme)
+        color, mapper = deviation, _scale_around_median(deviation, theme)
     source = ColumnDataSource(
         {
             "x": column.astype(float),
@@ -197,15 +199,15 @@ def _from_median(values: Floats) -> Floats:
     return values / median - 1 if median > 0 else np.full(len(values), np.nan)
 
 
-def _warmer(amounts: Floats, theme: Theme) -> LinearColorMapper:
-    """Color amounts from neutral, at zero, to warm, at the largest."""
+def _scale_from_zero(amounts: Floats, theme: Theme) -> LinearColorMapper:
+    """Return a color scale from neutral at zero to warm at the largest amount."""
     palette = diverging(theme)
     high = float(np.nanmax(amounts, initial=0.0)) or 1.0
     return LinearColorMapper(palette=palette[len(palette) // 2 :], low=0.0, high=high, nan_color=theme.panel)
 
 
-def _either_side(deviation: Floats, theme: Theme) -> LinearColorMapper:
-    """Color deviations on both sides of neutral, up to the largest."""
+def _scale_around_median(deviation: Floats, theme: Theme) -> LinearColorMapper:
+    """Return a color scale around neutral at the median, as wide as the largest deviation."""
     reach = max(_FLOOR, float(np.abs(deviation[np.isfinite(deviation)]).max(initial=0.0)))
     return LinearColorMapper(palette=diverging(theme), low=-reach, high=reach, nan_color=theme.panel)
 

@@ -75,9 +75,9 @@ def _measure(tables: TableSet) -> Arrivals:
     row_of_call[matched.is_collective] = np.arange(len(calls))
     # One entry per row: how much later the last participant arrives, and how much longer its own time is.
     late_by, own_by = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.int64)
-    measure_ways = partial(_ways, begin=_first_begin(tables))
-    ways = call_table.of_each_rank(tables, measure_ways, matched.parts.ranks, partition.stalls_of_share)
-    parts = matched.parts.by_call("call", "arrival", "own", extra_columns=ways)
+    measure = partial(_own_times, begin=_first_begin(tables))
+    own_times = call_table.of_each_rank(tables, measure, matched.parts.ranks, partition.stalls_of_share)
+    parts = matched.parts.by_call("call", "arrival", "own", extra_columns=own_times)
     # Only parts of calls that have a row.
     row = row_of_call[parts["call"]]
     members = np.flatnonzero(row >= 0)
@@ -88,7 +88,7 @@ def _measure(tables: TableSet) -> Arrivals:
     return Arrivals(calls["step"], *calls.narrow_codes("axis"), late, late_by, own, from_one, row_of_call)
 
 
-def _ways(tables: TableSet, rank: int, begin: int) -> Rows:
+def _own_times(tables: TableSet, rank: int, begin: int) -> Rows:
     """Return one rank's arrivals at its calls and its own time before each, one entry per row of its `collectives`."""
     matched, clocks = call_table.match_calls(tables), clock.fit_clocks(tables)
     start = tables.columns("collectives", rank)["start_ns"]
@@ -126,8 +126,8 @@ def _margins(row: Ints, arrival: Ints, own: Ints, calls: int) -> tuple[Ints, Int
     is_other = np.ones(len(row), bool)
     is_other[last] = False
     second_last = per_code(row[is_other], arrival[is_other], np.maximum, calls)
-    longest_way = per_code(row[is_other], own[is_other], np.maximum, calls)
-    return arrival[last] - second_last, own[last] - longest_way
+    longest_own = per_code(row[is_other], own[is_other], np.maximum, calls)
+    return arrival[last] - second_last, own[last] - longest_own
 
 
 EVERY_AXIS = ""
@@ -150,15 +150,19 @@ def waiting_of(tables: TableSet, selection: Selection) -> Waiting:
     """Split the communication of complete calls into wait and transfer, per axis, rank and step."""
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
     of_ranks = list(call_table.of_each_rank(tables, partial(_waiting_of_rank, selection=selection), ranks))
-    occurring = {axis for _, of_axes in of_ranks for axis in of_axes}
-    axes = sorted(occurring, key=partition.place_of_axis)
+    occurring_axes = {axis for _, by_axis in of_ranks for axis in by_axis}
+    axes = sorted(occurring_axes, key=partition.place_of_axis)
     counts = [len(steps) for steps, _ in of_ranks]
-    nothing = [np.zeros((2, count), np.int64) for count in counts]
+    no_calls = [np.zeros((2, count), np.int64) for count in counts]
     # One row for waits and one for transfers. Columns: axis by axis, the steps of each rank.
     sums = np.concatenate(
         [
             np.zeros((2, 0), np.int64),
-            *(of_axes.get(axis, none) for axis in axes for (_, of_axes), none in zip(of_ranks, nothing, strict=True)),
+            *(
+                by_axis.get(axis, zeros)
+                for axis in axes
+                for (_, by_axis), zeros in zip(of_ranks, no_calls, strict=True)
+            ),
         ],
         axis=1,
     )

@@ -82,7 +82,7 @@ class OpStat:
     unknown_core_ns: int = 0
     bound: str = ""
     is_costed: bool = False
-    """Whether a formula gives its cost."""
+    """Whether a formula states its cost."""
 
     def add(self, other: OpStat) -> None:
         """Add more calls of the same op."""
@@ -138,19 +138,19 @@ class Tally:
     _ops: dict[tuple[str, str, str, bool], OpStat] = field(default_factory=dict)
     _steps: dict[int, tuple[float, int]] = field(default_factory=dict)
 
-    def add(self, of_one: RankTally) -> None:
+    def add(self, rank_tally: RankTally) -> None:
         """Add one rank's compute."""
-        for kernel in of_one.kernels:
+        for kernel in rank_tally.kernels:
             self._kernels.setdefault(kernel.name, KernelStat(kernel.name)).add(kernel)
-        for op in of_one.ops:
+        for op in rank_tally.ops:
             key = (op.name, op.dims, op.precision, op.is_costed)
-            nothing = OpStat(
+            empty = OpStat(
                 op.name, op.dims, op.family, op.precision, is_attributed=op.is_attributed, is_costed=op.is_costed
             )
-            self._ops.setdefault(key, nothing).add(op)
-        for step, allowed, measured in of_one.steps:
-            allowed_before, measured_before = self._steps.get(step, (0.0, 0))
-            self._steps[step] = (allowed_before + allowed, measured_before + measured)
+            self._ops.setdefault(key, empty).add(op)
+        for step, ideal, measured in rank_tally.steps:
+            ideal_before, measured_before = self._steps.get(step, (0.0, 0))
+            self._steps[step] = (ideal_before + ideal, measured_before + measured)
 
     def kernels(self) -> tuple[KernelStat, ...]:
         """Return the kernels, longest first."""
@@ -223,9 +223,9 @@ def _steps(work: RankWork, group: Ints, ideal: Floats) -> list[tuple[int, float,
     # An op's time counts once, in the step of its first kernel.
     rows = np.flatnonzero(is_bounded & first_of_each_op(work))
     steps, place = numbered(work.step)
-    allowed = np.bincount(place[rows], weights=ideal[group[rows]], minlength=len(steps))
-    took = sums(place[is_bounded], work.dur_ns[is_bounded], len(steps))
-    return list(zip(steps.tolist(), allowed.tolist(), took.tolist(), strict=True))
+    ideal_ns = np.bincount(place[rows], weights=ideal[group[rows]], minlength=len(steps))
+    measured_ns = sums(place[is_bounded], work.dur_ns[is_bounded], len(steps))
+    return list(zip(steps.tolist(), ideal_ns.tolist(), measured_ns.tolist(), strict=True))
 
 
 def _stat(kind: OpKind | None, *, arithmetic: int, paced: bool) -> OpStat:

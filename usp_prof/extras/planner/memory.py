@@ -42,11 +42,11 @@ def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
     """Return the footprint of the first, a middle and the last rank of each pipeline."""
     stages = stages or stages_of(c)
     habits = habits_of(c.profile, c, c.machine.product_bytes)
-    held = [
+    rank_stages = [
         Stage(stages.layers[row], stages.embedding[row], stages.head[row], stages.in_flight[row])
         for row in range(len(WHERE))
     ]
-    return tuple(footprints(c.shape, c, stage, habits) for stage in held)
+    return tuple(footprints(c.shape, c, stage, habits) for stage in rank_stages)
 
 
 def habits_of(p: Profile, c: Columns, product_bytes: Column) -> Habits:
