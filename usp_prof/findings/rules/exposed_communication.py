@@ -201,7 +201,7 @@ class ExposedTensorParallel:
                 {"parts": int(rows.sum()), "transfer_ns": int(graph.transfer[rows & graph.tied].sum())}
                 | dict(longest(graph, rows, graph.transfer)),
                 Edit("comm_hidden", places=(("axis", str(Axis.TP)),)),
-                "Overlap pieces of products and collectives, or lower the tensor-parallel degree",
+                "Overlap chunks of matrix products with collectives, or lower the tensor-parallel degree",
                 least_gain=0.05,
                 rows=proof.heaviest(graph, rows, graph.transfer),
                 opportunity=True,
