@@ -66,6 +66,8 @@ EXAMPLES = """\
 
 FORMATS = ("terminal", "json", "markdown", "html", "openmetrics")
 ALL = "all"
+TERMINAL_SECTIONS = tuple(name for name, _ in SECTIONS if name != "timeline")
+"""The terminal draws no timeline; HTML has an interactive one."""
 _PIPED_WIDTH = 80
 
 
@@ -133,8 +135,8 @@ def _how_to_write(out: Group) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        choices=[ALL, *(name for name, _ in SECTIONS)],
-        help=f"sections to print on the terminal: {ALL}, {', '.join(name for name, _ in SECTIONS)}; repeatable",
+        choices=[ALL, *TERMINAL_SECTIONS],
+        help=f"sections to print on the terminal: {ALL}, {', '.join(TERMINAL_SECTIONS)}; repeatable",
     )
     out.add_argument(
         "--log", choices=TRACKERS, action="append", default=[], help="experiment tracker to log metrics to; repeatable"
