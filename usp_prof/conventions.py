@@ -89,7 +89,7 @@ def active_parameters(entry: ModelEntry) -> int | None:
 
 def _from_layers(entry: ModelEntry, count: str) -> int:
     """Sum one count of parameters over all blocks, with the norms and what is outside of layers."""
-    layers = _layers(entry)
+    layers = list(_layers(entry))
     blocks: int = sum(getattr(block, count) for layer in layers for block in layer.blocks)
     return _vocabulary(entry) + entry.other_parameters + sum(layer.norm_parameters for layer in layers) + blocks
 
