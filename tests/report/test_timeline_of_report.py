@@ -169,7 +169,7 @@ def test_many_ranks_fit_on_a_sheet_with_the_straggler(tmp_path: Path, browser: B
     page.goto(report.as_uri())
     page.wait_for_function(f"() => {LINE}.root.dataset.sharp === 'true'")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    page.wait_for_function(f"() => {LINE}.mostScroll() === 0 && {LINE}.viewHeight <= 1000")
+    page.wait_for_function(f"() => {LINE}.mostScroll() === 0 && {LINE}.viewHeight <= 1130")
     ranks = page.evaluate(f"{LINE}.ranks()")
     assert 37 in ranks
     assert page.evaluate(f"{LINE}.root.dataset.printed") == f"{len(ranks)} of 40 ranks"
