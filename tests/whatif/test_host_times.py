@@ -18,7 +18,7 @@ from usp_prof.replay.host_gaps import pauses, think_times
 from usp_prof.run import open_run
 from usp_prof.whatif.attribution import slowdown
 from usp_prof.whatif.predict import predict, unedited
-from usp_prof.whatif.time_shares import excess_to_remove, shared_out
+from usp_prof.whatif.time_shares import excess_to_remove, longest_of_others, shared_out
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
@@ -159,5 +159,6 @@ def test_a_piece_takes_what_it_should(own: list[int], piece: list[int], should: 
 def test_repairs_first_remove_what_exceeds_the_longest_pieces_of_peers(
     excess: list[int], of_peers: list[list[int]], expected: list[int]
 ) -> None:
-    removed = excess_to_remove(np.array(excess, float), [np.array(peer, float) for peer in of_peers])
+    longest = longest_of_others([np.array(rank, float) for rank in (excess, *of_peers)])
+    removed = excess_to_remove(np.array(excess, float), longest[0])
     assert removed.tolist() == expected

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import lookup, rows_by_code, rows_of, sorted_by
-from usp_prof.replay.graph import NEVER
+from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints
@@ -31,8 +31,6 @@ ADMITTED_NS = 20_000
 """A launch that waited for room returns within this time after work on its stream has ended."""
 FEWEST = 8
 """Minimum number of waiting launches per stream; one or two that end together with a kernel are a coincidence."""
-LEFT_BY_CLOCKS_NS = 100_000
-"""Uncertainty of the host-device offset: device timestamps of one rank scatter by up to 80 us on V100 hosts."""
 CHANCE = 0.02
 """Largest probability that a launch that waited for nothing returns so soon after work has ended."""
 

@@ -30,6 +30,8 @@ NEVER = np.iinfo(np.int64).min // 4
 """Earlier than every timestamp: a bound without effect."""
 ROUNDING_NS = 1_000
 """Timestamps in traces are microseconds: work may seem to start this much before the end that it waited for."""
+LEFT_BY_CLOCKS_NS = 100_000
+"""Uncertainty of the host-device offset: device timestamps of one rank scatter by up to 80 us on V100 hosts."""
 
 
 class NodeKind(IntEnum):

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import last_by, lookup, rows_of, sorted_by
-from usp_prof.replay.full_queues import LEFT_BY_CLOCKS_NS
-from usp_prof.replay.graph import NEVER, ROUNDING_NS, EdgeKind, NodeKind
+from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, ROUNDING_NS, EdgeKind, NodeKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ from usp_prof.replay.graph import NEVER
 from usp_prof.replay.host_gaps import holds_thought, think_times, thinks
 from usp_prof.replay.peers import peer_groups
 from usp_prof.whatif.host_steps import host_steps, own_times, peer_steps, without_hosts
-from usp_prof.whatif.time_shares import excess_to_remove, shared_out
+from usp_prof.whatif.time_shares import excess_to_remove, longest_of_others, shared_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,11 +56,15 @@ def with_repaired_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) ->
     target = own.copy()
     for group in peer_groups(tables, graph):
         steps = [] if set(ranks).isdisjoint(group) else list(peer_steps(hosts, group))
+        if not steps:
+            continue
         excess = _excess_of_ranks(steps)
-        for rank in set(ranks).intersection(excess):
-            of_peers = [np.concatenate(parts) for peer, parts in excess.items() if peer != rank]
-            removed = excess_to_remove(np.concatenate(excess[rank]), of_peers)
-            ends = np.cumsum([len(part) for part in excess[rank]])
+        of_ranks = [np.concatenate(of_steps) for of_steps in excess.values()]
+        for rank, own_excess, of_peers in zip(excess, of_ranks, longest_of_others(of_ranks), strict=True):
+            if rank not in ranks:
+                continue
+            removed = excess_to_remove(own_excess, of_peers)
+            ends = np.cumsum([len(of_step) for of_step in excess[rank]])
             present = [step for step in steps if rank in step.ranks]
             for step, removed_ns in zip(present, np.split(removed, ends[:-1]), strict=True):
                 _set_target(target, step, rank, step.took_ns[step.ranks.index(rank)] - removed_ns)

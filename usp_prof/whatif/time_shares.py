@@ -7,30 +7,39 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import first_of_run, last_of_run
+from usp_prof.columns.statistics import medians_of_others
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Floats, Ints
 
 
-def excess_to_remove(excess: Floats, of_peers: list[Floats]) -> Floats:
+def longest_of_others(excess: list[Floats]) -> Floats:
+    """Return for each rank, a row, how far the pieces of its median peer exceed what is usual, the longest first.
+
+    The peers' pieces are compared by their order of length, wherever in the steps they are.
+
+        excess [0, 30], [20, 0], [0, 40]      longest first [30, 0], [20, 0], [40, 0]: returns [30, 0], [35, 0], [25, 0]
+    """
+    longest = np.zeros((len(excess), max(map(len, excess))))
+    for row, of_rank in zip(longest, excess, strict=True):
+        row[: len(of_rank)] = -np.sort(-np.maximum(of_rank, 0))
+    return medians_of_others(longest)
+
+
+def excess_to_remove(excess: Floats, longest_of_peers: Floats) -> Floats:
     """Return how much of each excess over the peers to remove, so that what remains adds up to 0.
 
-    Every rank has some longer pieces by chance. A piece is out of the ordinary as far as it exceeds the peers' piece of
-    the same position, if the pieces of each rank are sorted by length. This goes first, then all excess in proportion.
-    Where a rank is faster than its peers, nothing changes.
+    Every rank has some longer pieces by chance. What exceeds the peers' piece of the same place in the order of length
+    is unusual and goes first, then all excess in proportion. Where a rank is faster than its peers, nothing changes.
 
-        excess 100, 30, -30; peers 30, 0, -30      100 together; removes 70 of the first, 30 of the second
+        excess 100, 30, -30; peers 30, 0, 0      100 together; removes 70 of the first, 30 of the second
     """
     above, total = np.maximum(excess, 0), float(excess.sum())
     if total <= 0:
         return np.zeros(len(excess))
     order = np.argsort(-above, kind="stable")
-    ordinary = np.zeros((max(len(of_peers), 1), len(excess)))
-    for row, of_peer in zip(ordinary, of_peers, strict=False):
-        longest = -np.sort(-np.maximum(of_peer, 0))[: len(row)]
-        row[: len(longest)] = longest
     unusual = np.zeros(len(excess))
-    unusual[order] = np.maximum(above[order] - np.median(ordinary, axis=0), 0)
+    unusual[order] = np.maximum(above[order] - longest_of_peers[: len(order)], 0)
     unusual_sum, rest = float(unusual.sum()), above - unusual
     if unusual_sum >= total:
         return unusual * (total / unusual_sum)
