@@ -56,7 +56,7 @@ class Piece:
 def pieces_of(update: Update) -> Iterator[Piece]:
     """Yield everything that the next update depends on."""
     for bucket in update.buckets:
-        state = update.adamw.state[bucket.master]
+        state = update.state_of(bucket)
         tensors = {"weight": bucket.master, "exp_avg": state["exp_avg"], "exp_avg_sq": state["exp_avg_sq"]}
         for box in bucket.boxes():
             for kind, tensor in tensors.items():

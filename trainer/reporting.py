@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from trainer.configuration.config import Config
 from trainer.configuration.load import unread
+from trainer.configuration.options import PROFILER_WARMUP
 from trainer.device import memory, memory_capacity
 from trainer.instrumentation.injection import Faults
 from trainer.metric_writers import FILE, Metrics, open_writers
@@ -33,8 +34,8 @@ WARMUP = 2
 """First steps that the means leave out: allocators, kernels and connections warm up."""
 
 
-def introduce(config: Config, folder: Path) -> None:
-    """Print the model, the mesh, the batch, and what is recorded where."""
+def introduce(config: Config) -> None:
+    """Print the mesh, the model and the batch, and what the trainer does differently from what was asked."""
     shape, options, layout = config.shape, config.options, config.layout
     experts = f", {shape.experts} experts ({shape.active_parameters:,} active)" if shape.experts else ""
     size = f"{shape.parameters:,} parameters{experts}, {shape.layers} layers, hidden {shape.hidden}"
@@ -42,9 +43,6 @@ def introduce(config: Config, folder: Path) -> None:
     batch = f"{_count(options.batch, 'sequence')} of {shape.sequence} tokens, {config.tokens:,} tokens per step"
     print(f"mesh: {layout}, {layout.world} processes on {config.device} ({dist.get_backend()}), {options.dtype}")
     print(f"model: {shape.name}, {size}\nbatch: {batch}, in {passes} of {_count(config.micro_batch, 'sequence')}")
-    if options.profile:
-        first = options.profile_skip + 1  # the profiler warms up for a step
-        print(f"recording: steps {first} to {first + options.profile_steps - 1} of every rank, in {folder}", flush=True)
     if fields := unread(options.model):
         print(f"note: the trainer does not follow these fields of {options.model}: {', '.join(fields)}")
     if 0 < options.capacity < 1:
@@ -64,7 +62,8 @@ class Reporter:
         self.flop = config.shape.entry().flop_per_token[config.options.flop_convention]
         self.steps, self.began, self.waited = 0, 0.0, 0.0
         """Steps since the last line, the start of the first of them, and their wait for input."""
-        self.lines: list[Metrics] = []
+        self.lines: list[tuple[range, Metrics]] = []
+        """Each line with the steps that it is the mean of."""
         self.open_files = ExitStack()
         self.writers = open_writers(config, folder, self.open_files)
         self.bar: Progress | None = None
@@ -106,7 +105,7 @@ class Reporter:
             # Share of all pairs of a token and an expert.
             "dropped_fraction": dropped_fraction if options.capacity else None,
         }
-        self.lines.append(line)
+        self.lines.append((range(step + 1 - steps, step + 1), line))
         for write in self.writers:
             write(step, line)
         if self.bar is None:
@@ -127,23 +126,25 @@ class Reporter:
             "mfu": flops / self.peak if flops and self.peak else None,
         }
 
-    def mean(self, lines: list[Metrics]) -> Metrics:
+    def mean(self, lines: list[tuple[range, Metrics]]) -> Metrics:
         """Return the mean step time, the speeds that follow from it, and the peak of memory."""
-        return {**lines[-1], **self.speeds(sum(line["seconds"] for line in lines) / len(lines))}
+        seconds = sum(len(steps) * line["seconds"] for steps, line in lines)
+        return {**lines[-1][1], **self.speeds(seconds / sum(len(steps) for steps, _ in lines))}
 
     def close(self) -> None:
-        """Print means over the lines after warm-up, and where the metrics are."""
+        """Print means over the steps after warm-up that were not recorded, and where the metrics are."""
         self.open_files.close()
         if self.bar is None or not self.lines:
             return
-        options, first = self.config.options, self.lines[0]["step"]
-        window = range(options.profile_skip, options.profile_skip + 1 + options.profile_steps)
-        recorded = {first + place for place in window} if options.profile else set()
-        warm = [line for line in self.lines if line["step"] >= first + WARMUP and line["step"] not in recorded]
-        if warm:
-            print(
-                f"mean of {_count(len(warm), 'line')} after warm-up, not recorded: {'  '.join(_speed(self.mean(warm)))}"
-            )
+        options, first = self.config.options, self.lines[0][0].start
+        left_out = set(range(first, first + WARMUP))
+        if options.profile:
+            window = options.recorded_steps(first)
+            left_out |= set(range(window.start - PROFILER_WARMUP, window.stop))
+        normal = [(steps, line) for steps, line in self.lines if left_out.isdisjoint(steps)]
+        if normal:
+            count = _count(sum(len(steps) for steps, _ in normal), "step")
+            print(f"mean of {count} after warm-up, not recorded: {'  '.join(_speed(self.mean(normal)))}")
         print(f"metrics: {self.folder / FILE}")
 
 
@@ -189,7 +190,7 @@ def open_session(config: Config, mesh: Mesh, faults: Faults, folder: Path) -> re
         stages=config.stages_of(mesh.place["pp"]),
         skip=options.profile_skip,
         wait=0,
-        warmup=1,
+        warmup=PROFILER_WARMUP,
         active=options.profile_steps,
         memory=options.profile_memory,
         name=layout.title(),

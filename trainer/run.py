@@ -35,6 +35,7 @@ from trainer.parallel.mesh import Mesh
 from trainer.reporting import Reporter, folder_of, introduce, open_session, report_to_torchrun
 from trainer.rules import check_gloo, check_links, resolve
 from trainer.step import Update
+from trainer.unused_options import check_window
 from trainer.watchdog import stopped_by, watched
 from usp_prof import record
 
@@ -48,7 +49,7 @@ def main() -> int:
             os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
         config = resolve(options, world)
         if options.resume:
-            checkpoint.check(Path(options.checkpoint), config)
+            check_window(options, begun=checkpoint.check(Path(options.checkpoint), config))
         elif options.checkpoint:
             checkpoint.check_unused(Path(options.checkpoint))
         device = claim_device(config.device)
@@ -110,7 +111,7 @@ def train(config: Config, rank: int, device: torch.device, gpus: int) -> int:
     mesh = Mesh.build(config.layout, rank, wanted_groups(config), timedelta(seconds=options.timeout), faults.opened)
     folder = folder_of(config)
     if rank == 0:
-        introduce(config, folder)
+        introduce(config)
     connect_groups(mesh, device)
     update = build(config, mesh, device, faults)
     batches = Batches(config, mesh.place, device)
@@ -118,6 +119,9 @@ def train(config: Config, rank: int, device: torch.device, gpus: int) -> int:
     steps = range(first, options.steps)
     if rank == 0 and not steps:
         print(f"nothing to do: {first} updates are complete, and --steps is {options.steps}")
+    elif rank == 0 and options.profile:
+        window = options.recorded_steps(first)
+        print(f"recording: steps {window.start} to {window.stop - 1} of every rank, in {folder}", flush=True)
     session = open_session(config, mesh, faults, folder) if options.profile else None
     devices = gpus or config.layout.world
     reporter = Reporter(config, peak(config, device, gpus), devices, folder) if rank == 0 else None

@@ -81,22 +81,29 @@ class Update:
         )
         self.packing = packing
         self.buckets = list(data)
-        self.adamw = torch.optim.AdamW(
-            [bucket.master for bucket in self.buckets],
-            lr=options.lr,
-            betas=(0.9, 0.95),
-            weight_decay=options.weight_decay,
-            **FORMS[options.adamw],
-        )
-        self.optimizer: DeviceOptimizer | HostOptimizer = DeviceOptimizer(self.buckets, self.adamw)
+        self.optimizer: DeviceOptimizer | HostOptimizer
         if options.offload == "optimizer":
-            self.optimizer = HostOptimizer(self.buckets, self.adamw, next(iter(chunks.values())).rotary.device)
+            self.adamws = [self._adamw([bucket]) for bucket in self.buckets]
+            self.optimizer = HostOptimizer(self.buckets, self.adamws, next(iter(chunks.values())).rotary.device)
+        else:
+            self.adamws = [self._adamw(self.buckets)]
+            self.optimizer = DeviceOptimizer(self.buckets, self.adamws[0])
         self.experts = {
             int(name): layer.ffn
             for chunk in chunks.values()
             for name, layer in chunk.layers.items()
             if isinstance(layer.ffn, Experts)
         }
+
+    def _adamw(self, buckets: list[Bucket]) -> torch.optim.AdamW:
+        options = self.config.options
+        return torch.optim.AdamW(
+            [bucket.master for bucket in buckets],
+            lr=options.lr,
+            betas=(0.9, 0.95),
+            weight_decay=options.weight_decay,
+            **FORMS[options.adamw],
+        )
 
     def loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return this micro-batch's part of the mean loss over all tokens of the update."""
@@ -117,8 +124,8 @@ class Update:
             outcome = self._sum_over_world(torch.stack(losses).sum(), step)
             self._clip(outcome.norm)
         with record.phase("optimizer"):
-            for group in self.adamw.param_groups:
-                group["lr"] = outcome.rate
+            for adamw in self.adamws:
+                adamw.param_groups[0]["lr"] = outcome.rate
             self.optimizer.step()
             self.data.publish()
             self._balance(outcome.load)
@@ -128,10 +135,15 @@ class Update:
         """Create the optimizer's state as after a number of updates, so that a checkpoint can be read into it."""
         for bucket in self.buckets:
             bucket.master.grad = torch.zeros_like(bucket.master)
-        self.adamw.step()
-        self.adamw.zero_grad()
+        for adamw in self.adamws:
+            adamw.step()
+            adamw.zero_grad()
         for bucket in self.buckets:
-            self.adamw.state[bucket.master]["step"].fill_(updates)
+            self.state_of(bucket)["step"].fill_(updates)
+
+    def state_of(self, bucket: Bucket) -> dict[str, torch.Tensor]:
+        """Return the optimizer's state of a bucket: `exp_avg`, `exp_avg_sq` and `step`."""
+        return next(adamw.state[bucket.master] for adamw in self.adamws if bucket.master in adamw.state)
 
     def publish(self) -> None:
         """Copy the masters to the model after a checkpoint was read."""

@@ -29,8 +29,6 @@ WEIGHT_BYTES = 4
 """Size of one weight in fp32, the type of masters and gradients."""
 LOOKED_AT = 100_000
 """Steps that are checked: a fault must act in at least one."""
-WARMUP = 1
-"""Steps between the skipped and the recorded ones, in which the profiler warms up."""
 
 
 def conditions(config: Config) -> Iterator[tuple[str, bool, str]]:
@@ -86,7 +84,10 @@ def check_effects(config: Config) -> None:
         refuse(typed and not acts, f"{typed} {why_not}", f"leave {typed.partition(' ')[0]} out")
     rule = f"--bucket-mb {options.bucket_mb:g} is less than one weight"
     refuse(0 < options.bucket_mb * 2**20 < WEIGHT_BYTES, rule, "--bucket-mb 25")
-    _check_steps(options)
+    too_long = options.warmup > max(options.steps, Options().warmup)
+    rule = f"--warmup {options.warmup} is longer than the run, which --steps {options.steps} sets"
+    refuse(too_long, rule, f"--warmup {options.steps}")
+    check_window(options)
     _check_pace(config)
 
 
@@ -100,15 +101,11 @@ def _typed(item: Field[Any], options: Options) -> str:
     return flag if value is True else f"{flag} {value}"
 
 
-def _check_steps(options: Options) -> None:
-    """Refuse a run that ends before its warm-up, or before the steps that it should record."""
-    too_long = options.warmup > max(options.steps, Options().warmup)
-    rule = f"--warmup {options.warmup} is longer than the run, which --steps {options.steps} sets"
-    refuse(too_long, rule, f"--warmup {options.steps}")
-    needed = options.profile_skip + WARMUP + options.profile_steps
-    first, last = needed - options.profile_steps, needed - 1
-    rule = f"--profile records steps {first} to {last}, and --steps is {options.steps}"
-    refuse(options.profile and options.steps < needed, rule, f"--steps {needed}")
+def check_window(options: Options, begun: int = 0) -> None:
+    """Refuse a run that ends before the steps that it should record; a resumed run begins with step `begun`."""
+    window = options.recorded_steps(begun)
+    rule = f"--profile records steps {window.start} to {window.stop - 1}, and --steps is {options.steps}"
+    refuse(options.profile and begun < options.steps < window.stop, rule, f"--steps {window.stop}")
 
 
 def _check_pace(config: Config) -> None:

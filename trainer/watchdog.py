@@ -70,7 +70,7 @@ class Heartbeat:
         """Write the next heartbeat with this process's id, or why the rank left."""
         self.count += 1
         word = f"{LEFT} {self.left_because}" if self.left_because else f"{self.count} {process_name()}"
-        self.store.set(f"heartbeat/{self.rank}", word)
+        self.store.set(key_of(self.rank), word)
 
     def leave(self, reason: str) -> None:
         """Report that this rank ends and why, so that the others do not take it for lost."""
@@ -138,8 +138,17 @@ class Heartbeat:
         return lost, left
 
     def _heartbeats(self) -> dict[int, str]:
-        keys = {rank: f"heartbeat/{rank}" for rank in range(self.world) if rank != self.rank}
-        return {rank: self.store.get(key).decode() for rank, key in keys.items() if self.store.check([key])}
+        """Read the other ranks' heartbeats; a rank that has not started yet has none."""
+        others = [rank for rank in range(self.world) if rank != self.rank]
+        if not self.store.check(list(map(key_of, others))):  # all of them, in one message
+            others = [rank for rank in others if self.store.check([key_of(rank)])]
+        beats = self.store.multi_get(list(map(key_of, others)))
+        return {rank: beat.decode() for rank, beat in zip(others, beats, strict=True)}
+
+
+def key_of(rank: int) -> str:
+    """Return the store's key of a rank's heartbeat."""
+    return f"heartbeat/{rank}"
 
 
 def process_name() -> str:

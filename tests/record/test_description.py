@@ -47,6 +47,16 @@ def test_a_dataclass_a_dict_and_plain_attributes_are_equivalent() -> None:
     assert describe_model(SimpleNamespace(config=Torchtitan()), sequence=16) == from_dataclass
 
 
+def test_a_negative_size_is_left_out_with_a_note() -> None:
+    described = describe_model({"layers": 2, "hidden": 8, "vocab": -1, "sequence": -5})
+    assert described is not None
+    assert (described.layers, described.hidden, described.vocab, described.sequence) == (2, 8, 0, 0)
+    assert described.notes == [
+        f"{size} of the model is left out: it is negative" for size in ("vocab = -1", "sequence = -5")
+    ]
+    assert not described.flop_per_token
+
+
 def test_an_entry_is_completed_and_its_sequence_may_be_said_later() -> None:
     entry = ModelEntry(layers=1, hidden=8, heads=2, head_dim=4, ffn_hidden=8, vocab=8, sequence=4)
     described = describe_model(entry, sequence=8)

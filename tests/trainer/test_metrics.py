@@ -48,12 +48,12 @@ def test_metrics_are_on_disk_and_agree_with_each_other(tmp_path: Path, capsys: p
     shown = capsys.readouterr().out
     for word in ("loss 1.0000", "grad norm", "lr 1.00e-03", "tokens/s/device", "TFLOP/s/device", "MFU", "MiB ("):
         assert word in shown
-    assert "mean of 3 lines after warm-up" in shown
+    assert "mean of 3 steps after warm-up" in shown
 
 
 def test_means_leave_out_recorded_steps_and_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reporter = report(tmp_path, "--profile")  # steps 1 to 3 are the profiler's
-    assert "mean of 1 line after warm-up" in capsys.readouterr().out
+    assert "mean of 1 step after warm-up" in capsys.readouterr().out
     mean = reporter.mean(reporter.lines)
     assert mean["tokens_per_second_per_device"] * mean["seconds"] * DEVICES == pytest.approx(reporter.config.tokens)
 
@@ -101,3 +101,12 @@ def test_wandb_and_trackio_get_each_step(library: str, written: str, tmp_path: P
     code = f"from pathlib import Path; from test_metrics import report; report(Path('run'), '--metrics {library}')"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, capture_output=True)
     assert list(tmp_path.glob(written))
+
+
+def test_a_line_of_several_steps_is_left_out_of_the_means_if_any_was_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter = report(tmp_path, "--profile --log-every 5 --steps 12", steps=12)  # lines of steps 0-4, 5-9 and 10-11
+    assert "mean of 7 steps after warm-up" in capsys.readouterr().out
+    seconds = [line["seconds"] for _, line in reporter.lines]
+    assert reporter.mean(reporter.lines[1:])["seconds"] == pytest.approx((5 * seconds[1] + 2 * seconds[2]) / 7)

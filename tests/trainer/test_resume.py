@@ -19,6 +19,7 @@ from trainer.configuration.command_line import parse
 from trainer.configuration.options import OptionError
 from trainer.parallel.weights import Note, boxes_of_run, constant
 from trainer.rules import resolve
+from trainer.unused_options import check_window
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
 
@@ -175,6 +176,16 @@ def test_another_model_is_refused_with_the_options_that_ask_for_it(
         checkpoint.check(tmp_path, resolve(parse(after.split()), 1))
     assert refused.value.hint.startswith(hint)
     assert checkpoint.check(tmp_path, resolve(parse(refused.value.hint.split()), 1)) == STOPPED_AFTER
+
+
+def test_a_resumed_run_that_ends_before_its_recording_is_refused() -> None:
+    options = parse(["--steps", "6", "--profile"])
+    check_window(options)
+    check_window(options, begun=2)
+    with pytest.raises(OptionError, match="--profile records steps 5 to 6, and --steps is 6") as refused:
+        check_window(options, begun=STOPPED_AFTER)
+    assert refused.value.hint == "--steps 7"
+    check_window(options, begun=6)  # nothing is left to train
 
 
 def test_settings_that_change_the_curve_are_listed(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the backend
 
 from trainer.batches import Batches
@@ -149,3 +150,18 @@ def test_sequence_parallelism_keeps_the_slice_for_backward() -> None:
         with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
             block.edges.project(x, (block.gate, block.up))
         assert sorted(saved) == sorted([x.numel(), block.gate.weight.numel(), block.up.weight.numel()])
+
+
+def test_an_update_in_host_memory_looks_at_each_bucket_once() -> None:
+    seen: list[int] = []
+    hook = register_optimizer_step_pre_hook(
+        lambda optimizer, *_: seen.extend(len(group["params"]) for group in optimizer.param_groups)
+    )
+    try:
+        with rank_of_two():
+            update, train = trained("--zero 2 --offload optimizer")
+            train()
+    finally:
+        hook.remove()
+    assert len(list(update.data)) > LAYERS
+    assert sum(seen) == len(list(update.data))

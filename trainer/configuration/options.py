@@ -28,6 +28,8 @@ def refuse(broken: object, rule: str, hint: str) -> None:
         raise OptionError(rule, hint)
 
 
+PROFILER_WARMUP = 1
+"""Steps between the skipped and the recorded ones, in which the profiler warms up."""
 SCHEDULES = tuple(str(schedule) for schedule in Schedule if schedule.traits.pytorch_name)
 
 
@@ -150,6 +152,11 @@ class Options:
         example="slow-rank:rank=0,factor=2",
     )
     timeout: int = option(300, "seconds that ranks wait for a lost rank", positive=True, most=10**6)
+
+    def recorded_steps(self, begun: int) -> range:
+        """Return the steps that `--profile` records in a run that begins with step `begun`."""
+        first = begun + self.profile_skip + PROFILER_WARMUP
+        return range(first, first + self.profile_steps)
 
     def changed(self) -> dict[str, Any]:
         """Return the options that differ from the defaults, for the manifest."""

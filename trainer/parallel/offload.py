@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class HostRoom:
-    """Host buffers of a bucket besides its masters and moments: destinations and sources of copies."""
+    """A bucket's optimizer and its host buffers: destinations and sources of copies."""
 
     bucket: Bucket
+    adamw: torch.optim.Optimizer
     gradient: torch.Tensor
     """As long as this rank's part, in the masters' type."""
     leaving: torch.Tensor
@@ -49,16 +50,16 @@ class HostRoom:
 class HostOptimizer:
     """AdamW in host memory, bucket by bucket."""
 
-    def __init__(self, buckets: list[Bucket], adamw: torch.optim.Optimizer, device: torch.device) -> None:
-        self.adamw = adamw
+    def __init__(self, buckets: list[Bucket], adamws: list[torch.optim.Optimizer], device: torch.device) -> None:
+        """Take the optimizer of each bucket."""
         on_gpu = device.type == "cuda"
         self.down = torch.cuda.Stream(device) if on_gpu else None
         self.up = torch.cuda.Stream(device) if on_gpu else None
         self.rooms = []
-        for bucket in buckets:
+        for bucket, adamw in zip(buckets, adamws, strict=True):
             local, master = bucket.local, bucket.master
             leaving = master if local.dtype == master.dtype else room_on_host(local, local.dtype)
-            self.rooms.append(HostRoom(bucket, room_on_host(local, master.dtype), leaving))
+            self.rooms.append(HostRoom(bucket, adamw, room_on_host(local, master.dtype), leaving))
 
     def step(self) -> None:
         """Update all weights; their gradients are complete on the device."""
@@ -68,7 +69,7 @@ class HostOptimizer:
                 room.arrived.synchronize()  # the host waits only for this bucket's gradient
             with mark("train", "offload_update"):
                 room.bucket.master.grad = room.gradient
-                self.adamw.step()  # skips masters without a gradient: all but this one
+                room.adamw.step()
                 room.bucket.master.grad = None
             self._send_weights(room)
         self._wait_for_weights()

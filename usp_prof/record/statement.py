@@ -247,7 +247,11 @@ def describe_model(model: object, sequence: int = 0) -> ModelEntry | None:
     if not_plain and not values.get("flop_per_token"):
         return _uncounted(values, sequence, f"it has {', '.join(not_plain)}: give its Hugging Face configuration")
     entry = {name: value for name, aliases in _ALIASES.items() if (value := _first(values, aliases)) not in {None, ""}}
-    described = model_entry(entry)
+    negative = {name: value for name, value in entry.items() if isinstance(value, (int, float)) and value < 0}
+    described = model_entry({name: value for name, value in entry.items() if name not in negative})
+    described.notes += [
+        f"{name} = {value} of the model is left out: it is negative" for name, value in negative.items()
+    ]
     described.sequence = sequence or described.sequence
     if not described.head_dim and described.heads:
         described.head_dim = described.hidden // described.heads

@@ -1,0 +1,60 @@
+"""Watchdog: what it costs to find a lost rank among many."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch.distributed as dist
+
+from trainer.watchdog import Heartbeat, key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.trainer
+WORLD = 512
+
+
+class CountingStore(dist.HashStore):
+    """A store that counts its requests, each of which is a message to the process that has the keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: Counter[str] = Counter()
+
+    def check(self, keys: list[str]) -> bool:
+        self.requests["check"] += 1
+        return super().check(keys)
+
+    def get(self, key: str) -> bytes:
+        self.requests["get"] += 1
+        return super().get(key)
+
+    def multi_get(self, keys: list[str]) -> Any:
+        self.requests["multi_get"] += 1
+        return super().multi_get(keys)
+
+
+@pytest.fixture
+def heartbeat() -> Iterator[Heartbeat]:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    heartbeat = Heartbeat(0, WORLD, CountingStore())
+    yield heartbeat
+    heartbeat.stop()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_all_heartbeats_are_read_in_two_messages(heartbeat: Heartbeat) -> None:
+    for rank in range(1, WORLD):
+        heartbeat.store.set(key_of(rank), f"1 pid {rank}")
+    assert set(heartbeat._heartbeats()) == set(range(1, WORLD))
+    assert heartbeat.store.requests.total() == 2
+
+
+def test_a_rank_that_has_not_started_is_not_waited_for(heartbeat: Heartbeat) -> None:
+    heartbeat.store.set(key_of(5), "1 pid 5")
+    assert heartbeat._heartbeats() == {5: "1 pid 5"}
