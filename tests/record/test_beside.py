@@ -56,7 +56,7 @@ def run(tmp_path: Path) -> Run:
 
     def beside(case: str, *, code: int = 0) -> Outcome:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(PROGRAM), case, str(tmp_path / "left")]
+        command = [sys.executable, "-X", "faulthandler", str(PROGRAM), case, str(tmp_path / "left")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == code, done.stderr[-3000:]
         assert ("trained" in done.stdout) == (code == 0)
@@ -88,6 +88,12 @@ def test_a_session_does_not_record_while_another_profiler_runs(run: Run, case: s
     assert "RecordingWarning" in outcome.errors
     (note,) = outcome.notes()
     assert "to have both" in note
+
+
+def test_a_range_that_another_profiler_cut_writes_to_no_freed_memory(run: Run) -> None:
+    outcome = run("theirs_in_many_windows")
+    assert outcome.names("theirs.json", "aten::mm") == {"aten::mm": 1}
+    assert outcome.traces() == []
 
 
 @pytest.mark.parametrize("case", ["theirs_before", "theirs_after"])

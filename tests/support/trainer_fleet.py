@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from datetime import timedelta
+from multiprocessing import get_context
+from multiprocessing.connection import Pipe, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from trainer import checkpoint
 from trainer.batches import Batches
@@ -26,10 +28,13 @@ from trainer.parallel.mesh import Mesh
 from trainer.rules import resolve
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from trainer.configuration.config import Config
     from trainer.step import Update
 
 ROOT = Path(__file__).resolve().parents[2]
+Process = get_context("fork").Process
 COMMON = "--dtype fp64 --batch 16 --layers 4 --steps 5 --device cpu"
 
 
@@ -147,26 +152,52 @@ def train(cases_file: Path, answer: Path) -> None:
     dist.destroy_process_group()
 
 
-def run_script(path: str, *arguments: str) -> None:
-    """Run a script as one of the processes."""
-    sys.argv = [path, *arguments]
-    sys.path.insert(0, str(Path(path).parent))
-    try:
-        runpy.run_path(path, run_name="__main__")
-    except SystemExit as end:
-        if end.code:
-            raise RuntimeError(f"{path} ended with {end.code}") from end
+def serve_store(answer: Connection) -> None:
+    """Serve the store at which the ranks meet, and send its port."""
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    answer.send(store.port)
+    signal.pause()
+
+
+def run_rank(rank: int, processes: int, port: int) -> None:
+    """Run the script as one of the processes."""
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }  # fmt: skip
+    sys.argv = sys.argv[2:]
+    sys.path.insert(0, str(Path(sys.argv[0]).parent))
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def main() -> None:
-    """Fork the processes of a script; `sys.argv` has their number, the script and its arguments."""
+    """Fork the processes of a script; `sys.argv` has their number, the script and its arguments.
+
+    This process has no threads: a lock that another thread holds during a fork is never released in the child.
+    """
     import trainer.run  # noqa: F401, PLC0415 - before the fork; it takes the first place of the path
 
-    config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=int(sys.argv[1]), run_id=str(os.getpid()), rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", start_method="fork", max_restarts=0,
-    )  # fmt: skip
-    elastic_launch(config, run_script)(*sys.argv[2:])
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    processes = int(sys.argv[1])
+    receiver, sender = Pipe(duplex=False)
+    store = Process(target=serve_store, args=(sender,))
+    store.start()
+    port = receiver.recv()
+    ranks = [Process(target=run_rank, args=(rank, processes, port), name=f"rank {rank}") for rank in range(processes)]
+    try:
+        for rank in ranks:
+            rank.start()
+        running = {rank.sentinel: rank for rank in ranks}
+        while running:
+            for sentinel in wait(list(running)):
+                ended = running.pop(sentinel)
+                ended.join()
+                if ended.exitcode:
+                    sys.exit(f"{ended.name} ended with {ended.exitcode}")
+    finally:
+        for process in (store, *ranks):
+            if process.is_alive():
+                process.kill()
 
 
 if __name__ == "__main__":

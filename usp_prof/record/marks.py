@@ -10,6 +10,7 @@ Export writes them as events in Kineto's form of annotations, so readers find st
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import threading
@@ -21,7 +22,7 @@ import torch
 from torch.profiler import record_function
 
 from usp_prof.contract import AREAS, PIPELINE_KINDS, format_mark
-from usp_prof.record._torch_private import profiler_enabled
+from usp_prof.record._torch_private import profiler_enabled, profiler_is_claimed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,19 +36,22 @@ TRANSFERS = ("send_f", "recv_f", "send_b", "recv_b")
 class Mark(ContextDecorator):
     """Named range of work; it is added to the trace only while a window is recorded."""
 
-    __slots__ = ("_area", "_open", "_values", "_what")
+    __slots__ = ("_area", "_in_window", "_open", "_values", "_what")
 
     def __init__(self, area: str, what: str, values: dict[str, int | str]) -> None:
         self._area = area
         self._what = what
         self._values = values
-        self._open: Annotation | torch.profiler.record_function | None = None
+        self._open: Annotation | record_function | None = None
+        self._in_window = False
+        """Whether our own profiler recorded when this began."""
 
     def _recreate_cm(self) -> Mark:
         return Mark(self._area, self._what, self._values)
 
     def __enter__(self) -> Self:
         if not torch.compiler.is_compiling() and profiler_enabled():  # keeps a compiled region in one graph
+            self._in_window = profiler_is_claimed()
             self._open = annotation(format_mark(self._area, self._what, **self._values))
             self._open.__enter__()
         return self
@@ -56,7 +60,10 @@ class Mark(ContextDecorator):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._open is not None:
-            self._open.__exit__(kind, error, trace)
+            if self._in_window and profiler_enabled() and not profiler_is_claimed():
+                abandon(self._open)
+            else:
+                self._open.__exit__(kind, error, trace)
             self._open = None
 
 
@@ -178,6 +185,14 @@ def end_notes() -> None:
     """Stop noting; steps and marks go to the profiler again."""
     global _open  # noqa: PLW0603
     _open = None
+
+
+def abandon(annotation: Annotation | record_function) -> None:
+    """Leave a range open for good, because another profiler replaced the one it began under.
+
+    Its end, also the one in its destructor, would write to the memory that the replaced profiler has freed.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(annotation))
 
 
 def annotation(name: str) -> Annotation | record_function:

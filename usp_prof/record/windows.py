@@ -134,7 +134,9 @@ class WindowProfiler:
                 " enter the session, run its steps and leave it on one thread"
             )
         if not _torch_private.profiler_is_ours():
-            self._step = None
+            if self._step is not None:
+                marks.abandon(self._step)
+                self._step = None
             marks.end_notes()
             raise OtherProfilerError("another profiler began during this window")
 

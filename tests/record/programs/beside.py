@@ -90,6 +90,17 @@ elif case == "theirs_legacy_in_a_window":
         with torch.autograd.profiler.profile() as theirs:
             train(ours)
     export(theirs)
+elif case == "theirs_in_many_windows":
+    # Sixty times: memory that is written after it was freed crashes only sometimes.
+    for window in range(60):
+        with session(f"ours-{window}", warmup=0) as ours:
+            train(ours, steps=1)
+            with ours.step(), record.phase("backward"):
+                theirs = profile(activities=CPU)
+                theirs.__enter__()
+                work()
+        theirs.__exit__(None, None, None)
+    export(theirs)
 elif case == "theirs_before":
     with profile(activities=CPU) as theirs:
         work()
