@@ -139,11 +139,11 @@ class Heartbeat:
 
     def _heartbeats(self) -> dict[int, str]:
         """Read the other ranks' heartbeats; a rank that has not started yet has none."""
-        others = [rank for rank in range(self.world) if rank != self.rank]
-        if not self.store.check(list(map(key_of, others))):  # all of them, in one message
-            others = [rank for rank in others if self.store.check([key_of(rank)])]
-        beats = self.store.multi_get(list(map(key_of, others)))
-        return {rank: beat.decode() for rank, beat in zip(others, beats, strict=True)}
+        peers = [rank for rank in range(self.world) if rank != self.rank]
+        if not self.store.check(list(map(key_of, peers))):  # all of them, in one message
+            peers = [rank for rank in peers if self.store.check([key_of(rank)])]
+        beats = self.store.multi_get(list(map(key_of, peers)))
+        return {rank: beat.decode() for rank, beat in zip(peers, beats, strict=True)}
 
 
 def key_of(rank: int) -> str:

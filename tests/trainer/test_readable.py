@@ -1,9 +1,11 @@
-"""Readability: the number of trainer files and lines needed to read each technique alone."""
+"""Readability: the files and lines needed to read each technique alone, and what each file says about itself."""
 
 from __future__ import annotations
 
+import ast
 import importlib.machinery
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +20,8 @@ TECHNIQUES = (
 )  # fmt: skip
 PARTS = ("mesh", "ring_transfer")
 """What is no technique of its own."""
+IN_THE_PLAYBOOK = {*TECHNIQUES} - {"collectives", "stage", "weights"}
+"""What the Ultra-Scale Playbook has a name for, or would have to."""
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +52,16 @@ def test_a_technique_is_read_in_few_files(house, sources, technique: str) -> Non
     assert len(read) <= MOST_FILES, sorted(read)
     assert sum(sources[name].text.count("\n") for name in read) <= MOST_LINES
     assert not any("instrumentation" in name or "configuration" in name for name in read)
+
+
+@pytest.mark.parametrize("part", [*TECHNIQUES, *PARTS])
+def test_a_file_states_its_messages_and_the_files_that_call_it(sources, part: str) -> None:  # noqa: ANN001
+    text = ast.get_docstring(ast.parse(sources[f"trainer.parallel.{part}"].text))
+    assert text is not None
+    assert re.search(r"^Messages\b.*:", text, re.MULTILINE)
+    assert (re.search(r"^Playbook: ", text, re.MULTILINE) is not None) == (part in IN_THE_PLAYBOOK)
+    callers = re.findall(r"`(\w+)\.py`", text.partition("Called by:")[2])
+    assert callers
+    for caller in callers:
+        (source,) = (source for name, source in sources.items() if re.fullmatch(rf"trainer\..*\b{caller}", name))
+        assert f"trainer.parallel.{part}" in source.text, f"{caller}.py does not use {part}.py"

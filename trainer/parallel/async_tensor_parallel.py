@@ -14,8 +14,12 @@ Of n products, n - 1 overlap with a message. The gradient of one kind is the oth
 products is multiply-and-reduce-scatter, backward of its last one all-gather-and-multiply. Weights' gradients take the
 whole sequence, which each gather leaves behind.
 
-The bytes are those of the plain collectives, in n - 1 messages between neighbors. In the trace: `tp::ring_send_recv`
-where a chunk is posted, `tp::ring_wait` where its product has not hidden it.
+In the trace: `tp::ring_send_recv` where a chunk is posted, `tp::ring_wait` where its product has not hidden it.
+
+Playbook: the overlap that it asks for under Tensor Parallelism; elsewhere "async TP" or "collective matmul".
+Messages per layer, which has two blocks: 8 (n - 1) sends to the next rank, half of them in backward. The bytes are
+those of the plain collectives, without the second all-gather of backward: the gathered sequence is kept.
+Called by: `build.py` (`block_edges`), through the edges in `sequence_parallel.py`.
 """
 
 from __future__ import annotations

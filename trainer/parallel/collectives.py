@@ -9,6 +9,9 @@ contiguous memory and a gather needs no copy.
     all-reduce        nothing
     nothing           all-reduce
     all-to-all        all-to-all with sends and receives exchanged
+
+Messages: one per call and direction.
+Called by: `tensor_parallel.py`, `sequence_parallel.py`, `ring_attention.py`, `ulysses.py`, `expert_parallel.py`.
 """
 
 from __future__ import annotations

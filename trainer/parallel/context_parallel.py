@@ -8,6 +8,11 @@ Three methods:
 
 Two layouts. *Contiguous* gives each rank one run of the sequence, so that under a causal mask late ranks work more.
 *Zigzag* gives rank r the chunks r and 2n-1-r, which is balanced.
+
+Playbook: Context Parallelism, zig-zag ring attention.
+Messages: those of the three methods, within attention alone; all else works token by token. Ranks of a context-parallel
+group also add up their gradients, as data-parallel ranks do.
+Called by: `build.py` chooses the method, `batches.py` cuts the tokens, `decoder.py` asks for their positions.
 """
 
 from __future__ import annotations

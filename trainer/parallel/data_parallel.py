@@ -11,6 +11,11 @@ Buckets start in one order on all ranks, whatever order gradients come in.
 
 ZeRO-2 and ZeRO-3 (`zero.py`) are built on this file. The optimizer always gets a plain local tensor per bucket. The
 loss is divided by the tokens of all ranks, so gradients are summed and never averaged.
+
+Playbook: Data Parallelism (overlap, bucketing, gradient accumulation), ZeRO-1, hybrid sharding.
+Messages per step: ZeRO-0 one all-reduce per bucket; ZeRO-1 a reduce-scatter and an all-gather per bucket, and with
+replicas one more all-reduce of the shard. With accumulation, only the last pass sends.
+Called by: `build.py` makes the buckets, whose hooks run in forward and backward; `step.py` begins and finishes them.
 """
 
 from __future__ import annotations

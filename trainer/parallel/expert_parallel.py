@@ -8,6 +8,11 @@ Each rank holds some of the experts. For every layer and micro-batch:
 The counts must reach the host, because the lengths of an uneven all-to-all are host integers: this is the one wait for
 the device that a step of a mixture of experts has. With a capacity (`Slots`, below) there is none, but tokens are
 dropped. In the trace: `ep::` marks around each of the messages.
+
+Playbook: Expert Parallelism.
+Messages per layer and micro-batch: three all-to-alls in forward (counts, tokens, results) and two in backward; with a
+capacity there are no counts.
+Called by: `experts.py`, in place of a feed-forward network.
 """
 
 from __future__ import annotations

@@ -17,6 +17,10 @@ the previous one go up:
 Norm and clipping come before, on the device. It is ZeRO-Offload's split (https://arxiv.org/abs/2101.06840), without its
 copies during backward. On a CPU the same lines run: host and device are then the same memory, nothing is page-locked,
 and each copy ends where it is issued. In the trace: `train::offload_down`, `offload_update` and `offload_up`.
+
+Playbook: not in it; DeepSpeed's name is ZeRO-Offload.
+Messages: none. Copies per bucket and step: one down in fp32, one up in the layers' type.
+Called by: `step.py`, in place of `DeviceOptimizer`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@
     W   the gradients of weights
 Transfers are posted without waiting; an action waits for what it receives when it begins, sends are waited for at the
 end. The trace marks each action around its arithmetic alone, and each transfer where it is posted.
+
+Playbook: Pipeline Parallelism.
+Messages per micro-batch and boundary between stages: one send of activations and one of their gradients.
+Called by: `step.py` runs it in place of one forward and one backward.
 """
 
 from __future__ import annotations

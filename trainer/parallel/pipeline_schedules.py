@@ -15,6 +15,11 @@ Both are idle for as long. But GPipe keeps the activations of all micro-batches,
 there are stages from the rank on. The other schedules shorten the idle time: with several stages per rank (interleaved,
 arXiv:2104.04473), or by moving the gradients of weights into it (zero bubble, arXiv:2401.10241; ZBV, arXiv:2405.15362;
 DualPipeV, after arXiv:2412.19437). Their orders are in `usp_prof/schedule_orders.py`, which the analysis uses too.
+
+Playbook: all-forward-all-backward (AFAB, here `gpipe`), 1F1B, interleaving stages, Zero Bubble and DualPipe.
+Messages: two per micro-batch and boundary between stages. With v stages per rank there are v times as many boundaries,
+except where a V-shaped order has both stages on one rank.
+Called by: `pipeline_parallel.py`, once.
 """
 
 from __future__ import annotations

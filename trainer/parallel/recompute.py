@@ -7,6 +7,10 @@ A layer's forward leaves many tensors for backward: inputs of products, scores o
     selective   attention alone runs again, which keeps most and costs little (Korthikanti et al., arXiv:2205.05198)
 
 In the trace, the ops of forward appear a second time within backward.
+
+Playbook: Activation Recomputation (gradient checkpointing), full and selective.
+Messages: those within the function run again too, except what comes after the last tensor that backward needs.
+Called by: `decoder.py`, around a layer or around its attention.
 """
 
 from __future__ import annotations

@@ -8,6 +8,11 @@ ends at its owner.
 
 `AllGatherAttention` runs the same tiles after one all-gather of all keys and values (as in Llama 3, arXiv:2407.21783).
 In the trace: `cp::ring_send_recv` and `cp::ring_wait`, or `cp::all_gather_kv`.
+
+Playbook: Ring Attention, zig-zag ring attention (under Context Parallelism).
+Messages per layer with n ranks: forward n - 1 sends of a block; backward n - 1 of blocks and n of gradients, which are
+in fp32. All-gather: one all-gather in forward, one reduce-scatter in backward.
+Called by: `build.py` (`build_attention`) makes one for all layers, which call it as their attention.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Ring attention passes on keys and values, asynchronous tensor parallelism chunks of the sequence and sums of them. What
 is computed between `shift` and `arrived` hides the message.
+
+Messages: one send and one receive per shift.
+Called by: `ring_attention.py` and `async_tensor_parallel.py`.
 """
 
 from __future__ import annotations

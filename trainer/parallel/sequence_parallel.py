@@ -9,6 +9,11 @@ Backward gathers it again for the weights' gradients, while it computes the grad
 gradient travels while the weights' gradients are computed. A split backward gathers in W.
 
 Shapes: S is the sequence of this context-parallel rank, B the batch, H the hidden width, n the ranks of the group.
+
+Playbook: Sequence Parallelism.
+Messages per layer, which has two blocks: forward two all-gathers and two reduce-scatters; backward the same in the
+other direction, and two more all-gathers of what forward did not keep, hidden behind a product.
+Called by: `build.py` chooses the edges (`block_edges`); layers call them at the start and at the end of a block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Plan of a pipeline stage: what its layers are built from, and the weights that they declare."""
+"""Plan of a pipeline stage: what its layers are built from, and the weights that they declare.
+
+Messages: none.
+Called by: `build.py` makes one per stage; every layer in `decoder.py`, `layers.py` and `experts.py` takes it.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,11 @@ gathering a whole row (loss parallelism).
 
 Activations are ``[sequence, batch, width]``. In the comments S is the sequence of this context-parallel rank, B the
 batch, H the hidden width, V the vocabulary, n the tensor-parallel ranks.
+
+Playbook: Tensor Parallelism (column-linear, row-linear).
+Messages per layer, which has two blocks: two all-reduces in forward and two in backward. Embedding and head add one
+each, the loss two small ones. Nothing hides them: the next product needs the sum.
+Called by: `decoder.py` and `layers.py` build their layers from these classes; `step.py` takes the loss.
 """
 
 from __future__ import annotations

@@ -8,8 +8,13 @@ A context-parallel rank has some tokens of all heads, but attention needs all to
     all-to-all of the result
     after      as before
 
-Each rank sends and receives 1/n of its activations four times (Jacobs et al., DeepSpeed-Ulysses, arXiv:2309.14509).
-The heads must be divisible by the ranks. In the trace: `cp::ulysses_a2a`.
+The heads must be divisible by the ranks (Jacobs et al., DeepSpeed-Ulysses, arXiv:2309.14509). In the trace:
+`cp::ulysses_a2a`.
+
+Playbook: not in it; DeepSpeed calls this sequence parallelism.
+Messages per layer: four all-to-alls in forward (queries, keys, values, result) and four in backward. A rank keeps 1/n
+of each and sends the rest.
+Called by: `build.py` (`build_attention`) makes one for all layers, which call it as their attention.
 """
 
 from __future__ import annotations

@@ -18,6 +18,9 @@ several boxes. The run 3..12 of a weight with rows of 5 has
     the start of row 2    [2:3, 0:2]
 
 Checkpoints store boxes under the weight's name, so any layout finds its boxes in those of any other.
+
+Messages: none.
+Called by: `stage.py` declares weights, `build.py` creates them in buckets, whose boxes checkpoints store.
 """
 
 from __future__ import annotations

@@ -15,6 +15,11 @@ keeps the buffer until the update, like FSDP without resharding; the ZeRO paper 
 outside of layers (embedding, last norm, head) are one more unit, which both keep until the update. A layer's unsharded
 gradients are freed when the layer before has its own to send. If several passes or micro-batches add up, they exist
 from the first one on, because the sum over ranks is taken once.
+
+Playbook: ZeRO-2, ZeRO-3 (FSDP).
+Messages per layer and step: ZeRO-2 one all-gather and one reduce-scatter; ZeRO-3 two all-gathers (per pass and
+micro-batch) and one reduce-scatter.
+Called by: `build.py` makes the units, whose hooks run around each layer; an update begins and finishes them.
 """
 
 from __future__ import annotations

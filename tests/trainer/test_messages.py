@@ -1,0 +1,76 @@
+"""Messages of one layer and step under each technique, as the docstrings of `trainer/parallel` state them.
+
+One rank in a world of two simulated ranks. A model of three layers sends more than one of two: the cost of a layer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the backend
+
+from trainer.batches import Batches
+from trainer.build import build, wanted_groups
+from trainer.configuration.command_line import parse
+from trainer.instrumentation.injection import Faults
+from trainer.parallel.mesh import Mesh
+from trainer.rules import resolve
+
+pytestmark = pytest.mark.trainer
+
+KINDS = {
+    "c10d::allreduce_": "all-reduce",
+    "c10d::_allgather_base_": "all-gather",
+    "c10d::_reduce_scatter_base_": "reduce-scatter",
+    "c10d::alltoall_base_": "all-to-all",
+    "c10d::send": "send",
+}
+WEIGHTS = 9
+"""Weights of a layer, each in a bucket of its own if buckets are as small as possible."""
+EXPERTS = "--dp 2 --ep 2 --experts 2 --top-k 1 --zero 2"
+COSTS: dict[str, dict[str, int]] = {
+    "--dp 2 --fault unbucketed": {"all-reduce": WEIGHTS},
+    "--dp 2 --fault unbucketed --accumulate 2": {"all-reduce": WEIGHTS},
+    "--dp 2 --zero 1 --fault unbucketed": {"reduce-scatter": WEIGHTS, "all-gather": WEIGHTS},
+    "--dp 2 --zero 2": {"all-gather": 1, "reduce-scatter": 1},
+    "--dp 2 --zero 2 --accumulate 2": {"all-gather": 1, "reduce-scatter": 1},
+    "--dp 2 --zero 3": {"all-gather": 2, "reduce-scatter": 1},
+    "--dp 2 --zero 3 --accumulate 2": {"all-gather": 4, "reduce-scatter": 1},
+    "--tp 2 --no-sequence-parallel": {"all-reduce": 4},
+    "--tp 2": {"all-gather": 6, "reduce-scatter": 4},
+    "--tp 2 --tp-async": {"send": 8},
+    # Forward runs again without the last reduce-scatter, which no gradient needs.
+    "--tp 2 --recompute full": {"all-gather": 8, "reduce-scatter": 5},
+    "--cp 2": {"send": 4},
+    "--cp 2 --recompute selective": {"send": 5},
+    "--cp 2 --cp-method allgather": {"all-gather": 1, "reduce-scatter": 1},
+    "--cp 2 --cp-method ulysses": {"all-to-all": 8},
+    EXPERTS: {"all-to-all": 5, "all-gather": 1, "reduce-scatter": 1},
+    f"{EXPERTS} --capacity 1.5": {"all-to-all": 4, "all-gather": 1, "reduce-scatter": 1},
+}
+
+
+def messages(options: str, layers: int) -> Counter[str]:
+    """Count the messages of a step."""
+    dist.init_process_group("fake", rank=0, world_size=2, store=dist.HashStore())
+    try:
+        config = resolve(parse(["--device", "cpu", "--layers", str(layers), *options.split()]), 2)
+        mesh = Mesh.build(config.layout, 0, wanted_groups(config))
+        update = build(config, mesh, torch.device("cpu"), Faults(config, 0))
+        batches = Batches(config, mesh.place, torch.device("cpu"))
+        update(0, batches.update(0))  # ZeRO-1 gathers at the start of the second step
+        with torch.profiler.profile(acc_events=True) as profile:
+            update(1, batches.update(1))
+    finally:
+        dist.destroy_process_group()
+    return Counter(KINDS[event.name] for event in profile.events() if event.name in KINDS)
+
+
+@pytest.mark.parametrize("options", COSTS)
+def test_a_layer_costs_the_messages_that_its_file_states(options: str) -> None:
+    two_layers, three_layers = messages(options, 2), messages(options, 3)
+    assert three_layers - two_layers == COSTS[options]
+    assert not two_layers - three_layers
