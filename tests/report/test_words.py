@@ -64,6 +64,12 @@ def test_health_states_where_and_how_often() -> None:
     ]
 
 
+def test_lost_bytes_do_not_count_as_occurrences() -> None:
+    """A truncated file was shown as `truncated x249`, because 249 bytes of it were dropped."""
+    rows = [HealthRow("truncated", Severity.DATA_LOSS, 1, 249, "the file ends early")]
+    assert health_lines(rows) == [(Severity.DATA_LOSS, "truncated (rank 1): the file ends early")]
+
+
 def test_equal_problems_of_several_ranks_are_one_line() -> None:
     rows = [HealthRow("no_base", Severity.INFO, rank, 1, "none") for rank in (0, 1, 2, 5)]
     assert health_lines(rows) == [(Severity.INFO, "no_base (ranks 0-2, 5): none")]

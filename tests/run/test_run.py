@@ -211,7 +211,7 @@ def test_missing_ranks_are_reported(folder: Path) -> None:
     (folder / "rank0.json.gz").unlink()
     run = open_run(folder)
     assert [row.detail for row in run.health if row.code == "missing_ranks"] == [
-        "1 of 2 ranks have no trace here (0), so their work is unknown"
+        "no trace of rank 0 (1 of 2 ranks), so that work is unknown"
     ]
 
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+COUNTED_IN_BYTES = frozenset({"truncated", "corrupt_packing", "broken_fields"})
+"""Codes whose count is a number of lost bytes, not of occurrences."""
+
+
 class Severity(StrEnum):
     """Severity of a health row."""
 

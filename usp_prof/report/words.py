@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.model.health import spans
+from usp_prof.model.health import COUNTED_IN_BYTES, spans
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted, first_and_more
 from usp_prof.report.format import quantity
@@ -105,7 +105,7 @@ def _health_line(rows: list[HealthRow]) -> str:
         f" (rank{'s' if len(ranks) > 1 else ''} {spans(ranks)})" if ranks else f" ({first.file})" if first.file else ""
     )
     count = sum(row.count for row in rows)
-    often = f" x{count:,}" if count > max(1, len(ranks)) else ""
+    often = f" x{count:,}" if count > max(1, len(ranks)) and first.code not in COUNTED_IN_BYTES else ""
     return f"{first.code}{often}{where}: {first.detail}" if first.detail else f"{first.code}{often}{where}"
 
 

@@ -183,7 +183,8 @@ def _missing(run: FoundRun, loaded: Mapping[int, LoadedRank]) -> list[HealthRow]
     missing = sorted(set(range(world)) - {file.rank for file in run.files})
     if not missing or not loaded:
         return []
-    detail = f"{len(missing)} of {world} ranks have no trace here ({spans(missing)}), so their work is unknown"
+    absent = f"rank{'s' if len(missing) > 1 else ''} {spans(missing)}"
+    detail = f"no trace of {absent} ({len(missing):,} of {world:,} ranks), so that work is unknown"
     return [HealthRow("missing_ranks", Severity.ERROR, count=len(missing), detail=detail)]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from usp_prof.cli.opening import open_from, output, run_options, write_out
 from usp_prof.model.printable import first_and_more
+from usp_prof.report.words import health_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -20,7 +21,7 @@ EXAMPLES = """\
   usp-prof info 'traces/*/rank0*.json.gz' --run before
   usp-prof info traces/my-run --format json
 """
-_SEVERITY_STYLE = {"info": "dim", "error": "yellow", "data_loss": "bold red"}
+_SEVERITY_STYLE = {"data_loss": "bold red", "error": "yellow", "info": "dim"}
 _RANKS = """
     SELECT r.rank, r.host, r.device, r.events, r.bytes,
            (SELECT count(*) FROM kernels k WHERE k.rank = r.rank AND k.kind NOT IN ('memcpy', 'memset')) AS kernels,
@@ -164,7 +165,6 @@ def _health(console: Console, opened: Run) -> None:
     console.print()
     if not opened.health:
         console.print("health   nothing is lost or damaged; analyze --section health has notes on figures")
-    for row in opened.health:
-        where = f" rank {row.rank}" if row.rank >= 0 else ""
-        line = Text.assemble((f"{row.severity}", _SEVERITY_STYLE[row.severity]), f"{where} {row.code}: {row.detail}")
-        console.print(line, soft_wrap=False)
+    worst_first = sorted(opened.health, key=lambda row: (list(_SEVERITY_STYLE).index(row.severity), row))
+    for severity, problem in health_lines(worst_first):
+        console.print(Text.assemble((severity, _SEVERITY_STYLE[severity]), f" {problem}"), soft_wrap=False)

@@ -71,7 +71,8 @@ def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: boo
     print_trimmed(_terminal_table(report, width), console)
     for line in _reasons(report):
         say(line)
-    if lines := why_lines(report.why):
+    compares = any(judgement.verdict is not Verdict.NOT_COMPARED for judgement in report.judgements)
+    if compares and (lines := why_lines(report.why)):
         say("why", indent=0)
         for line in lines:
             say(line)

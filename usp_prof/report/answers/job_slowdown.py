@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.model.finding import LEAST_LOSS
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import counted
 from usp_prof.report.format import quantity
 from usp_prof.report.writers.json_text import answer_text
 
@@ -19,6 +20,12 @@ NO_LOSS = "All ranks perform like their peers."
 """Output for a run without loss."""
 WITHIN_ERROR = "The difference is within the replay's error of ±{}, so it is not attributed to ranks, axes or stages."
 """Output for a run whose loss may be an error of the replay."""
+
+SHARES = "Share of the loss that disappears if only this part is ideal (shares overlap):"
+LEAST_SHARE = 0.005
+"""Minimum share of the loss that the text lists."""
+KINDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+"""Names of the kinds of pipeline actions."""
 
 
 def of_run(slowdown: Slowdown, *, as_json: bool) -> str:
@@ -42,8 +49,11 @@ def of_run(slowdown: Slowdown, *, as_json: bool) -> str:
         is_uncertain = overall.loss_fraction > LEAST_LOSS
         why = WITHIN_ERROR.format(quantity(overall.error_fraction, Unit.FRACTION)) if is_uncertain else NO_LOSS
         return f"{head}\n{why}\n"
-    lines = [head, "Share of the loss that disappears if only this part is ideal:"]
-    lines += [f"  {part.dimension:6} {part.name:12} {part.share:z8.1%}" for part in slowdown.parts]
+    shown = [part for part in slowdown.parts if part.share >= LEAST_SHARE]
+    lines = [head, SHARES]
+    lines += [f"  {part.dimension:6} {KINDS.get(part.name, part.name):16} {part.share:6.1%}" for part in shown]
+    if hidden := len(slowdown.parts) - len(shown):
+        lines.append(f"  {counted(hidden, 'part')} below {quantity(LEAST_SHARE, Unit.FRACTION)}")
     return "\n".join(lines) + "\n"
 
 
@@ -66,7 +76,7 @@ def of_job(slowdown: JobSlowdown, *, as_json: bool) -> str:
         return _ideal_json(slowdown.step_ns, slowdown.ideal_ns, slowdown.slowdown, [last_stage, worker])
     head = _head(slowdown.step_ns, slowdown.ideal_ns, slowdown.slowdown)
     return (
-        f"{head}\nShare of the loss that disappears if only this part is ideal:\n"
+        f"{head}\n{SHARES}\n"
         f"  worst worker  {slowdown.worst_worker_share:.1%}  stage {worst.stage}, replica {worst.replica}\n"
         f"  last stage    {slowdown.last_stage_share:.1%}\n"
     )
@@ -94,4 +104,4 @@ def _ideal_json(
 
 def _head(step_ns: float, ideal_ns: float, slowdown: float) -> str:
     step, ideal = quantity(step_ns, Unit.NS), quantity(ideal_ns, Unit.NS)
-    return f"step {step}, ideal {ideal}: slowdown {slowdown:.3f}x"
+    return f"step {step}, ideal {ideal}: slowdown {quantity(slowdown, Unit.RATIO)}"
