@@ -216,15 +216,17 @@ def test_every_block_of_python_states_why_it_does_not_run() -> None:
 
 
 PYTHON_ELSEWHERE = {
-    "index.md": "test_the_first_python_runs",
+    "index.md": "test_the_python_of_a_page_runs",
+    "whatif.md": "test_the_python_of_a_page_runs",
     "ci.md": "a fixture of the pytest plugin; tests/gate/test_command.py",
     "scale.md": "needs an executor; tests/store/test_load.py",
 }
 """Pages whose Python is run by another test, or needs what a page cannot make."""
 
 
-def test_the_first_python_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", ["index.md", "whatif.md"])
+def test_the_python_of_a_page_runs(page: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     monkeypatch.setenv("USP_PROF_CACHE", str(place / "cache"))
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "index.md").read_text(), re.DOTALL)
-    exec(compile(code, "index.md", "exec"), {})  # noqa: S102 - the page's own code
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    exec(compile(code, page, "exec"), {})  # noqa: S102 - the page's own code

@@ -1,4 +1,4 @@
-"""Record a technique of the playbook before and after, and compare."""
+"""Record a parallelism technique before and after, and compare with theory."""
 
 from __future__ import annotations
 
