@@ -15,6 +15,7 @@ import pandas as pd
 
 from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.stages import WHERE
+from usp_prof.extras.planner.sweep.published import SEQUENCES, TOKENS, table_columns
 from usp_prof.extras.planner.table import Case, stacked_cases, understood
 from usp_prof.model.errors import UspProfError
 
@@ -27,14 +28,6 @@ if TYPE_CHECKING:
     from usp_prof.extras.planner.cases import Cases
     from usp_prof.extras.planner.profiles import Profile
     from usp_prof.model.footprint import Parts
-
-PLAYBOOK_SHAPES = {
-    "1B": (16, 2048, 32, 8192, 1),
-    "3B": (28, 3072, 32, 8192, 1),
-    "8B": (32, 4096, 32, 14336, 0),
-    "80B": (80, 8192, 64, 28672, 0),
-}
-"""Layers, hidden size, heads, inner width and tied embeddings of the sweep's models; all have multi-head attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +85,9 @@ def _measured(rows: pd.DataFrame, given: Iterable[Mapping[str, Any]], seconds: A
 def playbook(folder: Path) -> Measured:
     """Return the Ultra-Scale Playbook's sweep, which has only batches of 256. Failures have no time."""
     rows = pd.read_csv(folder / "playbook.csv.gz")
-    rows = rows[rows.dp * rows.mbs * rows.grad_acc == 256].reset_index(drop=True)
-    given = []
-    for row in rows.to_dict("records"):
-        layers, hidden, heads, ffn, tied = PLAYBOOK_SHAPES[row["model"]]
-        given.append(
-            {
-                "layers": layers, "hidden": hidden, "heads": heads, "ffn_hidden": ffn, "tied_embeddings": tied,
-                "vocab": 131072, "sequence": 4096, "device": "H100", "trainer": "nanotron", "dp": row["dp"],
-                "tp": row["tp"], "pp": row["pp"], "zero": row["zero"], "micro_batch": row["mbs"],
-                "micro_batches": row["grad_acc"],
-            }
-        )  # fmt: skip
-    return _measured(rows, given, 256 * 4096 / rows.tok_s, rows.mem_gb * 2**30)
+    rows = rows[rows.dp * rows.mbs * rows.grad_acc == SEQUENCES].reset_index(drop=True)
+    given = [table_columns(row) for row in rows.to_dict("records")]
+    return _measured(rows, given, SEQUENCES * TOKENS / rows.tok_s, rows.mem_gb * 2**30)
 
 
 def vtrain(folder: Path) -> Measured:

@@ -227,7 +227,8 @@ def draw_configuration(
 def show_start(trainer: str, question: Question, plan: Plan) -> None:
     """Show the command that starts a plan, or why this trainer cannot run it."""
     try:
-        st.code(launch_command(trainer, question.model, plan.configuration), language=None, wrap_lines=True)
+        command = launch_command(trainer, question.model, plan.configuration, question.cluster.devices_per_host)
+        st.code(command, language=None, wrap_lines=True)
     except UspProfError as error:
         hint = error.hint or ""
         st.info(state.plain(f"{error.message}. {hint[:1].upper()}{hint[1:]}"))

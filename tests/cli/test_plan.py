@@ -59,8 +59,10 @@ def test_a_trainer_that_can_run_nothing_is_named_and_all_is_listed(
     words = of_file(model)
     assert main([*words, "--for", "torchtitan"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "torchtitan cannot run any plan that fits, so all are listed: it has no configuration" in text
-    assert "no plan can be started: torchtitan cannot run" in text
+    assert (
+        "torchtitan cannot run any plan that fits, so all are listed: of its models, plans know only Llama-3-8B" in text
+    )
+    assert "no command: torchtitan cannot run these plans" in text
 
 
 def test_pinned_knobs_keep_their_values(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +74,7 @@ def test_pinned_knobs_keep_their_values(capsys: pytest.CaptureFixture[str]) -> N
     all_pinned += ["--sequence-parallel", "on"]
     assert main([*words, *all_pinned]) == 0
     text = capsys.readouterr().out
-    assert "1 legal configuration," in text
+    assert "1 legal configuration\n" in text
     assert "exposed tp" in text
     assert "optimizer" in text
 
@@ -109,6 +111,24 @@ def test_nothing_fits(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "--model", model, "--sequence", "1024", "--devices", "1", "--device", "H100", "--batch", "8"]
     assert main([*words, "--memory-share", "0.001"]) == 1
     assert "nothing fits: every configuration needs at least" in capsys.readouterr().out
+
+
+def test_a_known_model_has_its_usual_sequence(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "Llama-3-8B", "--device", "H100"]
+    assert main(["plan", *words, "--devices", "8", "--batch", "64", "--top", "2"]) == 0
+    assert "sequence: 8192 tokens" in capsys.readouterr().out
+    main(["memory", *words])
+    assert "sequence: 8192 tokens" in capsys.readouterr().out
+
+
+def test_needless_recomputation_is_not_counted_among_plans_that_fit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A run on CPUs listed 3,312 legal configurations and 1,104 that fit, where memory is unlimited."""
+    assert main(["plan", str(TRACES / "recorded-1f1b"), "--devices", "4", "--batch", "32"]) == 0
+    text = capsys.readouterr().out
+    assert "predicted to fit" not in text
+    assert "fit and recompute no more than needed" in text
 
 
 @pytest.mark.parametrize("missing", ["--model", "--device", "--devices", "--batch"])

@@ -66,7 +66,7 @@ def test_the_plan_that_is_put_first_is_one_that_the_trainer_can_start(
     assert plan.startable(plans, "torchtitan")[0] == -1
     none = plan.verdict(learnt, plans, "torchtitan")
     assert f"the fastest of {plans.fitting:,} plans. " in none
-    assert "torchtitan can start none of the plans: it has no configuration of the model" in none
+    assert "torchtitan can start none of the plans: of its models, plans know only" in none
 
 
 def test_a_run_that_does_not_tell_its_model_still_offers_one_to_choose(
@@ -97,7 +97,7 @@ def test_another_device_and_number_change_the_plan() -> None:
     app = drawn("plan", devices="8", batch="64", device="H100 SXM", dtype="bf16", trainer="megatron")
     assert app.number_input[0].value == 8
     assert "80.3% of the peak (measured products)" in app.caption[0].value
-    assert "torchrun --nproc-per-node 8 --nnodes 1 pretrain_gpt.py" in app.code[0].value
+    assert "torchrun --nproc-per-node 8 pretrain_gpt.py" in app.code[0].value
 
 
 def test_only_types_are_offered_for_which_the_device_has_a_peak(
@@ -257,7 +257,7 @@ def test_the_playbooks_own_sweep_is_drawn_from_a_file(tmp_path: Path, monkeypatc
     assert len(drawn("plan", view="Published sweep").dataframe[-1].value) == 6
     app = drawn("plan", view="Published sweep", rows="8B")
     assert len(app.dataframe[-1].value) == 3
-    assert any("judged" in each.value or "planner" in each.value for each in app.subheader)
+    assert any("Planner's error" in each.value for each in app.subheader)
 
 
 def test_choices_make_words_and_words_set_choices() -> None:

@@ -2,16 +2,23 @@
 
 from collections import Counter
 from dataclasses import replace
+from math import log
+from pathlib import Path
 
 import pytest
 from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN
 
+from usp_prof.extras.planner.calibration import calibrate
 from usp_prof.extras.planner.cluster import of_device
 from usp_prof.extras.planner.launch import refusal
-from usp_prof.extras.planner.search import Question, configurations, search, search_both
+from usp_prof.extras.planner.memory import SAFE_PROBABILITY
+from usp_prof.extras.planner.search import EQUAL, Question, configurations, search, search_both
 from usp_prof.model.configuration import Recompute, broken_rule
 from usp_prof.model.errors import UsageError
 from usp_prof.model.known_models import model_named
+from usp_prof.run import open_run
+
+TRACES = Path(__file__).parents[2] / "traces"
 
 
 def test_a_fixed_zero_stage_is_legal_where_nothing_is_sharded() -> None:
@@ -48,6 +55,25 @@ def test_each_plan_is_listed_once() -> None:
     question = Question(model_named("Llama-3-405B", 8192), of_device("H100"), devices=16384, batch=2048, pinned=pinned)
     counts = Counter(str(plan.configuration) for plan in search(question).best)
     assert max(counts.values()) == 1
+
+
+def test_of_equally_fast_plans_the_simpler_one_is_first() -> None:
+    """A run of four paced ranks planned ZeRO-3 before ZeRO-0 at the same speed, because it needs less memory."""
+    learnt = calibrate(open_run(str(TRACES / "recorded-1f1b")).tables)
+    question = Question(learnt.model, learnt.cluster, devices=8, batch=32, dtype="fp32", profile=learnt.profile)
+    plans = [plan for plan in search(question).best if plan.configuration.tp == 4 and plan.configuration.dp == 2]
+    same_but_zero = [plan for plan in plans if plan.configuration.sequence_parallel][:4]
+    assert [plan.configuration.zero for plan in same_but_zero] == [0, 1, 2, 3]
+    memory_bytes = [plan.footprint.total_bytes for plan in same_but_zero]
+    assert memory_bytes == sorted(memory_bytes, reverse=True)
+
+
+def test_a_tight_plan_follows_an_equally_fast_one_that_is_not_tight() -> None:
+    plans = search(Question(LLAMA_8B, of_device("H100"), devices=64, batch=512)).best
+    speed = [round(log(plan.expected_step_ns) / log(EQUAL)) for plan in plans]
+    is_tight = [plan.fit_probability < SAFE_PROBABILITY for plan in plans]
+    assert any(is_tight)
+    assert list(zip(speed, is_tight, strict=True)) == sorted(zip(speed, is_tight, strict=True))
 
 
 def test_no_plan_of_the_front_is_beaten_in_both() -> None:

@@ -33,6 +33,8 @@ def test_the_missing_bytes_are_those_above_what_can_be_filled() -> None:
 
 def test_the_fewest_devices_fit_and_half_of_them_do_not() -> None:
     huge = Question(replace(LLAMA_8B, layers=320), SMALL, devices=8, batch=512, pinned={"offload": Offload.NONE})
-    devices = shortfall_of(huge, search(huge).leanest_bytes).devices
+    option, _, devices_text = shortfall_of(huge, search(huge).leanest_bytes).changes[-1].partition(" ")
+    devices = int(devices_text)
+    assert option == "--devices"
     assert search(replace(huge, devices=devices)).best
     assert not search(replace(huge, devices=devices // 2)).best

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import shutil
 import signal
@@ -19,12 +20,18 @@ from pathlib import Path
 import pytest
 
 from usp_prof.cli.app import main
+from usp_prof.extras.planner.answers.sweep import judged
+from usp_prof.extras.planner.calibration import calibrate
 from usp_prof.extras.planner.sweep import rows, runner
 from usp_prof.extras.planner.sweep.cells import Cell, configuration_of, of_fixed, of_grid, of_list
 from usp_prof.extras.planner.sweep.rows import Status
-from usp_prof.extras.planner.sweep.score import score, to_learn_from
+from usp_prof.extras.planner.sweep.score import predicted, score, to_learn_from
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import InputError, UsageError
+from usp_prof.report.document import Text
+from usp_prof.run import open_run
+
+TRACES = Path(__file__).parents[2] / "traces"
 
 TRAINER = """
 import json, os, sys, time
@@ -238,8 +245,25 @@ def test_the_score_of_a_perfect_and_of_a_backward_planner() -> None:
     assert backward.random_regret == pytest.approx(1 - (1 + 0.5 + 0.25) / 3)
 
 
-def test_the_cell_that_was_learned_from_is_not_judged() -> None:
-    assert score([row(1.0, 1.0), row(2.0, 2.0)], without="1.0").judged == 1
+def test_the_cell_that_was_learned_from_is_neither_predicted_nor_judged() -> None:
+    """Its own prediction was shown next to its step, which recording had made 2.3 times as long."""
+    learnt = calibrate(open_run(str(TRACES / "recorded-zero0")).tables)
+    outcomes = [rows.Outcome(name, 4, {"zero": name}, Status.OK) for name in ("0", "1")]
+    measured = [
+        replace(row(math.nan, learnt.measured_step_ns, 4), configuration=configuration, cell=cell)
+        for cell, configuration in (("0", learnt.configuration), ("1", replace(learnt.configuration, zero=1)))
+    ]
+    recorded, other = predicted(measured, outcomes, learnt, "0")
+    assert math.isnan(recorded.predicted_step_ns)
+    assert other.predicted_step_ns > 0
+    assert score([recorded, other]).judged == 1
+
+
+@pytest.mark.parametrize(("slowdown", "is_shown"), [(2.3, True), (1.02, False)])
+def test_predictions_from_a_step_that_recording_slowed_down_are_explained(slowdown: float, is_shown: bool) -> None:
+    section = judged(score([row(2.0, 1.0)], calibration_error=0.0, recording_slowdown=slowdown))
+    text = " ".join(block.text for block in section.blocks if isinstance(block, Text))
+    assert ("2.3x as long as without recording" in text.replace("2.30x", "2.3x")) == is_shown
 
 
 def test_the_cell_to_learn_from_has_the_axes_of_the_others() -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags
     from usp_prof.columns.table import Columns
     from usp_prof.contract import Manifest, ModelEntry
+    from usp_prof.extras.planner.cases import Cases
     from usp_prof.model.hardware import Device
     from usp_prof.model.health import HealthRow
     from usp_prof.model.metric import Value
@@ -96,6 +97,23 @@ class Calibration:
         return "record more steps of an even run (see usp-prof analyze), or name a model and a device"
 
 
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What was recorded: model, configuration and machine."""
+
+    model: ModelEntry
+    configuration: Configuration
+    cluster: Cluster
+
+    def cases(self, profile: Profile) -> Cases:
+        """Return the configuration as columns of one row."""
+        return cases_of(shape_of(self.model), machine_of(self.cluster), profile, [self.configuration])
+
+    def predict(self, profile: Profile) -> Prediction:
+        """Predict the configuration."""
+        return predict(self.model, self.configuration, self.cluster, profile=profile)
+
+
 def described(tables: TableSet, problem: str, needed: str) -> tuple[Manifest, ModelEntry]:
     """Return a run's manifest and model; raise `problem` if either is unknown, naming what to give with a model."""
     manifest = tables.manifest
@@ -129,15 +147,19 @@ def calibrate(tables: TableSet) -> Calibration:
         memory_bytes=_memory_bytes(tables, device),
         memory_rate=device.memory_rate if device is not None else float("inf"),
         link_rate=(device.link_rate if device is not None else 0.0) or NETWORK_RATE,
-        devices_per_node=manifest.devices_per_node or max(DEVICES_PER_NODE, configuration.devices),
+        devices_per_node=_ranks_per_node(manifest, configuration.devices),
         basis=f"run {manifest.name}",
     )
-    neutral = replace(NEUTRAL, is_paced=int(manifest.paced))
-    profile = _with_compute(neutral, model, configuration, cluster, compute_ns)
-    profile = _with_links(profile, tables, model, configuration, cluster)
-    profile = _with_parts(profile, model, configuration, cluster, parts)
-    prediction = predict(model, configuration, cluster, profile=profile)
-    return Calibration(model, configuration, cluster, profile, prediction, step_ns)
+    recorded = _Recorded(model, configuration, cluster)
+    profile = _with_compute(replace(NEUTRAL, is_paced=int(manifest.paced)), recorded, compute_ns)
+    profile = _with_links(profile, recorded, tables)
+    profile = _with_parts(profile, recorded, parts)
+    return Calibration(model, configuration, cluster, profile, recorded.predict(profile), step_ns)
+
+
+def _ranks_per_node(manifest: Manifest, ranks: int) -> int:
+    """Return the number of ranks per host, several per device if they share one."""
+    return manifest.devices_per_node * max(1, manifest.processes_per_device) or max(DEVICES_PER_NODE, ranks)
 
 
 def _memory_bytes(tables: TableSet, device: Device | None) -> float:
@@ -176,20 +198,17 @@ def recorded_configuration(manifest: Manifest, model: ModelEntry) -> Configurati
     )
 
 
-def _with_compute(
-    profile: Profile, model: ModelEntry, configuration: Configuration, cluster: Cluster, measured_ns: float
-) -> Profile:
+def _with_compute(profile: Profile, recorded: _Recorded, measured_ns: float) -> Profile:
     """Scale all device work to the mean rank's compute per step."""
-    c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
+    c = recorded.cases(profile)
     layer, head = compute.layer(c), compute.head(c)
-    micro_batch_seconds = model.layers * (layer.forward + layer.backward) + head.forward + head.backward
-    seconds = float(np.ravel(micro_batch_seconds)[0]) * configuration.micro_batches / configuration.pp
+    micro_batch_seconds = recorded.model.layers * (layer.forward + layer.backward) + head.forward + head.backward
+    micro_batches = recorded.configuration.micro_batches / recorded.configuration.pp
+    seconds = float(np.ravel(micro_batch_seconds)[0]) * micro_batches
     return replace(profile, work_scale=measured_ns / 1e9 / seconds)
 
 
-def _with_links(
-    profile: Profile, tables: TableSet, model: ModelEntry, configuration: Configuration, cluster: Cluster
-) -> Profile:
+def _with_links(profile: Profile, recorded: _Recorded, tables: TableSet) -> Profile:
     """Fit the link rate and the bucket size from the calls of data parallelism.
 
     A call counts from its last arrival on. Calls of one kind and group share a link, so overlapping time counts once.
@@ -197,12 +216,12 @@ def _with_links(
     columns = calls.match_calls(tables).columns()
     of_group, _ = columns.codes("group")
     is_data = columns.satisfies("axis", lambda axis: axis in DATA_AXES) & columns["complete"] & (columns["step"] >= 0)
-    is_data &= columns["group_size"] == configuration.shards
+    is_data &= columns["group_size"] == recorded.configuration.shards
     if not is_data.any():
         return profile
     profile = replace(profile, gloo=int(_talks_over_gloo(tables)), data_latency=0.0)
-    profile = _with_habits(profile, columns, is_data, model, configuration, cluster)
-    c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
+    profile = _with_habits(profile, recorded, columns, is_data)
+    c = recorded.cases(profile)
     measured_ns = formula_ns = 0.0
     for kind, seconds in RINGS.items():
         rows_of_kind = np.flatnonzero(is_data & columns.matches("op", kind))
@@ -219,14 +238,7 @@ def _with_links(
     return profile
 
 
-def _with_habits(
-    profile: Profile,
-    columns: Columns,
-    is_data: Flags,
-    model: ModelEntry,
-    configuration: Configuration,
-    cluster: Cluster,
-) -> Profile:
+def _with_habits(profile: Profile, recorded: _Recorded, columns: Columns, is_data: Flags) -> Profile:
     """Use the habits of the trainer whose sharding sends the number of bytes closest to those sent per step."""
     of_group, _ = columns.codes("group")
     steps_of_groups = len(np.unique(columns["step"][is_data])) * len(np.unique(of_group[is_data]))
@@ -235,7 +247,7 @@ def _with_habits(
     for name in SHARDING_TRAINERS:
         habits = {habit: getattr(PROFILES[name], habit) for habit in HABITS}
         candidate = replace(profile, **habits)
-        c = cases_of(shape_of(model), machine_of(cluster), candidate, [configuration])
+        c = recorded.cases(candidate)
         weights = messages.of_fullest(c, stages_of(c))
         planned_bytes = float(np.ravel(messages.gathered_bytes(c, weights) + messages.summed_bytes(c, weights))[0])
         candidates.append((abs(planned_bytes - sent_bytes), candidate))
@@ -246,19 +258,16 @@ def _talks_over_gloo(tables: TableSet) -> bool:
     return any(tables.columns("collectives", rank).matches("library", "gloo").any() for rank in tables.ranks[:1])
 
 
-def _with_parts(
-    profile: Profile, model: ModelEntry, configuration: Configuration, cluster: Cluster, parts: list[Value]
-) -> Profile:
+def _with_parts(profile: Profile, recorded: _Recorded, parts: list[Value]) -> Profile:
     """Scale each axis's exposed messages, and assign the rest to the pipeline's hand-over and the fixed part."""
     exposed = _by(parts, "exposed_comm_time", "axis")
     idle = _by(parts, "idle_time", "cause")
     measured = {axis: exposed.get(axis, 0.0) for axis in EXPOSED_OF_AXIS}
     measured["dp"] = sum(exposed.get(axis, 0.0) for axis in DATA_AXES)
-    profile = _with_prefetch(profile, model, configuration, cluster, measured["dp"])
-    first = predict(model, configuration, cluster, profile=profile)
+    profile = _with_prefetch(profile, recorded, measured["dp"])
+    configuration, first = recorded.configuration, recorded.predict(profile)
     # Messages sent layer by layer have no information on buckets that are reduced during backward, and vice versa.
-    c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
-    by_layer = np.any(messages.goes_by_layer(c))
+    by_layer = np.any(messages.goes_by_layer(recorded.cases(profile)))
     scale_of_axis = EXPOSED_OF_AXIS | ({"dp": "sharded_exposed"} if by_layer else {})
     scales = {
         name: getattr(profile, name) * measured[axis] / first.exposed_ns[axis]
@@ -274,7 +283,7 @@ def _with_parts(
     if configuration.pp == 1:
         return profile
     # Ranks without the head wait for the one with it, so the mean rank waits longer than the busiest rank by this time.
-    second = predict(model, configuration, cluster, profile=profile)
+    second = recorded.predict(profile)
     waits = idle.get("bubble", 0.0) + exposed.get("pp", 0.0) + together
     uneven = second.compute_ns - _overall(parts, "compute_time")
     beyond = waits - uneven - second.bubble_ns
@@ -282,18 +291,12 @@ def _with_parts(
     return replace(profile, pipeline_hop=max(beyond, 0.0) / 1e9 / hops)
 
 
-def _with_prefetch(
-    profile: Profile, model: ModelEntry, configuration: Configuration, cluster: Cluster, measured_ns: float
-) -> Profile:
+def _with_prefetch(profile: Profile, recorded: _Recorded, measured_ns: float) -> Profile:
     """Fit the share of compute that hides a layer's gathers, so that the exposed time equals the measured one."""
-    c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
-    if not np.any(messages.goes_by_layer(c)):
+    if not np.any(messages.goes_by_layer(recorded.cases(profile))):
         return profile
     shares = np.linspace(0.0, 1.0, 101).tolist()
-    shown = [
-        predict(model, configuration, cluster, profile=replace(profile, gather_overlap=share)).exposed_ns.get("dp", 0.0)
-        for share in shares
-    ]
+    shown = [recorded.predict(replace(profile, gather_overlap=share)).exposed_ns.get("dp", 0.0) for share in shares]
     # The largest overlap that explains it, so that messages that are hidden anyway do not read as no prefetch.
     nearest = min(reversed(range(len(shares))), key=lambda place: abs(shown[place] - measured_ns))
     return replace(profile, gather_overlap=shares[nearest])

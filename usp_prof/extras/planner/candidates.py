@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.extras.planner import memory
-from usp_prof.extras.planner.cases import with_columns
+from usp_prof.extras.planner.cases import concatenated, rows_of, selected
 from usp_prof.extras.planner.profiles import gradient_bytes_of
 from usp_prof.extras.planner.stages import Stages
 from usp_prof.model.configuration import (
@@ -272,7 +272,7 @@ def _least_layers(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes
         enough, too_few = np.where(fits, middle, enough), np.where(fits, too_few, middle)
     c = replace(c, recompute_layers=enough)
     c, stages = _rows(c, stages, np.flatnonzero(enough < most))
-    return columns_of_cases(c), needs(c, stages)
+    return concatenated(c), needs(c, stages)
 
 
 def _least_group(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes]:
@@ -283,7 +283,7 @@ def _least_group(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes]
         least = np.where((least == 1) & fits & (group <= layers_of_stage(c)), group, least)
     c = replace(c, recompute_group=least)
     c, stages = _rows(c, stages, np.flatnonzero(least > 1))
-    return columns_of_cases(c), needs(c, stages)
+    return concatenated(c), needs(c, stages)
 
 
 def layers_of_stage(c: Cases) -> NDArray[np.int64]:
@@ -297,22 +297,5 @@ def needs(c: Cases, stages: Stages) -> Bytes:
     return np.max([memory.total(rank_parts) for rank_parts in memory.of_stages(c, stages)], axis=0)  # type: ignore[no-any-return]
 
 
-def columns_of_cases(c: Cases) -> Columns:
-    """Return the configuration columns only."""
-    return Columns(**{field.name: getattr(c, field.name) for field in fields(Columns)})
-
-
-def concatenated(*parts: Columns) -> Columns:
-    """Concatenate columns."""
-    names = [field.name for field in fields(Columns)]
-    return Columns(**{name: np.concatenate([np.asarray(getattr(part, name)) for part in parts]) for name in names})
-
-
-def rows_of(c: Columns, rows: NDArray[np.int64]) -> Columns:
-    """Return selected rows."""
-    return Columns(**{field.name: np.asarray(getattr(c, field.name))[rows] for field in fields(Columns)})
-
-
 def _rows(c: Cases, stages: Stages, rows: NDArray[np.int64]) -> tuple[Cases, Stages]:
-    chosen = with_columns(c.shape, c.machine, c.profile, rows_of(c, rows))
-    return chosen, Stages(**{field.name: getattr(stages, field.name)[:, rows] for field in fields(Stages)})
+    return selected(c, rows), Stages(**{field.name: getattr(stages, field.name)[:, rows] for field in fields(Stages)})

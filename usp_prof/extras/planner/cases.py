@@ -17,6 +17,8 @@ from usp_prof.model.configuration import Columns, columns_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from usp_prof.extras.planner.cluster import Cluster
     from usp_prof.extras.planner.profiles import Profile
     from usp_prof.model.configuration import Configuration
@@ -97,6 +99,22 @@ def cases_of(shape: Shape, machine: Machine, profile: Profile, configurations: S
     """Combine configurations with a model, machine and profile."""
     gradients = gradient_bytes_of(profile, machine.product_bytes)
     return with_columns(shape, machine, profile, columns_of(configurations, gradients))
+
+
+def rows_of(c: Columns, rows: NDArray[np.int64]) -> Columns:
+    """Return selected rows of the configuration columns."""
+    return Columns(**{field.name: np.asarray(getattr(c, field.name))[rows] for field in fields(Columns)})
+
+
+def selected(c: Cases, rows: NDArray[np.int64]) -> Cases:
+    """Return selected cases of one model, machine and profile."""
+    return with_columns(c.shape, c.machine, c.profile, rows_of(c, rows))
+
+
+def concatenated(*parts: Columns) -> Columns:
+    """Concatenate configuration columns."""
+    names = [field.name for field in fields(Columns)]
+    return Columns(**{name: np.concatenate([np.asarray(getattr(part, name)) for part in parts]) for name in names})
 
 
 def with_columns(shape: Shape, machine: Machine, profile: Profile, columns: Columns) -> Cases:

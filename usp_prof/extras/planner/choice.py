@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from usp_prof.extras.planner.predict import Prediction
     from usp_prof.model.configuration import Columns
 
-KNOBS = ("tp", "pp", "cp", "ep", "zero", "micro_batch")
+BARRING_KNOBS = ("tp", "pp", "cp", "ep", "zero", "micro_batch")
 """Knobs whose values may rule out all configurations."""
 MOST_FACTOR = 3.0
 """Maximum factor on a part that counts as changing the order."""
@@ -57,7 +57,7 @@ class RunnerUp:
 def barred(columns: Columns, need: NDArray[np.float64], fits: NDArray[np.bool_]) -> tuple[Barred, ...]:
     """Return the values with which nothing fits although something fits with others, by knob and value."""
     barring = []
-    for knob in KNOBS:
+    for knob in BARRING_KNOBS:
         values = np.asarray(getattr(columns, knob))
         for value in np.unique(values).tolist():
             has = values == value

@@ -76,6 +76,8 @@ NETWORK_OF_LINK = {"NVLink2": 12.5e9, "NVLink3": 25e9, "PCIe3": 3e9, "PCIe4": 12
 """Network rate per device in nodes of older generations: a DGX A100 has 200 Gb/s per device."""
 NODE_OF_DEVICE = {"GB200": 72, "GB300": 72}
 """Devices per NVLink domain, if more than a box of eight."""
+DEVICES_OF_HOST = {"GB200": 4, "GB300": 4}
+"""Devices per host, if fewer than share an NVLink domain."""
 HOST_OF_LINK = {
     "NVLink2": (12e9, 256e9 / 8), "PCIe3": (12e9, 256e9 / 8), "NVLink3": (25e9, 410e9 / 8), "PCIe4": (25e9, 410e9 / 8),
 }  # fmt: skip
@@ -142,6 +144,11 @@ class Cluster:
     def room_bytes(self) -> float:
         """Memory available to a configuration."""
         return self.memory_bytes * self.memory_share
+
+    @property
+    def devices_per_host(self) -> int:
+        """Devices for which one launcher starts the processes."""
+        return min(self.devices_per_node, DEVICES_OF_HOST.get(self.device, self.devices_per_node))
 
 
 def of_device(name: str, dtype: str = "bf16") -> Cluster:

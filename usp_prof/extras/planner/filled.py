@@ -12,7 +12,6 @@ from usp_prof.extras.planner.answers.one_plan import FILLS, fullest, memory_char
 from usp_prof.extras.planner.calibration import NEUTRAL, described, recorded_configuration
 from usp_prof.extras.planner.cluster import of_device
 from usp_prof.extras.planner.memory import of_ranks
-from usp_prof.extras.planner.models import usual_sequence
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES, profile_named
 from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule, modules_named
 from usp_prof.model.errors import UsageError, unknown_name
@@ -115,9 +114,6 @@ def fill_of_model(
             raise unknown_name("knob", name, knob_names)
     if habits not in PROFILES:
         raise unknown_name("trainer", habits, PROFILES)
-    model = replace(model, sequence=model.sequence or usual_sequence(model))
-    if not model.sequence:
-        raise UsageError("the model's description has no sequence length", hint="set sequence=4096 or --sequence 4096")
     knobs = dict(degrees)
     for name, setting, words in (("recompute", "recomputation", Recompute), ("offload", "offload", Offload)):
         if name in knobs:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from usp_prof.extras.planner.answers.plan import frame, points
+from usp_prof.extras.planner.answers.plan import counts, frame, points
 from usp_prof.extras.planner.calibration import calibrate
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.filled import Filled, fill_of_model, fill_of_run
@@ -15,7 +15,6 @@ from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.extras.planner.search import Plans, question_of, search
 from usp_prof.limits import COUNT, MAX_RANKS
 from usp_prof.model.errors import InputError, UsageError, unknown_name
-from usp_prof.model.known_models import model_named
 from usp_prof.run import opened
 
 if TYPE_CHECKING:
@@ -49,10 +48,7 @@ class Planned:
     def explain(self) -> str:
         """Return a sentence on the plans tried, those that fit, and the accuracy."""
         question = self.plans.question
-        text = (
-            f"{self.plans.tried:,} legal configurations of {question.devices} x {question.cluster.device}, "
-            f"{self.plans.fitting:,} predicted to fit."
-        )
+        text = f"{question.devices} x {question.cluster.device}: {counts(self.plans)}."
         if self.plans.best:
             text += f" Fastest: {self.plans.best[0].configuration}."
         if self.error_fraction is not None:
@@ -133,4 +129,5 @@ def memory(
         return fill_of_run(opened(run).tables, device)
     if not model:
         raise UsageError("give a run, or a model with the degrees", hint='memory(model="Llama-3-8B", sequence=8192)')
-    return fill_of_model(model_named(str(model), sequence), degrees, device, habits or DEFAULT_TRAINER)
+    entry = planned_model(str(model), sequence, None, "give sequence=4096")
+    return fill_of_model(entry, degrees, device, habits or DEFAULT_TRAINER)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.extras.planner.cluster import DEVICES_PER_NODE
 from usp_prof.extras.planner.launch_megatron import MEGATRON
 from usp_prof.extras.planner.launch_nanotron import NANOTRON
-from usp_prof.extras.planner.trainer_rules import NODE, Trainer, rules_except_megatron, torchrun
+from usp_prof.extras.planner.trainer_rules import Trainer, rules_except_megatron, torchrun
 from usp_prof.model.configuration import ENDS, Offload, Recompute
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.schedule import schedule_by_name
@@ -30,10 +31,10 @@ PRESETS = {
 OWN_DTYPES = ("fp32", "bf16", "fp8")
 
 
-def _own_words(model: ModelEntry, c: Configuration) -> list[str]:
+def _own_words(model: ModelEntry, c: Configuration, node: int) -> list[str]:
     """Return the words of the command."""
     words = [
-        f"{torchrun(c) if c.devices > NODE else f'torchrun --nproc-per-node {c.devices}'} trainer/run.py --profile",
+        f"{torchrun(c, node)} trainer/run.py --profile",
         f"--model {preset(model)} --layers {model.layers} --sequence {model.sequence}",
         f"--dp {c.dp} --tp {c.tp} --cp {c.cp} --pp {c.pp} --zero {c.zero}",
         f"--micro-batches {c.micro_batches} --micro-batch {c.micro_batch} --batch {c.batch} --dtype {c.dtype}",
@@ -84,14 +85,14 @@ TORCHTITAN_CONFIGS = {
 """Module, configuration and recomputation of its own models; recomputation is not an option."""
 
 
-def _torchtitan_words(model: ModelEntry, c: Configuration) -> list[str]:
+def _torchtitan_words(model: ModelEntry, c: Configuration, node: int) -> list[str]:
     """Return the words of the command."""
     module, config, _ = TORCHTITAN_CONFIGS[model.name]
     replicate = c.dp if c.zero == 0 else c.replicas
     # With a pipeline it cuts its local batch into micro-batches; without one it accumulates up to the global batch.
     local_batch = c.micro_batch * c.micro_batches if c.pp > 1 else c.micro_batch
     words = [
-        f"{torchrun(c)} -m torchtitan.train --module {module} --config {config}",
+        f"{torchrun(c, node)} -m torchtitan.train --module {module} --config {config}",
         f"--parallelism.data_parallel_replicate_degree {replicate}",
         f"--parallelism.data_parallel_shard_degree {c.dp // replicate}",
         f"--parallelism.tensor_parallel_degree {c.tp} --parallelism.context_parallel_degree {c.cp}",
@@ -124,7 +125,7 @@ def _torchtitan_rules(model: ModelEntry, c: Configuration) -> Rules:
     """Yield the rules of the trainer."""
     yield (
         model.name not in TORCHTITAN_CONFIGS,
-        f"it has no configuration of the model (it has {', '.join(TORCHTITAN_CONFIGS)})",
+        f"of its models, plans know only {', '.join(TORCHTITAN_CONFIGS)}",
     )
     _, _, recompute = TORCHTITAN_CONFIGS.get(model.name, ("", "", c.recompute))
     yield c.recompute is not recompute, f"its configuration recomputes {recompute}, which is not an option"
@@ -159,16 +160,8 @@ def refusal(trainer: str, model: ModelEntry, configuration: Configuration) -> st
     return next((sentence for is_broken, sentence in rules if is_broken), "")
 
 
-def command(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
-    """Return the command that starts a configuration in one of the `TRAINERS`; raise if there is none."""
+def command(trainer: str, model: ModelEntry, configuration: Configuration, node: int = DEVICES_PER_NODE) -> str:
+    """Return the command that starts a configuration on nodes of `node` devices; raise if the trainer cannot run it."""
     if reason := refusal(trainer, model, configuration):
         raise UsageError(f"{trainer} cannot run {configuration}: {reason}", hint="choose another plan or trainer")
-    return " ".join(TRAINERS[trainer].words(model, configuration))
-
-
-def command_or_reason(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
-    """Return the command, or a comment with the reason why there is none."""
-    try:
-        return command(trainer, model, configuration)
-    except UsageError as error:
-        return f"# {error}"
+    return " ".join(TRAINERS[trainer].words(model, configuration, node))

@@ -37,11 +37,11 @@ TRIAL = "--mock-data --tokenizer-type NullTokenizer --train-iters 20 --lr 1e-4"
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 
 
-def _words(model: ModelEntry, c: Configuration) -> list[str]:
+def _words(model: ModelEntry, c: Configuration, node: int) -> list[str]:
     """Return the words of the command."""
     # Required by its own checks: one connection for overlap with tp or cp, several for its FSDP.
     words = [
-        f"CUDA_DEVICE_MAX_CONNECTIONS={8 if c.zero > 1 else 1} {torchrun(c)} pretrain_gpt.py",
+        f"CUDA_DEVICE_MAX_CONNECTIONS={8 if c.zero > 1 else 1} {torchrun(c, node)} pretrain_gpt.py",
         *_model(model),
         f"--tensor-model-parallel-size {c.tp} --pipeline-model-parallel-size {c.pp}",
         f"--context-parallel-size {c.cp} --micro-batch-size {c.micro_batch} --global-batch-size {c.batch}",

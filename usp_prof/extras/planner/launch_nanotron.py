@@ -26,11 +26,11 @@ TRIAL_STEPS = 20
 FILE = "nanotron.yaml"
 
 
-def _words(model: ModelEntry, c: Configuration) -> list[str]:
+def _words(model: ModelEntry, c: Configuration, node: int) -> list[str]:
     """Return the words of a command that writes the YAML file and starts nanotron with it."""
     return [
         f"printf '%s' '{config_file(model, c)}' > {FILE} &&",
-        f"CUDA_DEVICE_MAX_CONNECTIONS=1 {torchrun(c)} run_train.py --config-file {FILE}",
+        f"CUDA_DEVICE_MAX_CONNECTIONS=1 {torchrun(c, node)} run_train.py --config-file {FILE}",
     ]
 
 

@@ -26,12 +26,14 @@ def usual_sequence(model: ModelEntry) -> int:
 def planned_model(name: str, sequence: int, recorded: ModelEntry | None, hint: str) -> ModelEntry:
     """Return the model to plan for: the named one, else that of the recorded run.
 
-    `hint` says how to supply the sequence length if the description lacks it.
+    Without a sequence length, a known model has its usual one. `hint` says how to supply it for other models.
     """
     model = model_named(name, sequence) if name else recorded
     assert model is not None  # noqa: S101 - one of the two was given
     if sequence:
         model = replace(model, sequence=sequence, flop_per_token={})
+    elif not model.sequence:
+        model = replace(model, sequence=usual_sequence(model))
     if not model.sequence:
         raise UsageError("the model's description gives no sequence length", hint=hint)
     return model

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.extras.planner import candidates
-from usp_prof.extras.planner.candidates import concatenated, legal, nearest_legal, needs, refined, rows_of
-from usp_prof.extras.planner.cases import cases_of, machine_of, with_columns
+from usp_prof.extras.planner import memory
+from usp_prof.extras.planner.candidates import legal, nearest_legal, needs, refined
+from usp_prof.extras.planner.cases import cases_of, concatenated, machine_of, rows_of, selected, with_columns
 from usp_prof.extras.planner.choice import Barred, barred
 from usp_prof.extras.planner.cluster import of_device
 from usp_prof.extras.planner.predict import Prediction, records
@@ -67,6 +67,10 @@ class Question:
     trainer: str = ""
     """Restricts the search to what this trainer can run, if it can run anything; empty: all legal configurations."""
 
+    def cases(self, columns: Columns) -> Cases:
+        """Return configurations of the question's model, with its machine and profile."""
+        return with_columns(shape_of(self.model), machine_of(self.cluster), self.profile, columns)
+
 
 def question_of(
     learnt: Calibration | None,
@@ -107,9 +111,9 @@ class Plans:
     """Configurations that the question's trainer cannot run, by reason."""
 
     def pareto(self) -> tuple[Prediction, ...]:
-        """Return the plans that no other beats in both speed and memory, fastest first."""
+        """Return the plans that no other beats in both speed and memory, fastest first; see `EQUAL`."""
         front: list[Prediction] = []
-        for plan in self.best:
+        for plan in sorted(self.best, key=lambda plan: (_speed_class(plan), plan.footprint.total_bytes)):
             if not front or plan.footprint.total_bytes < front[-1].footprint.total_bytes:
                 front.append(plan)
         return tuple(front)
@@ -134,7 +138,7 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
         if not can_run.any():
             return replace(search(replace(question, trainer=""), progress), question=question, refused=refused)
         columns = rows_of(columns, np.flatnonzero(can_run))
-    cases = with_columns(shape_of(question.model), machine_of(question.cluster), question.profile, columns)
+    cases = question.cases(columns)
     stages, room = stages_of(cases), question.cluster.room_bytes
     need = needs(cases, stages)
     fits = need <= room
@@ -147,12 +151,12 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
     ruled_out = barred(columns, need, fits)
     fits &= ~_recomputes_needlessly(columns, fits)
     columns, need = concatenated(columns, further), np.concatenate([need, their_need])
-    cases, tried = with_columns(cases.shape, cases.machine, cases.profile, columns), tried + len(their_need)
+    cases, tried = question.cases(columns), tried + len(their_need)
     fits = np.concatenate([fits, np.ones(len(their_need), bool)])
     chosen = np.flatnonzero(fits)
     best: list[Prediction] = []
     if chosen.size:
-        seconds = step(_rows(cases, chosen)).expected
+        seconds = step(selected(cases, chosen)).expected
         picked = chosen[_shown(seconds, need[chosen], columns, chosen)]
         configurations = [_configuration(columns, row, question.dtype) for row in picked.tolist()]
         subset = cases_of(cases.shape, cases.machine, cases.profile, configurations)
@@ -226,21 +230,27 @@ def _shown(
     return np.unique(np.concatenate([order[:SHOWN], order[firsts[:SHOWN]], front[:SHOWN]]))
 
 
-def _rank(plan: Prediction) -> tuple[int, int, int, float, str]:
-    """Return the sort key: expected speed; within half a percent the simpler plan, then the one with less memory."""
+def _speed_class(plan: Prediction) -> int:
+    """Return the number of a class of steps that count as equal; lower is faster."""
+    return round(log(plan.expected_step_ns) / log(EQUAL))
+
+
+def _rank(plan: Prediction) -> tuple[int, bool, int, int, int, int, str]:
+    """Return the sort key. Among equally fast plans, tight ones are last, and simpler ones are first.
+
+    A plan is simpler with fewer parallel axes, then with more data parallelism, then with a lower ZeRO stage. If that
+    is equal too, the plan that needs less memory is first.
+    """
     c = plan.configuration
     axes = sum(degree > 1 for degree in c.degrees().values())
-    return round(log(plan.expected_step_ns) / log(EQUAL)), axes, c.devices // c.dp, plan.footprint.total_bytes, str(c)
+    is_tight = plan.fit_probability < memory.SAFE_PROBABILITY
+    return _speed_class(plan), is_tight, axes, c.devices // c.dp, c.zero, plan.footprint.total_bytes, str(c)
 
 
 def configurations(question: Question) -> list[Configuration]:
     """Return the legal configurations, each once."""
     columns = legal(question)
     return [_configuration(columns, row, question.dtype) for row in range(len(columns.dp))]
-
-
-def _rows(cases: Cases, rows: NDArray[np.int64]) -> Cases:
-    return with_columns(cases.shape, cases.machine, cases.profile, candidates.rows_of(cases, rows))
 
 
 def _configuration(c: Columns, row: int, dtype: str) -> Configuration:

@@ -13,10 +13,8 @@ import numpy as np
 
 from usp_prof import limits
 from usp_prof.extras.planner.candidates import legal, needs
-from usp_prof.extras.planner.cases import machine_of, with_columns
 from usp_prof.extras.planner.stages import stages_of
 from usp_prof.model.configuration import RECOMPUTES, Offload
-from usp_prof.model.shape import shape_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,15 +36,7 @@ class Shortfall:
 
     missing_bytes: float
     changes: tuple[str, ...]
-    """Command-line options, such as `--recompute full`."""
-    devices: int
-    """Smallest number of devices tried that is sufficient; 0 if none is."""
-
-    def sentence(self) -> str:
-        """Return the changes as a clause, empty if there are none."""
-        words = [f"{change} would fit" for change in self.changes]
-        words += [f"{self.devices} devices would do"] if self.devices else []
-        return "; ".join(words)
+    """Command-line options, such as `--recompute full`; the last one may be a larger number of devices."""
 
 
 def shortfall_of(question: Question, leanest_bytes: float) -> Shortfall:
@@ -60,10 +50,13 @@ def shortfall_of(question: Question, leanest_bytes: float) -> Shortfall:
             pinned["offload"] = Offload.OPTIMIZER
         if value := _value_that_fits(replace(question, pinned=pinned), name):
             changes.append(f"--{name.replace('_', '-')} {value}")
-    return Shortfall(leanest_bytes - question.cluster.room_bytes, tuple(changes), _devices_that_fit(question))
+    if devices := _devices_that_fit(question):
+        changes.append(f"--devices {devices}")
+    return Shortfall(leanest_bytes - question.cluster.room_bytes, tuple(changes))
 
 
 def _devices_that_fit(question: Question) -> int:
+    """Return the smallest number of devices tried that is sufficient; 0 if none is."""
     pinned = {name: value for name, value in question.pinned.items() if name not in ("dp", "micro_batches")}
     for times in TIMES:
         devices = question.devices * times
@@ -90,5 +83,5 @@ def _fitting(question: Question) -> tuple[Columns, NDArray[np.bool_]]:
     columns = legal(question)
     if not len(columns.dp):
         return columns, np.zeros(0, bool)
-    cases = with_columns(shape_of(question.model), machine_of(question.cluster), question.profile, columns)
+    cases = question.cases(columns)
     return columns, needs(cases, stages_of(cases)) <= question.cluster.room_bytes

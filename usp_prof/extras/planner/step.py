@@ -1,8 +1,11 @@
 """Step: seconds of a training step, part by part, for many configurations at once.
 
-1. one micro-batch on one rank: layers (compute.py), their exposed messages, the head 2. the pipeline: bottleneck rank
-times micro-batches, filling and draining, and stalled sends (stalls.py) 3. data parallelism's exposed messages
-(data_parallel.py), the optimizer, a fixed rest
+A step is the sum of:
+
+    micro-batches    layers (compute.py), their exposed messages and the head, on the slowest pipeline rank
+    pipeline         filling and draining (filling.py), messages between stages, stalled sends (stalls.py)
+    data parallelism exposed messages that do not belong to one layer (data_parallel.py)
+    the rest         the optimizer, and a fixed time
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 Rules = Iterator[tuple[bool, str]]
 """For each rule, whether the configuration breaks it, and the message."""
-NODE = 8
 PLAIN_FORMS = ("full", "dense", "mixture")
 """Forms of layer blocks that a trainer's model options can describe."""
 
@@ -23,13 +22,16 @@ PLAIN_FORMS = ("full", "dense", "mixture")
 class Trainer(NamedTuple):
     """Command of a trainer, and its rules."""
 
-    words: Callable[[ModelEntry, Configuration], list[str]]
+    words: Callable[[ModelEntry, Configuration, int], list[str]]
+    """Returns the words for a model, a configuration and a number of devices per node."""
     rules: Callable[[ModelEntry, Configuration], Rules]
 
 
-def torchrun(c: Configuration) -> str:
-    """Return the torchrun words that start one process per device."""
-    return f"torchrun --nproc-per-node {min(c.devices, NODE)} --nnodes {-(-c.devices // NODE)}"
+def torchrun(c: Configuration, node: int) -> str:
+    """Return the torchrun words that start one process per device, on equally many devices of each node."""
+    nodes = next(count for count in range(-(-c.devices // node), c.devices + 1) if c.devices % count == 0)
+    words = f"torchrun --nproc-per-node {c.devices // nodes}"
+    return f"{words} --nnodes {nodes}" if nodes > 1 else words
 
 
 def has_other_optimizer(c: Configuration) -> bool:

@@ -13,8 +13,8 @@ from usp_prof.extras.planner.launch import command as launch_command
 from usp_prof.extras.planner.launch import refusal as refusal_by
 from usp_prof.extras.planner.memory import of_ranks as memory_of_ranks
 from usp_prof.extras.planner.models import not_modelled
-from usp_prof.model.errors import UspProfError
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import counted
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, Text, data_table
 from usp_prof.report.format import quantity
 
@@ -144,9 +144,15 @@ def basis(learnt: Calibration | None, plans: Plans) -> Text:
         )
     left_out = "".join(f" Not modeled: {omission}." for omission in not_modelled(plans.question.model))
     return Text(
-        f"Predicted, never run: {basis_text}. {plans.tried:,} legal configurations, {plans.fitting:,} fit.{left_out}",
+        f"Predicted, never run: {basis_text}. {counts(plans)}.{left_out}",
         quiet=True,
     )
+
+
+def counts(plans: Plans) -> str:
+    """Return the numbers of configurations tried, and of those ranked."""
+    tried = counted(plans.tried, "legal configuration")
+    return f"{tried}, {plans.fitting:,} of which fit and recompute no more than needed"
 
 
 def nothing_fits(plans: Plans) -> str:
@@ -210,6 +216,7 @@ def ordered(plans: Sequence[Plan], rows: int) -> DataTable:
 def single_plan(plans: Plans, plan: Plan, trainer: str) -> Section:
     """Build one plan: its figures, the memory of each pipeline rank, and its command."""
     model, room = plans.question.model, plans.question.cluster.room_bytes
+    command, reason = command_or_reason(trainer, plans.question, plan.configuration)
     return Section(
         "plan-one",
         f"One plan: {plan.configuration}",
@@ -219,17 +226,16 @@ def single_plan(plans: Plans, plan: Plan, trainer: str) -> Section:
                 "Predicted memory per rank, by part",
                 memory(model, plan.configuration, room, plans.question.profile),
             ),
-            Text(started_with(trainer, model, plan.configuration)),
+            Text(command or reason),
         ),
     )
 
 
-def started_with(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
-    """Return the command of a plan, or why this trainer cannot run it."""
-    try:
-        return launch_command(trainer, model, configuration)
-    except UspProfError as error:
-        return f"{error.message}; {error.hint}" if error.hint else error.message
+def command_or_reason(trainer: str, question: Question, configuration: Configuration) -> tuple[str, str]:
+    """Return the command of a plan and an empty reason, or an empty command and the reason why there is none."""
+    if reason := refusal_by(trainer, question.model, configuration):
+        return "", f"{trainer} cannot run {configuration}: {reason}"
+    return launch_command(trainer, question.model, configuration, question.cluster.devices_per_host), ""
 
 
 def figures(plan: Plan) -> KeyFigures:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from usp_prof.cli.wrapping import wrapped, wrapped_command
 from usp_prof.extras.planner.answers.one_plan import bars, memory_parts, step_parts
-from usp_prof.extras.planner.answers.plan import settings_of
+from usp_prof.extras.planner.answers.plan import command_or_reason, settings_of
 from usp_prof.extras.planner.choice import runners_up
-from usp_prof.extras.planner.launch import command_or_reason, refusal
+from usp_prof.extras.planner.launch import refusal
 from usp_prof.extras.planner.memory import SAFE_PROBABILITY
 from usp_prof.extras.planner.models import not_modelled
 from usp_prof.extras.planner.shortfall import shortfall_of
@@ -40,35 +40,49 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         f"assumption: large matrix products reach {100 * machine.efficiency:.3g}% of the dense peak ({machine.basis})",
         f"assumption: nodes of {machine.devices_per_node}, network {machine.network_rate / 1e9:g} GB/s per device",
         f"trainer: {question.profile.name}",
-        f"{counted(plans.tried, 'legal configuration')}, {plans.fitting:,} predicted to fit",
+        counted(plans.tried, "legal configuration"),
     ]
     if isfinite(machine.room_bytes):
         lines.insert(-2, f"memory that tensors can fill: {quantity(machine.room_bytes, Unit.BYTES)} per device")
     if plans.refused:
         lines.append(refusals(plans, trainer))
+    if len(plans.best) > 1:
+        candidates = "the others" if plans.refused else "them"
+        lines.append(f"{plans.fitting:,} of {candidates} fit and recompute no more than needed")
     lines += [f"not modeled: {omission}" for omission in not_modelled(question.model)]
     if calibration is not None:
         lines.append(f"the prediction of the recorded step is off by {calibration.error_fraction:+z.1%}")
     if not plans.best:
         need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, machine.room_bytes))
-        lines.append(f"nothing fits: every configuration needs at least {need}, and {room} can be filled")
+        lines.append(f"nothing fits: every configuration needs at least {need} per device, and tensors can fill {room}")
         shortfall = shortfall_of(question, plans.leanest_bytes)
-        changes = shortfall.sentence()
-        lines.append(f"{quantity(shortfall.missing_bytes, Unit.BYTES)} too much" + (f": {changes}" if changes else ""))
+        lines.append(f"missing: {quantity(shortfall.missing_bytes, Unit.BYTES)} per device")
+        lines += [f"would fit with {change}" for change in shortfall.changes]
         return wrapped("\n".join(lines), width, hanging=2)
     if len(plans.best) == 1:
         text = wrapped("\n".join([*lines, "", *_single_plan(plans.best[0], question)]), width, hanging=2)
-        command = command_or_reason(trainer, question.model, plans.best[0].configuration)
-        return f"{text}\n{_started('command', command, width)}\n"
+        return f"{text}\n{_start(plans, trainer, 'command', width)}\n"
     text = wrapped("\n".join(lines), width, hanging=2)
     head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
-    key = f"  {_FORM_OF_BATCH}\n  steps within 0.5% count as equal: the simpler plan is first, then less memory"
+    key = _KEY
     if any(plan.fit_probability < SAFE_PROBABILITY for plan in plans.best[:top]):
-        key += f"\n  tight: fits with a probability of 50% to {SAFE_PROBABILITY:.0%}"
+        key += f"\ntight: fits with a probability of 50% to {SAFE_PROBABILITY:.0%}"
+    key = textwrap.indent(wrapped(key, width - 2, hanging=2).rstrip("\n"), "  ")
     rows = [f"{place:2} {_row(plan, width)}" for place, plan in enumerate(plans.best[:top], start=1)]
     reasons = wrapped("\n".join(why(plans)), width, hanging=2)
     return (
-        "\n".join([text, head, *rows, key, "", *([reasons] if reasons else []), _start(plans, trainer, width)]) + "\n"
+        "\n".join(
+            [
+                text,
+                head,
+                *rows,
+                key,
+                "",
+                *([reasons] if reasons else []),
+                _start(plans, trainer, "command of the first plan", width),
+            ]
+        )
+        + "\n"
     )
 
 
@@ -92,8 +106,8 @@ def why(plans: Plans) -> list[str]:
         lines.append(line + (" (within the 80% interval of the first plan)" if other.within(first) else ""))
     if first.host_bytes:
         lines.append(f"  host memory of the first plan: {on_host(first, question)}")
-    leaner = [plan for plan in plans.pareto() if plan.step_ns > first.step_ns][:MOST_LEANER]
-    for plan in leaner:
+    leaner = [plan for plan in plans.pareto() if plan.footprint.total_bytes < first.footprint.total_bytes]
+    for plan in leaner[:MOST_LEANER]:
         speed, need = first.step_ns / plan.step_ns, quantity(plan.footprint.total_bytes, Unit.BYTES)
         lines.append(f"  less memory: {need} at {speed:.0%} of the speed: {plan.configuration}")
     return lines if lines[-1].startswith(" ") else lines[:-1]
@@ -111,19 +125,14 @@ def refusals(plans: Plans, trainer: str) -> str:
     return f"{trainer} cannot run {sum(refused.count for refused in plans.refused):,} configurations: {reasons}{behind}"
 
 
-def _start(plans: Plans, trainer: str, width: int) -> str:
-    """Return the command of the first plan, or why there is none."""
-    command = command_or_reason(trainer, plans.question.model, plans.best[0].configuration)
-    if command.startswith("#"):
-        return wrapped(f"no plan can be started: {command.removeprefix('# ')}", width, hanging=2).rstrip("\n")
-    return _started("command of the first plan", command, width)
-
-
-def _started(head: str, command: str, width: int) -> str:
-    """Format a command below its heading, or why there is none."""
-    if command.startswith("#"):
-        return wrapped(f"{head}: {command}", width, hanging=2).rstrip("\n")
-    return f"{head}:\n{wrapped_command(command, width)}"
+def _start(plans: Plans, trainer: str, heading: str, width: int) -> str:
+    """Return the command of the first plan below a heading, or why there is none."""
+    command, reason = command_or_reason(trainer, plans.question, plans.best[0].configuration)
+    if reason:
+        # For several plans, the reasons are in the list of refusals.
+        shown = reason if len(plans.best) == 1 else f"{trainer} cannot run these plans"
+        return wrapped(f"no command: {shown}", width, hanging=2).rstrip("\n")
+    return f"{heading}:\n{wrapped_command(command, width)}"
 
 
 def _single_plan(plan: Prediction, question: Question) -> list[str]:
@@ -171,7 +180,11 @@ MOST_BARRED, MOST_LEANER, MOST_REASONS = 4, 3, 3
 """Maximum number of lines of each kind in an explanation."""
 
 
-_FORM_OF_BATCH = "4x2 in a configuration means 4 micro-batches of 2 sequences"
+_KEY = (
+    "4x2 in a configuration means 4 micro-batches of 2 sequences\n"
+    "steps within 0.5% count as equal: simpler plans come first (fewer axes, more dp, a lower ZeRO stage), "
+    "then less memory; tight plans come last"
+)
 ROW = 54
 """Width of a row before its configuration."""
 
@@ -213,7 +226,7 @@ def as_json(plans: Plans, calibration: Calibration | None, trainer: str, top: in
 
 def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:
     c = plan.configuration
-    words = command_or_reason(trainer, plans.question.model, c)
+    command, reason = command_or_reason(trainer, plans.question, c)
     return {
         **settings_of(c),
         "chunks": c.chunks,
@@ -235,8 +248,8 @@ def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:
         "bubble_fraction": plan.bubble_fraction,
         "exposed_ns": {axis: round(time) for axis, time in plan.exposed_ns.items()},
         "memory_bytes": plan.footprint.parts(),
-        "command": "" if words.startswith("#") else words,
-        "refused": words.removeprefix("# ") if words.startswith("#") else "",
+        "command": command,
+        "refused": reason,
     }
 
 

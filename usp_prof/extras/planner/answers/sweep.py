@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 ROWS = 20
 """Number of listed configurations, fastest first."""
+NOTABLE_SLOWDOWN = 1.1
+"""Slowdown by recording above which predictions learned from the recorded step are visibly too long."""
 
 
 def sections(
@@ -145,19 +147,23 @@ def judged(score: Score) -> Section:
         reasons = "".join(f" {counted(count, 'cell')}: {reason}." for reason, count in score.not_predicted)
         reasons = reasons or " Only the recorded cell ran."
         note = Text(f"No measured configuration could be predicted, so the planner is not judged.{reasons}")
-        return Section("sweep-planner", "The planner on this sweep", (note,))
+        return Section("sweep-planner", "Planner's error on this sweep", (note,))
     figures = [
         KeyFigure("configurations judged", score.judged, Unit.COUNT),
         KeyFigure("median error of the step", _finite_or_none(score.median_error), Unit.FRACTION),
         KeyFigure("rank correlation", _finite_or_none(score.rank_correlation), Unit.RATIO, "1: the same order"),
         KeyFigure(
             "speed lost by its first choice", _finite_or_none(score.regret), Unit.FRACTION,
-            f"a blind choice loses {quantity(score.random_regret, Unit.FRACTION)}",
+            f"a random choice loses {quantity(score.random_regret, Unit.FRACTION)}",
         ),
     ]  # fmt: skip
     blocks: list[Block] = [KeyFigures(tuple(figures))]
     if np.isfinite(score.calibration_error):
-        off = f"The recorded step that it learned from is predicted with an error of {score.calibration_error:+z.1%}"
-        tail = ": only its order means something." if abs(score.calibration_error) > DOUBTFUL else "."
+        off = f"The prediction of the recorded step is off by {score.calibration_error:+z.1%}"
+        tail = ", so only the order of predictions is judged." if abs(score.calibration_error) > DOUBTFUL else "."
         blocks.append(Text(off + tail, quiet=True))
-    return Section("sweep-planner", "The planner on this sweep", tuple(blocks))
+    if score.recording_slowdown > NOTABLE_SLOWDOWN:
+        slowdown = quantity(score.recording_slowdown, Unit.RATIO)
+        text = f"The recorded cell took {slowdown} as long as without recording, and the predictions with it."
+        blocks.append(Text(text, quiet=True))
+    return Section("sweep-planner", "Planner's error on this sweep", tuple(blocks))

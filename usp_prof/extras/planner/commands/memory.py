@@ -6,22 +6,23 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from usp_prof import limits
-from usp_prof.cli.opening import choice_options, format_option, note, open_from, whole_number, write_out
+from usp_prof.cli.opening import choice_options, format_option, open_from, whole_number, write_out
 from usp_prof.extras.planner.answers.one_plan import bars, fullest, memory_parts
 from usp_prof.extras.planner.candidates import KNOBS, OPTIMIZER_HELP
 from usp_prof.extras.planner.filled import fill_of_model, fill_of_run
-from usp_prof.extras.planner.models import not_modelled
+from usp_prof.extras.planner.models import not_modelled, planned_model
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.model.configuration import MODULES, Offload, Recompute
 from usp_prof.model.errors import UsageError
-from usp_prof.model.known_models import model_named
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
 from usp_prof.report.writers.json_text import answer_text
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
+    from usp_prof.contract import ModelEntry
     from usp_prof.extras.planner.filled import Filled
 
 EXAMPLES = """\
@@ -96,15 +97,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Predict and print; return 1 if the fullest rank does not fit the device."""
     device = args.device or ""
-    filled = fill_of_run(open_from(args).tables, device) if args.path else _of_options(args, device)
-    write_out(_json(filled) if args.format == "json" else _text(filled))
+    if args.path:
+        filled, assumed = fill_of_run(open_from(args).tables, device), []
+    elif args.model:
+        model = planned_model(args.model, args.sequence, None, "give --sequence")
+        filled, assumed = _of_options(args, model, device), [f"sequence: {model.sequence} tokens"]
+        assumed += [f"trainer: {args.habits}", *(f"not modeled: {omission}" for omission in not_modelled(model))]
+    else:
+        raise UsageError("give a run, or --model with the degrees", hint=EXAMPLES.splitlines()[0].strip())
+    write_out(_json(filled) if args.format == "json" else _text(filled, assumed))
     return 0 if filled.fits else 1
 
 
-def _of_options(args: argparse.Namespace, device: str) -> Filled:
+def _of_options(args: argparse.Namespace, model: ModelEntry, device: str) -> Filled:
     """Predict the configuration that the options describe."""
-    if not args.model:
-        raise UsageError("give a run, or --model with the degrees", hint=EXAMPLES.splitlines()[0].strip())
     degrees = {
         **{name: getattr(args, name) for name in (*NUMBERS, *OTHERS)},
         "sequence_parallel": args.sequence_parallel == "on",
@@ -112,18 +118,17 @@ def _of_options(args: argparse.Namespace, device: str) -> Filled:
         "gradient_bytes": args.gradient_bytes,
         "optimizer_bytes": args.optimizer_bytes,
     }
-    model = model_named(args.model, args.sequence)
-    for omission in not_modelled(model):
-        note(args, f"not modeled: {omission}")
     return fill_of_model(model, degrees, device, args.habits)
 
 
-def _text(filled: Filled) -> str:
-    """Format one line per pipeline rank, followed by one bar per part of its memory."""
+def _text(filled: Filled, assumed: Sequence[str]) -> str:
+    """Format what was assumed, then one line per pipeline rank, followed by one bar per part of its memory."""
     footprints = filled.footprints
     largest = fullest(footprints)
     full_bar_bytes = filled.room_bytes if isfinite(filled.room_bytes) else footprints[largest].total_bytes
-    lines = [f"{filled.configuration}: predicted peak of each pipeline rank"]
+    lines = [f"{filled.configuration}: predicted peak of each pipeline rank", *assumed]
+    if isfinite(filled.room_bytes):
+        lines.append(f"memory that tensors can fill: {quantity(filled.room_bytes, Unit.BYTES)} per device")
     for rank, need in enumerate(footprints):
         lines += ["", _rank_line(filled, rank, is_fullest=rank == largest and len(footprints) > 1)]
         lines += bars(memory_parts(need, ""), full_bar_bytes)
@@ -138,7 +143,7 @@ def _rank_line(filled: Filled, rank: int, *, is_fullest: bool) -> str:
     if rank in filled.measured_bytes:
         words.append(f"measured {quantity(filled.measured_bytes[rank], Unit.BYTES)}")
     if isfinite(filled.room_bytes):
-        words.append(f"{needed / filled.room_bytes:.0%} of the device")
+        words.append(f"{needed / filled.room_bytes:.0%} of what tensors can fill")
     return ", ".join(words)
 
 

@@ -84,7 +84,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--judge", action="store_true", help="record one cell, and measure the planner's error on the others"
     )
     parser.add_argument(
-        "--published", nargs=2, metavar=("FORM", "FILE"), help="draw a published sweep; FORM is playbook"
+        "--published", nargs=2, metavar=("FORM", "FILE"), help="draw a published sweep; FORM: playbook (the Ultra-Scale Playbook)"
     )
     parser.add_argument(
         "--only", metavar="NAME=A,B", nargs="+", action="extend", default=[], help="keep the rows with these values"
@@ -187,7 +187,8 @@ def _judge(
         for row, reason in zip(table, reasons_against(table, outcomes, learnt, chosen.cell), strict=True)
         if reason and row.is_ok
     )
-    return predicted_rows, score(predicted_rows, learnt.error_fraction, chosen.cell, tuple(reasons.most_common()))
+    slowdown = learnt.measured_step_ns / chosen.step_ns
+    return predicted_rows, score(predicted_rows, learnt.error_fraction, slowdown, tuple(reasons.most_common()))
 
 
 def _only(table: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:

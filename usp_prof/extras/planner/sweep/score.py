@@ -1,8 +1,8 @@
 """Score: comparison of the planner with a sweep: step errors, ranking, and the cost of the planner's choice.
 
-One cell is run again with recording (`planner/calibration.py`), and the planner predicts the others from it. That cell
-is excluded, and so are cells with an axis that it lacks, because messages of that axis were not measured. If the error
-of the recorded step itself is above `DOUBTFUL`, only the ranking is scored.
+One cell is run again with recording (`planner/calibration.py`), and the planner predicts the others from it. Neither
+that cell is predicted nor cells with an axis that it lacks, because messages of that axis were not measured. If the
+error of the recorded step itself is above `DOUBTFUL`, only the ranking is scored.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Score:
     """The same loss for a random choice: the mean over a group."""
     groups: int
     calibration_error: float = float("nan")
+    recording_slowdown: float = float("nan")
+    """Step of the recorded cell with recording, relative to its step without."""
     not_predicted: tuple[tuple[str, int], ...] = ()
     """Reasons why measured configurations could not be predicted, with counts."""
 
@@ -54,11 +56,11 @@ class Score:
 def score(
     rows: Sequence[Row],
     calibration_error: float = float("nan"),
-    without: str = "",
+    recording_slowdown: float = float("nan"),
     not_predicted: tuple[tuple[str, int], ...] = (),
 ) -> Score:
-    """Score the rows that have a prediction; `without` names the cell used for calibration."""
-    judged = [row for row in rows if row.is_ok and row.predicted_step_ns > 0 and (not without or row.cell != without)]
+    """Score the rows that have a prediction."""
+    judged = [row for row in rows if row.is_ok and row.predicted_step_ns > 0]
     key = lambda row: (row.model, row.size)  # noqa: E731 - for sorting and grouping alike
     correlations, regrets, blind = [], [], []
     for _, group in groupby(sorted(judged, key=key), key=key):
@@ -84,6 +86,7 @@ def score(
         random_regret=mean(blind),
         groups=len(regrets),
         calibration_error=calibration_error,
+        recording_slowdown=recording_slowdown,
         not_predicted=not_predicted,
     )
 
@@ -96,8 +99,9 @@ def _spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
 
 
 def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibration, cell: str) -> tuple[Row, ...]:
-    """Predict every row that trains the model of the recorded cell on the same number of devices."""
-    alike = [not reason for reason in reasons_against(rows, outcomes, learnt, cell)]
+    """Predict every row but the recorded cell's that trains its model on the same number of devices."""
+    reasons = reasons_against(rows, outcomes, learnt, cell)
+    alike = [not reason and row.cell != cell for row, reason in zip(rows, reasons, strict=True)]
     configurations = [row.configuration for row, same in zip(rows, alike, strict=True) if same and row.configuration]
     predictions = iter(
         predict_all(learnt.model, configurations, learnt.cluster, profile=learnt.profile) if configurations else ()
