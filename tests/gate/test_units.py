@@ -42,7 +42,7 @@ def test_changes() -> None:
     ("scale", "unit", "low", "high", "text"),
     [
         (Scale.RELATIVE, Unit.NS, -0.02, 0.03, "-2.00 .. +3.00%"),
-        (Scale.RELATIVE, Unit.NS, -0.999, 24e9, "unknown"),
+        (Scale.RELATIVE, Unit.NS, -0.999, 24e9, "too wide"),
         (Scale.ABSOLUTE, Unit.FRACTION, -1.7, 1.2, "-100 .. +100 pp"),
         (Scale.ABSOLUTE, Unit.FRACTION, -0.00001, 0.00001, "+0.00 .. +0.00 pp"),
         (Scale.ABSOLUTE, Unit.BYTES, -2048, 2048, "-2.00 KiB .. +2.00 KiB"),

@@ -9,7 +9,8 @@ from planned import EXPERTS, LLAMA_8B
 
 from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.cluster import of_device
-from usp_prof.extras.planner.launch import PRESETS, command, refusal
+from usp_prof.extras.planner.launch import command, refusal
+from usp_prof.extras.planner.launch_usp_prof import PRESETS
 from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.model.known_models import model_named

@@ -56,7 +56,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="traces (several to compare), or the folder of a sweep; without a path, only planning",
     )  # fmt: skip
     parser.add_argument(
-        "--published", nargs=2, metavar=("FORM", "FILE"), help="draw a published sweep; FORM: playbook (the Ultra-Scale Playbook)"
+        "--published",
+        nargs=2,
+        metavar=("FORM", "FILE"),
+        help="draw a published sweep; FORM: playbook (the Ultra-Scale Playbook)",
     )
     parser.add_argument("--ranks", metavar="LIST", help=f"read only these ranks, such as 0-3,7; or {SAMPLINGS}")
     parser.add_argument(

@@ -46,6 +46,7 @@ NOT_DIVIDED = (
 METRICS_NOTE = (
     "Before and after are the figures of the reports. Changes are judged without warm-up and outlier steps. "
     "Within noise: steps vary too much, or are too few, to attribute the change to the runs. "
+    "Too wide: the interval excludes nothing, so no change is shown. "
     "usp-prof explain METRIC describes a metric."
 )
 _OWN = 2

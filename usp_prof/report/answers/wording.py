@@ -88,7 +88,7 @@ def interval(judgement: Judgement) -> str:
     if not (math.isfinite(judgement.low) and math.isfinite(judgement.high)):
         return "-"
     if excludes_nothing(judgement):
-        return "unknown"
+        return "too wide"
     if judgement.scale is Scale.RELATIVE:
         beyond = "> " if judgement.high > _WIDEST else ""
         return f"{_bound(judgement.low)} .. {beyond}{_bound(min(judgement.high, _WIDEST))}%"

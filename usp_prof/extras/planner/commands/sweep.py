@@ -84,7 +84,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--judge", action="store_true", help="record one cell, and measure the planner's error on the others"
     )
     parser.add_argument(
-        "--published", nargs=2, metavar=("FORM", "FILE"), help="draw a published sweep; FORM: playbook (the Ultra-Scale Playbook)"
+        "--published",
+        nargs=2,
+        metavar=("FORM", "FILE"),
+        help="draw a published sweep; FORM: playbook (the Ultra-Scale Playbook)",
     )
     parser.add_argument(
         "--only", metavar="NAME=A,B", nargs="+", action="extend", default=[], help="keep the rows with these values"
