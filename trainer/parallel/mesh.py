@@ -20,17 +20,17 @@ OpenLink = Callable[[tuple[str, ...]], Callable[[], None] | None]
 
 SERVED: dict[str, tuple[str, ...]] = {
     "pp": ("pp",),
-    "pp_backward": ("pp",),
-    "tied": ("pp",),
+    "pp_backward": ("pp",),  # gradients between stages, which must not queue behind activations
+    "tied": ("pp",),  # the first and the last stage, if both have the embedding
     "tp": ("tp",),
     "cp": ("cp",),
     "ep": ("ep",),
     "dp_replicate": ("dp_replicate",),
-    "fsdp": ("dp_shard", "cp"),
-    "data": ("dp_replicate", "dp_shard", "cp"),
-    "efsdp": ("efsdp",),
+    "fsdp": ("dp_shard", "cp"),  # ranks that shard the same weights (ZeRO)
+    "data": ("dp_replicate", "dp_shard", "cp"),  # ranks that have gradients of the same weights
+    "efsdp": ("efsdp",),  # the same two groups for the weights of experts
     "edata": ("dp_replicate", "efsdp"),
-    "log": ORDER,
+    "log": ORDER,  # all ranks: gradient norm, loss and loads
 }
 """The groups that a rank may be in, and the coordinates in which their members differ."""
 

@@ -76,7 +76,7 @@ class RecordCallback(Callback):  # type: ignore[misc] # the library is not type-
         self._end(None)
 
     def on_exception(self, _trainer: Trainer, _module: LightningModule, exception: BaseException) -> None:
-        """End the recording without a trace of the unfinished window."""
+        """End the recording; complete steps of an unfinished window are saved."""
         self._end(exception)
 
     def _end(self, error: BaseException | None) -> None:
