@@ -41,7 +41,8 @@ def introduce(config: Config) -> None:
     size = f"{shape.parameters:,} parameters{experts}, {shape.layers} layers, hidden {shape.hidden}"
     passes = f"{_count(options.accumulate, 'pass', 'es')} of {_count(options.micro_batches, 'micro-batch', 'es')}"
     batch = f"{_count(options.batch, 'sequence')} of {shape.sequence} tokens, {config.tokens:,} tokens per step"
-    print(f"mesh: {layout}, {layout.world} processes on {config.device} ({dist.get_backend()}), {options.dtype}")
+    processes = _count(layout.world, "process", "es")
+    print(f"mesh: {layout}, {processes} on {config.device} ({dist.get_backend()}), {options.dtype}")
     print(f"model: {shape.name}, {size}\nbatch: {batch}, in {passes} of {_count(config.micro_batch, 'sequence')}")
     if fields := unread(options.model):
         print(f"note: the trainer does not follow these fields of {options.model}: {', '.join(fields)}")

@@ -6,6 +6,8 @@ One rank in a world of two simulated ranks. A model of three layers sends more t
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -17,7 +19,14 @@ from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
 from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.pipeline_parallel import Pipeline
 from trainer.rules import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainer.step import Update
+    from usp_prof.schedule_orders import Action
 
 pytestmark = pytest.mark.trainer
 
@@ -47,25 +56,31 @@ COSTS: dict[str, dict[str, int]] = {
     "--cp 2": {"send": 4},
     "--cp 2 --recompute selective": {"send": 5},
     "--cp 2 --cp-method allgather": {"all-gather": 1, "reduce-scatter": 1},
-    "--cp 2 --cp-method ulysses": {"all-to-all": 8},
+    "--cp 2 --cp-method ulysses": {"all-to-all": 4},
     EXPERTS: {"all-to-all": 5, "all-gather": 1, "reduce-scatter": 1},
     f"{EXPERTS} --capacity 1.5": {"all-to-all": 4, "all-gather": 1, "reduce-scatter": 1},
 }
 
 
-def messages(options: str, layers: int) -> Counter[str]:
-    """Count the messages of a step."""
+@contextmanager
+def rank_of_two(options: str) -> Iterator[tuple[Update, Batches]]:
+    """Build the first of two ranks, whose peer is simulated."""
     dist.init_process_group("fake", rank=0, world_size=2, store=dist.HashStore())
     try:
-        config = resolve(parse(["--device", "cpu", "--layers", str(layers), *options.split()]), 2)
+        config = resolve(parse(["--device", "cpu", *options.split()]), 2)
         mesh = Mesh.build(config.layout, 0, wanted_groups(config))
         update = build(config, mesh, torch.device("cpu"), Faults(config, 0))
-        batches = Batches(config, mesh.place, torch.device("cpu"))
+        yield update, Batches(config, mesh.place, torch.device("cpu"))
+    finally:
+        dist.destroy_process_group()
+
+
+def messages(options: str, layers: int) -> Counter[str]:
+    """Count the messages of a step."""
+    with rank_of_two(f"--layers {layers} {options}") as (update, batches):
         update(0, batches.update(0))  # ZeRO-1 gathers at the start of the second step
         with torch.profiler.profile(acc_events=True) as profile:
             update(1, batches.update(1))
-    finally:
-        dist.destroy_process_group()
     return Counter(KINDS[event.name] for event in profile.events() if event.name in KINDS)
 
 
@@ -74,3 +89,21 @@ def test_a_layer_costs_the_messages_that_its_file_states(options: str) -> None:
     two_layers, three_layers = messages(options, 2), messages(options, 3)
     assert three_layers - two_layers == COSTS[options]
     assert not two_layers - three_layers
+
+
+@pytest.mark.parametrize(("schedule", "most"), [("gpipe", 8), ("1f1b", 2)])
+def test_a_pipeline_keeps_sent_activations_until_their_gradient_arrives(
+    schedule: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_sent: list[int] = []
+    forward = Pipeline._forward
+
+    def observed(pipeline: Pipeline, action: Action) -> None:
+        forward(pipeline, action)
+        n_sent.append(len(pipeline.sending) + len(pipeline.leaving))
+
+    monkeypatch.setattr(Pipeline, "_forward", observed)
+    with rank_of_two(f"--pp 2 --micro-batches 8 --schedule {schedule}") as (update, batches):
+        update(0, batches.update(0))
+    assert max(n_sent) == most
+    assert len(n_sent) == 8

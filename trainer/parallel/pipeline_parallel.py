@@ -4,8 +4,9 @@
     B   its whole backward
     I   its backward without the gradients of weights, which are left for
     W   the gradients of weights
-Transfers are posted without waiting; an action waits for what it receives when it begins, sends are waited for at the
-end. The trace marks each action around its arithmetic alone, and each transfer where it is posted.
+Transfers are posted without waiting; an action waits for what it receives when it begins. An activation that was sent
+is kept until its gradient arrives, so 1F1B keeps few of them. The trace marks each action around its arithmetic alone,
+and each transfer where it is posted.
 
 Playbook: Pipeline Parallelism.
 Messages per micro-batch and boundary between stages: one send of activations and one of their gradients.
@@ -77,7 +78,8 @@ class Pipeline:
         message that brings them."""
         self.leaving: dict[tuple[str, int, int], torch.Tensor] = {}
         """By way, stage and micro-batch: what a stage made for another rank."""
-        self.sending: list[dist.Work] = []
+        self.sending: dict[tuple[str, int, int], dist.Work] = {}
+        """By way, stage and micro-batch: messages that hold what they send."""
         self.alive: dict[Place, tuple[torch.Tensor, torch.Tensor]] = {}
         """Input and output of each forward whose backward is to come."""
         self.deferred: dict[Place, list[Job]] = {}
@@ -88,7 +90,7 @@ class Pipeline:
                 self._post(step)
             else:
                 act[step.kind](step)
-        for work in self.sending:
+        for work in self.sending.values():
             work.wait()
         return torch.stack(self.losses).sum() if self.losses else tokens.new_zeros((), dtype=torch.float32)
 
@@ -107,6 +109,8 @@ class Pipeline:
     def _backward(self, action: Action) -> None:
         module, place = self.chunks[action.stage], (action.stage, action.micro_batch)
         gradient = None if module.last else self._take("b", place)
+        if work := self.sending.pop(("f", *place), None):
+            work.wait()  # at once: the next stage has sent the gradient of what it received
         x, output = self.alive.pop(place)
         self.data.begin(action.stage, last=self._completes(action))
         with record.pipeline_action(action.kind, stage=action.stage, micro_batch=action.micro_batch):
@@ -153,8 +157,7 @@ class Pipeline:
         if transfer.name.startswith("send"):
             group.before_message()
             with mark:
-                work = dist.isend(self.leaving.pop(key), group=group.handle, group_dst=transfer.peer)
-            self.sending.append(work)
+                self.sending[key] = dist.isend(self.leaving.pop(key), group=group.handle, group_dst=transfer.peer)
         else:
             tensor = torch.empty(self.message, dtype=self.dtype, device=self.tokens[0].device)
             with mark:

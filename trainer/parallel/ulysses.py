@@ -3,7 +3,7 @@
 A context-parallel rank has some tokens of all heads, but attention needs all tokens of a head. With two ranks:
 
     before     rank 0: tokens 0..3 of heads 0..7     rank 1: tokens 4..7 of heads 0..7
-    all-to-all of queries, keys and values
+    all-to-all of queries, keys and values, in one message
     attention  rank 0: tokens 0..7 of heads 0..3     rank 1: tokens 0..7 of heads 4..7
     all-to-all of the result
     after      as before
@@ -12,8 +12,7 @@ The heads must be divisible by the ranks (Jacobs et al., DeepSpeed-Ulysses, arXi
 `cp::ulysses_a2a`.
 
 Playbook: not in it; DeepSpeed calls this sequence parallelism.
-Messages per layer: four all-to-alls in forward (queries, keys, values, result) and four in backward. A rank keeps 1/n
-of each and sends the rest.
+Messages per layer: two all-to-alls in forward and two in backward. A rank keeps 1/n of each and sends the rest.
 Called by: `build.py` (`build_attention`) makes one for all layers, which call it as their attention.
 """
 
@@ -37,20 +36,21 @@ class UlyssesAttention:
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attend from this rank's queries to the whole sequence before them."""
         if k.shape[1] % self.group.size:
-            k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-        return self._split_sequence(causal_attention(*(self._split_heads(x) for x in (q, k, v))))
+            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        return self._split_sequence(causal_attention(*self._split_heads(q, k, v)))
 
-    def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
+    def _split_heads(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Send the other ranks' heads away and receive the whole sequence of this rank's heads."""
-        batch, heads, local, width = x.shape
+        by_rank = [x.unflatten(1, (self.group.size, -1)) for x in tensors]  # [batch, rank, heads of it, local, width]
+        leaving = torch.cat(by_rank, 2).movedim(1, 0).contiguous()
         with mark("cp", "ulysses_a2a"):
-            rows = all_to_all(x.movedim(1, 0).contiguous(), self.group)
-        parts = rows.view(self.group.size, heads // self.group.size, batch, local, width)
-        return parts.permute(2, 1, 0, 3, 4).reshape(batch, -1, self.group.size * local, width)[:, :, self.in_order]
+            arrived = all_to_all(leaving, self.group)  # [rank, batch, own heads, its tokens, width]
+        whole_sequence = arrived.movedim(0, 2).flatten(2, 3)[:, :, self.in_order]
+        return whole_sequence.split([x.shape[2] for x in by_rank], 1)
 
     def _split_sequence(self, x: torch.Tensor) -> torch.Tensor:
-        """Undo `_split_heads`."""
-        parts = x[:, :, self.gathered].unflatten(2, (self.group.size, -1))
+        """Undo `_split_heads`, for one tensor."""
+        leaving = x[:, :, self.gathered].unflatten(2, (self.group.size, -1)).movedim(2, 0).contiguous()
         with mark("cp", "ulysses_a2a"):
-            rows = all_to_all(parts.permute(2, 1, 0, 3, 4).flatten(0, 1).contiguous(), self.group)
-        return rows.movedim(0, 1)
+            arrived = all_to_all(leaving, self.group)  # [rank, batch, its heads, own tokens, width]
+        return arrived.movedim(0, 1).flatten(1, 2)
