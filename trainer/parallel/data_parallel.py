@@ -53,7 +53,7 @@ class Bucket:
         tensor_ranks: int = 1,
         on_host: bool = False,
     ) -> None:
-        """Sum gradients over `group`; or with `replicas` (ZeRO), shard over `group` and sum the shards over replicas."""
+        """Sum gradients over `group`; with `replicas` (ZeRO), shard over `group` and sum shards over replicas."""
         self.weights, self.flat, self.group, self.replicas = weights, weights.flat, group, replicas
         self.on_host = on_host
         self.accurate = torch.promote_types(self.flat.dtype, torch.float32)
