@@ -121,12 +121,16 @@ def test_context_ranks_send_keys_and_values(method: str, tokens_sent: float) -> 
     assert sent_context(run, {}) == pytest.approx(tokens_sent * 32 + 6e6)
 
 
-@pytest.mark.parametrize(("kv_heads", "heads_sent"), [(4, 4 + 4), (2, 4 + 4), (8, 4 + 8)])
-def test_ulysses_sends_a_share_of_heads_and_repeats_keys_where_they_are_too_few(kv_heads: int, heads_sent: int) -> None:
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "kv_heads_sent"), [(4, 4, 4), (4, 2, 4), (8, 8, 8), (8, 2, 4), (12, 6, 12)]
+)
+def test_ulysses_sends_a_share_of_heads_and_repeats_keys_where_they_are_too_few(
+    heads: int, kv_heads: int, kv_heads_sent: int
+) -> None:
     run = manifest(mesh={"cp": 4}, micro_batch_tokens=400)
-    run.model = ModelEntry(name="", layers=1, heads=4, kv_heads=kv_heads, head_dim=2, parameters=1_000_000)
+    run.model = ModelEntry(name="", layers=1, heads=heads, kv_heads=kv_heads, head_dim=2, parameters=1_000_000)
     run.options["cp_method"] = "ulysses"
-    sent = 2 * 2 * heads_sent * 3 / 4 * 100 * 8  # there and back, forward and backward
+    sent = 2 * 2 * (heads + kv_heads_sent) * 3 / 4 * 100 * 8  # there and back, forward and backward
     assert sent_context(run, {}) == pytest.approx(sent + 6e6)
 
 

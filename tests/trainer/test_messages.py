@@ -18,6 +18,8 @@ from trainer.batches import Batches
 from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
 from trainer.instrumentation.injection import Faults
+from trainer.parallel import ulysses
+from trainer.parallel.collectives import Group
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline_parallel import Pipeline
 from trainer.rules import resolve
@@ -89,6 +91,25 @@ def test_a_layer_costs_the_messages_that_its_file_states(options: str) -> None:
     two_layers, three_layers = messages(options, 2), messages(options, 3)
     assert three_layers - two_layers == COSTS[options]
     assert not two_layers - three_layers
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "kv_heads_sent"), [(8, 8, 8), (8, 4, 4), (8, 2, 4), (8, 1, 4), (12, 6, 12)]
+)
+def test_ulysses_repeats_keys_and_values_only_until_each_rank_has_a_head(
+    heads: int, kv_heads: int, kv_heads_sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+
+    def exchanged(x: torch.Tensor, _: Group) -> torch.Tensor:
+        sent.append(x.numel())
+        return x
+
+    monkeypatch.setattr(ulysses, "all_to_all", exchanged)
+    group = Group("cp", ("cp",), tuple(range(4)), 0, None)
+    queries, keys = torch.randn(1, heads, 2, 3), torch.randn(1, kv_heads, 2, 3)
+    ulysses.UlyssesAttention(group, torch.arange(8))(queries, keys, keys)
+    assert sent == [(heads + 2 * kv_heads_sent) * 2 * 3, heads * 2 * 3]
 
 
 @pytest.mark.parametrize(("schedule", "most"), [("gpipe", 8), ("1f1b", 2)])

@@ -18,6 +18,8 @@ Called by: `build.py` (`build_attention`) makes one for all layers, which call i
 
 from __future__ import annotations
 
+from math import gcd
+
 import torch
 
 from trainer.parallel.collectives import Group, all_to_all
@@ -35,8 +37,10 @@ class UlyssesAttention:
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attend from this rank's queries to the whole sequence before them."""
-        if k.shape[1] % self.group.size:
-            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        # Each rank needs a head of keys and values: with fewer heads than ranks (grouped queries), they are repeated.
+        repeats = self.group.size // gcd(k.shape[1], self.group.size)
+        if repeats > 1:
+            k, v = (x.repeat_interleave(repeats, 1) for x in (k, v))
         return self._split_sequence(causal_attention(*self._split_heads(q, k, v)))
 
     def _split_heads(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

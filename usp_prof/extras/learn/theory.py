@@ -6,7 +6,7 @@ theory does not apply. Compute times are the paced ones: F, I and W milliseconds
 
 from __future__ import annotations
 
-from math import nan
+from math import lcm, nan
 from typing import TYPE_CHECKING
 
 from usp_prof.schedule import Schedule, Shape
@@ -138,7 +138,7 @@ def sent_context(manifest: Manifest, measured: Mapping[str, float]) -> float:
     elif method == "allgather":
         sent = 2 * (ranks - 1) * keys_and_values
     else:
-        heads = model.heads if model.kv_heads % ranks else model.kv_heads
+        heads = lcm(model.kv_heads, ranks)  # keys and values are repeated until each rank has a head
         sent = 2 * (ranks - 1) / ranks * 2 * own_tokens * (model.heads + heads) * token
     gradients = 2 * (ranks - 1) / ranks * _FP32 * model.parameters
     return model.layers * sent + gradients
