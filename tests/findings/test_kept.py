@@ -95,6 +95,13 @@ def test_the_second_time_they_are_read(copied: Path) -> None:
     assert find_all(opened(copied, "another").tables) == search_result
 
 
+def test_findings_are_reused_if_the_manifest_is_in_the_traces_only(copied: Path) -> None:
+    (copied / "run.json").unlink(missing_ok=True)
+    cold = opened(copied)
+    find_all(cold.tables)
+    assert engine.kept_form(opened(copied).tables, EVERYTHING) == engine.kept_form(cold.tables, EVERYTHING)
+
+
 def test_another_trace_has_findings_of_its_own(copied: Path) -> None:
     find_all(opened(copied).tables)
     trace = min(copied.glob("*rank1*"))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.intervals import time_of
-from usp_prof.columns.rows import lookup, rows_of, sorted_by
+from usp_prof.columns.rows import combinations, distinct, lookup, rows_of, sorted_by
 from usp_prof.replay.node_work import Family, Shape, shape_of
 from usp_prof.tables.events.classification import ENGINE
 
@@ -68,7 +68,7 @@ def _measured(tables: TableSet) -> Recomputation | None:
             return None
         runs_again = ops_run_again(ops)
         # Count each op that launches work once: it may launch several kernels, and enclosing ops repeat its shapes.
-        work = np.unique(rows_of(ops["event"], tables.columns("activities", rank)["op_event"]))
+        work = distinct(rows_of(ops["event"], tables.columns("activities", rank)["op_event"]))
         work = work[work >= 0]
         recomputed.add(ops, work[runs_again[work]])
         forward.add(ops, work[ops.matches("phase", "forward")[work]])
@@ -138,9 +138,8 @@ class _Tally:
 def _shapes(ops: Columns, rows: Ints) -> Iterator[tuple[Shape, int]]:
     """Yield each distinct shape of the given ops and the number of ops that have it."""
     columns = [ops.codes(name) for name in ("name", "input_dims", "input_types")]
-    triples = np.stack([codes[rows] for codes, _ in columns], axis=1)
-    distinct, counts = np.unique(triples, axis=0, return_counts=True)
-    for triple, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+    triples, place = combinations(*(codes[rows] for codes, _ in columns))
+    for triple, count in zip(triples, np.bincount(place).tolist(), strict=True):
         yield shape_of(*(texts[code] for (_, texts), code in zip(columns, triple, strict=True))), count
 
 
@@ -176,7 +175,7 @@ def _accumulated(tables: TableSet, rank: int) -> Accumulated:
     ops = tables.columns("ops", rank)
     rows = sorted_by(ops["start_ns"], np.flatnonzero(ops.matches("name", ACCUMULATES)))
     codes, texts = ops.codes("input_dims")
-    used = np.unique(codes[rows])
+    used = distinct(codes[rows])
     # Number of elements by shape code; only the shapes of accumulations are parsed.
     elements = np.ones(len(texts), np.int64)
     elements[used] = [_elements(texts[code]) for code in used.tolist()]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import last_by, lookup, rows_of, sorted_by
+from usp_prof.columns.rows import distinct, last_by, lookup, rows_of, sorted_by
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, ROUNDING_NS, EdgeKind, NodeKind
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _awaited(
     # If a copy had not ended when its call returned, the call waited only for the start.
     at_start = [nodes.end[own[own_rows]] > nodes.start[back[own_rows]] + LEFT_BY_CLOCKS_NS]
     lane = _lane_of_last_launch(launches, row, called_at, nodes, device, launched_at)
-    for number in np.unique(nodes.lane[device]).tolist():
+    for number in distinct(nodes.lane[device]).tolist():
         of_lane = sorted_by(launched_at, device[nodes.lane[device] == number])
         place = np.searchsorted(launched_at[of_lane], called_at) - 1
         waits = np.flatnonzero((place >= 0) & ((scope == _EVERY_STREAM) | ((scope == _ONE_STREAM) & (lane == number))))
@@ -188,7 +188,7 @@ def _lane_of_last_launch(
     thread = launches.codes("thread")[0]
     thread_of_work = lookup(thread, rows_of(launches["event"], nodes.launch[device]), missing=-1)
     lane = np.full(len(row), -1)
-    for number in np.unique(thread[row]).tolist():
+    for number in distinct(thread[row]).tolist():
         of_thread = device[thread_of_work == number]
         calls = np.flatnonzero(thread[row] == number)
         last = last_by(launched_at, of_thread, by=called_at[calls])
@@ -255,12 +255,12 @@ def _silences(tables: TableSet, nodes: RankNodes, begin: Ints, end: Ints) -> tup
     launches, moments = tables.columns("launches", nodes.rank), [begin, end]
     code, names = launches.codes("thread")
     # Only threads that launch work: others, such as NCCL's watchdog, continue while the host waits.
-    launching = {names[thread] for thread in np.unique(code[launches["kernels"] > 0]).tolist() if thread >= 0}
+    launching = {names[thread] for thread in distinct(code[launches["kernels"] > 0]).tolist() if thread >= 0}
     for rows in (launches, tables.columns("ops", nodes.rank)):
         chosen = rows.satisfies("thread", lambda name: name in launching)
         start = rows["start_ns"][chosen] + nodes.host_shift
         moments += [start, start + rows["dur_ns"][chosen]]
-    moment = np.unique(np.concatenate(moments))
+    moment = distinct(np.concatenate(moments))
     low, high = np.searchsorted(moment, begin), np.searchsorted(moment, end)
     silence = np.append(np.diff(moment), 0)
     # By gap: index of the moment at which the longest silence starts.

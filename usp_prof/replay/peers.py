@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import first_rows, group_codes, lookup, numbered
+from usp_prof.columns.rows import distinct, first_rows, group_codes, lookup, numbered
 from usp_prof.model.topology import Axis
 from usp_prof.replay.graph import NodeKind
 from usp_prof.tables import calls
@@ -203,9 +203,9 @@ def ratios(tables: TableSet) -> tuple[Columns, Ints, np.ndarray]:
     group, transfer_ns = rows.codes("group")[0], rows["transfer_ns"]
     kind = group_codes(rows.codes("axis")[0], rows.codes("op")[0], rows["bytes"], rows.codes("matched_by")[0])
     is_timed = (transfer_ns > 0) & ~rows.matches("matched_by", "p2p")
-    for code in np.unique(kind[is_timed]).tolist():
+    for code in distinct(kind[is_timed]).tolist():
         of_kind = is_timed & (kind == code)
-        groups = np.unique(group[of_kind])
+        groups = distinct(group[of_kind])
         if len(groups) < 2:
             continue
         medians = np.array([np.median(transfer_ns[of_kind & (group == member)]) for member in groups])
@@ -220,7 +220,7 @@ def link_slowness(tables: TableSet) -> list[LinkSlowness]:
     rows, group, ratio = ratios(tables)
     texts = rows.codes("group")[1] if len(rows) else []
     links = []
-    for code in np.unique(group[ratio != 1]).tolist():
+    for code in distinct(group[ratio != 1]).tolist():
         calls_of_group = np.flatnonzero((group == code) & (ratio != 1))
         transfer_ns, slower = rows["transfer_ns"][calls_of_group], ratio[calls_of_group]
         axis = str(rows["axis"][calls_of_group[0]])

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import (
+    distinct,
     first_of_run,
     first_rows,
     group_codes,
@@ -75,13 +76,13 @@ def candidates(tables: TableSet, nodes: RankNodes, explained_at: Ints, launched_
     is_with_call = called_at > NEVER if has_calls else _follows_other_stream(nodes, device, launched_at)
     with_call, with_call_at = device[is_with_call], (called_at if has_calls else launched_at[device])[is_with_call]
     late = device[nodes.start[device] - np.maximum(explained_at[device], NEVER // 2) > UNEXPLAINED_NS]
-    late = np.setdiff1d(late, with_call)  # no wait call before the launch, but starts later than explained
+    late = late[rows_of(with_call, late) < 0]  # no wait call before the launch, but starts later than explained
     target = np.concatenate([with_call, late])
     before = np.concatenate([with_call_at, launched_at[late]])
     called = np.concatenate([np.ones(len(with_call), bool), np.zeros(len(late), bool)])
     nothing = np.zeros(0, np.int64)
     pairs = [(nothing, nothing, called[:0])]
-    for lane in np.unique(nodes.lane[device]).tolist():
+    for lane in distinct(nodes.lane[device]).tolist():
         of_lane = sorted_by(launched_at, device[nodes.lane[device] == lane])
         place = np.searchsorted(launched_at[of_lane], before, side="right") - 1  # at equal times, the call came later
         chosen = np.flatnonzero((place >= 0) & (nodes.lane[target] != lane))

@@ -62,7 +62,7 @@ def seal(folder: Path, name: str, note: Mapping[str, Any]) -> None:
     """
     files = {path.relative_to(folder).as_posix(): path for path in files_of(folder)}
     stamps = {below: (path.stat().st_size, hash_of(path)) for below, path in files.items()}
-    content = msgspec.json.encode(Sealed(VERSION, name, stamps, dict(note)), order="deterministic")
+    content = msgspec.json.encode(Sealed(VERSION, name, stamps, dict(note)))
     text = msgspec.json.encode(_Entry(xxhash.xxh3_128_hexdigest(content), msgspec.Raw(content)))
     (folder / NAME).write_bytes(text)
     group = folder.parent.stat().st_mode & _OF_GROUP

@@ -141,7 +141,7 @@ def _by_stream(group_of_part: Ints, stream: Ints) -> Ints:
     """
     is_known = group_of_part >= 0
     # Pairs of stream and group, sorted; then the pairs of streams with a single group.
-    pairs = np.unique(np.stack([stream[is_known], group_of_part[is_known]], axis=1), axis=0)
+    pairs = np.array(combinations(stream[is_known], group_of_part[is_known])[0], np.int64).reshape(-1, 2)
     streams, groups_on_stream = np.unique(pairs[:, 0], return_counts=True)
     stream_of_pair, group_of_pair = pairs[np.isin(pairs[:, 0], streams[groups_on_stream == 1])].T
     group_of_stream = lookup(group_of_pair, rows_of(stream_of_pair, stream), missing=-1)

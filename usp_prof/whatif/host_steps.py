@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import numbered, rows_by_code
+from usp_prof.columns.rows import distinct, numbered, rows_by_code
 from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.replay.host_gaps import hosts_seen, posts, think_times, thinks
 
@@ -129,7 +129,7 @@ def host_slowness(graph: Graph) -> dict[int, float]:
     """Return by rank its median time between launches divided by the median of the other ranks."""
     is_call = graph.nodes.kind == NodeKind.HOST
     median_ns = {}
-    for rank in np.unique(graph.nodes.rank[is_call]).tolist():
+    for rank in distinct(graph.nodes.rank[is_call]).tolist():
         rows = graph.nodes.of_rank(rank)
         rows = rows[is_call[rows]]
         between_launches = np.maximum(graph.gap[rows], 0) + graph.duration[rows]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.intervals import EMPTY, Intervals, union
+from usp_prof.columns.rows import rows_of
 from usp_prof.model.health import Severity
 from usp_prof.tables.communication.posts import around, ranges_of
 from usp_prof.tables.events.classification import KINDS, WorkKind
@@ -70,7 +71,7 @@ def promises(frame: EventFrame, links: Links) -> Promises:
     kind = frame.by_name(calls, _promised_kind, np.int64)
     kind[(correlation <= 0) | _captured(frame, calls).holds(frame.start[calls])] = 0
     kind[(kind == LOST_KINDS.index(LOST_COMPUTE)) & _communicates(frame, links)] = LOST_KINDS.index(LOST_COMMUNICATION)
-    return Promises(kind, (kind > 0) & ~np.isin(correlation, correlation_of_work))
+    return Promises(kind, (kind > 0) & (rows_of(correlation_of_work, correlation) < 0))
 
 
 def _promised_kind(name: str) -> int:

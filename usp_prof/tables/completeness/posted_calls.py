@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import rows_by_code
+from usp_prof.columns.rows import distinct, rows_by_code
 from usp_prof.tables.communication.arguments import numbers
 from usp_prof.tables.communication.posts import P2P
 
@@ -48,7 +48,7 @@ def count_calls(parts: Parts, membership: Membership, steps: Steps) -> list[Call
 
 def _counts(sequence: Ints, is_posted: Flags, in_steps: Flags, *, is_marked: bool) -> CallCounts:
     calls = int(in_steps.sum()) if is_marked and is_posted.any() else -1
-    posted_numbers = np.unique(sequence[sequence >= 0])
+    posted_numbers = distinct(sequence[sequence >= 0])
     if not len(posted_numbers) or (sequence < 0).any():
         return CallCounts(calls)
     first, last = int(posted_numbers[0]), int(posted_numbers[-1])

@@ -251,7 +251,7 @@ def axis_health(
         _inferred(f"the axis of {_few(keys)} is inferred to be {axis}: {reason}", len(keys))
         for (axis, reason), keys in sorted(by_reason.items())
     ]
-    libraries = sorted({name for columns in parts.values() for name in np.unique(columns["library"]).tolist()})
+    libraries = sorted({name for columns in parts.values() for name in set(columns["library"].tolist())})
     rows += [
         _inferred(f"the axis of {library} is inferred to be {made_for(library).axis}: {made_for(library).reason}", 1)
         for library in libraries

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import lookup, rows_by_code
+from usp_prof.columns.rows import distinct, lookup, rows_by_code
 from usp_prof.replay.backward import accumulated
 from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.replay.insertion import with_edges
@@ -89,7 +89,7 @@ def fair_shares(start: Ints, end: Ints) -> Ints:
 
     fair_shares([0, 2], [4, 4]) == [3, 1]
     """
-    moments = np.unique(np.concatenate([start, end]))
+    moments = distinct(np.concatenate([start, end]))
     # Number of active transfers between adjacent moments: those started minus those ended.
     begun = np.searchsorted(np.sort(start), moments[:-1], "right")
     ended = np.searchsorted(np.sort(end), moments[:-1], "right")
