@@ -25,7 +25,7 @@ replay. A plain loop over the nodes took 0.49 s, plus 0.17 s to convert the arra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.replay.graph import Graph
+    from usp_prof.replay.graph import Edges, Graph
 
 _WIDEST = 2**61
 _PAIRS_PER_CHUNK = 1 << 14
@@ -85,6 +85,44 @@ class Plan:
     rounds: Rounds
     bounds: Ints
     """Index in `nodes` at which each round of segments starts, and the end of the last one."""
+
+    _arrivals: list[Arrivals] = field(default_factory=list, init=False, repr=False)
+
+    def arrivals_of(self, graph: Graph) -> Arrivals:
+        """Return the dependencies of a graph; they are computed once for all graphs with the edges of the first."""
+        if not self._arrivals:
+            self._arrivals.append(_arrivals(graph, self))
+        arrivals = self._arrivals[0]
+        return arrivals if arrivals.are_of(graph) else _arrivals(graph, self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrivals:
+    """Dependencies, sorted by `target`: `bound[target]` is at least `moments[moment]` plus a lag (see `_lags`)."""
+
+    edges: Edges
+    tied: Flags
+    """`edges` and `tied` of the graph that has these dependencies."""
+    target: Ints
+    """Index of the waiting node in the plan's order."""
+    moment: Ints
+    """Index in `moments` (see `_replayed`)."""
+    lag: Ints
+    """Index in the lags of the edges, followed by the gaps of the graph's nodes."""
+    base: Ints
+    """Index of what the moment lacks, in the offsets of the plan's nodes, their offsets plus durations, and 0."""
+    first: Ints
+    """By round of segments: its first dependency, followed by the number of dependencies."""
+
+    def are_of(self, graph: Graph) -> bool:
+        """Return whether these are the dependencies of a graph, whatever its lags are."""
+        edges = graph.edges
+        return (
+            edges.source is self.edges.source
+            and edges.target is self.edges.target
+            and edges.at_end is self.edges.at_end
+            and graph.tied is self.tied
+        )
 
 
 def make_plan(graph: Graph, reach: int = 16) -> Plan:
@@ -303,17 +341,6 @@ def _laid_out(begin: Ints, members: tuple[Ints, Ints], round_of_piece: Ints, roo
 _REACH, _FARTHER = 16, 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Arrivals:
-    """Dependencies, sorted by `target`: `bound[target]` is at least `moments[moment] + lag`."""
-
-    target: Ints
-    """Index of the waiting node in the plan's order."""
-    moment: Ints
-    """Index in `moments` (see `_replayed`)."""
-    lag: Ints
-
-
 def replay(graph: Graph, plan: Plan | None = None) -> Timeline:
     """Replay a graph; the plan of the unedited graph works for all edits that add no dependency."""
     reach = _REACH
@@ -343,8 +370,9 @@ def _replayed(graph: Graph, plan: Plan) -> Timeline | None:
     moments = np.concatenate([nodes.start.take(plan.nodes) - origin - offset, nodes.end[members] - origin])
     start_less_offset, ends = moments[:count], moments[count:]
     is_tied = graph.tied[members]
-    arrivals = _arrivals(graph, plan, offset, duration, is_tied)
-    _take_rounds(plan, moments, bound, arrivals, offset[plan.members], graph.transfer[members])
+    arrivals = plan.arrivals_of(graph)
+    lags = _lags(graph, arrivals, offset, duration)
+    _take_rounds(plan, moments, bound, (arrivals, lags), offset[plan.members], graph.transfer[members])
     if (start_less_offset[plan.heads] != bound[plan.heads]).any():
         return None
     start = start_less_offset + offset + origin
@@ -353,42 +381,57 @@ def _replayed(graph: Graph, plan: Plan) -> Timeline | None:
     return Timeline(start.take(plan.place), end.take(plan.place))
 
 
-def _arrivals(graph: Graph, plan: Plan, offset: Ints, duration: Ints, is_tied: Flags) -> _Arrivals:
+def _arrivals(graph: Graph, plan: Plan) -> Arrivals:
     """Return the edges in the plan's order, plus one per segment for the end of the lane's previous node."""
-    edges = graph.edges
+    edges, count = graph.edges, len(plan.nodes)
     follows = np.flatnonzero(plan.before >= 0)
     heads = plan.heads[follows]
     source = np.concatenate([plan.place[edges.source], plan.before[follows]])
     target = np.concatenate([plan.place[edges.target], heads])
     at_end = np.concatenate([edges.at_end, np.ones(len(heads), dtype=bool)])
-    lag = np.concatenate([edges.lag, graph.gap[plan.nodes[heads]]])
+    lag = np.concatenate([np.arange(len(edges.lag)), len(edges.lag) + plan.nodes[heads]])
     # Index in `moments` of the end of a tied member; -1 for other nodes, whose end is start plus duration.
-    end_of_tied = np.full(len(offset), -1, np.int64)
-    end_of_tied[plan.members[is_tied]] = len(offset) + np.flatnonzero(is_tied)
+    is_tied = graph.tied[plan.nodes[plan.members]]
+    end_of_tied = np.full(count, -1, np.int64)
+    end_of_tied[plan.members[is_tied]] = count + np.flatnonzero(is_tied)
     moment = np.where(at_end & (end_of_tied[source] >= 0), end_of_tied[source], source)
-    is_start = moment < len(offset)
-    lag = lag + np.where(is_start, offset[source] + np.where(at_end, duration[source], 0), 0) - offset[target]
+    base = np.where(moment >= count, 2 * count, np.where(at_end, count + source, source))
     order = np.argsort(target, kind="stable")
-    return _Arrivals(target[order], moment[order], lag[order])
+    target = target[order]
+    first = np.searchsorted(target, plan.bounds)
+    return Arrivals(edges, graph.tied, target, moment[order], lag[order], base[order], first)
+
+
+def _lags(graph: Graph, arrivals: Arrivals, offset: Ints, duration: Ints) -> Ints:
+    """Return by dependency the time from its moment to its bound, both less the offsets of their nodes."""
+    lag = np.concatenate([graph.edges.lag, graph.gap]).take(arrivals.lag)
+    base = np.concatenate([offset, offset + duration, [0]])
+    return np.asarray(lag + base.take(arrivals.base) - offset.take(arrivals.target))
 
 
 def _take_rounds(
-    plan: Plan, moments: Ints, bound: Ints, arrivals: _Arrivals, member_offset: Ints, transfer: Ints
+    plan: Plan,
+    moments: Ints,
+    bound: Ints,
+    dependencies: tuple[Arrivals, Ints],
+    member_offset: Ints,
+    transfer: Ints,
 ) -> None:
-    """Fill `moments` round by round; `member_offset` and `transfer` have one entry per call member."""
+    """Fill `moments` round by round; `dependencies` have their lags, and the last two one entry per call member."""
+    arrivals, lags = dependencies
     start_less_offset, ends = moments[: len(bound)], moments[len(bound) :]
-    first_arrival = iter(np.searchsorted(arrivals.target, plan.bounds).tolist())
+    first_arrival = iter(arrivals.first.tolist())
     low = next(first_arrival)
     for begin, end, first_member, last_member in plan.rounds:
         if first_member >= 0:  # calls: all members end `transfer` after the last one starts
             part = slice(first_member, last_member)
-            begun = start_less_offset[plan.members[part]] + member_offset[part]
+            begun = start_less_offset.take(plan.members[part]) + member_offset[part]
             last_begun = np.maximum.reduceat(begun, plan.first[begin:end])
-            ends[part] = np.maximum(begun, last_begun[plan.call_of[part]] + transfer[part])
+            ends[part] = np.maximum(begun, last_begun.take(plan.call_of[part]) + transfer[part])
             continue
         high = next(first_arrival)
         if high > low:
-            arrived = moments[arrivals.moment[low:high]] + arrivals.lag[low:high]
+            arrived = moments.take(arrivals.moment[low:high]) + lags[low:high]
             np.maximum.at(bound, arrivals.target[low:high], arrived)
         low = high
         np.maximum.accumulate(bound[begin:end], out=start_less_offset[begin:end])

@@ -233,37 +233,42 @@ def _mean_of_peers(graph: Graph, request: Request) -> Ints:
     peers = np.full(max(request.tables.ranks, default=0) + 1, -1, np.int64)  # a rank may have no nodes
     for place, ranks in enumerate(peer_groups(request.tables, graph)):
         peers[list(ranks)] = place
+    rows = np.flatnonzero(nodes.kind == NodeKind.COMPUTE)
     stage, kind, shape, micro_batch = (
-        graph.spread(of_work, missing=-1) for of_work in (work.stage, work.kind, work.shape, work.micro_batch)
+        graph.spread(of_work, missing=-1)[rows] for of_work in (work.stage, work.kind, work.shape, work.micro_batch)
     )
+    rank, measured_ns = nodes.rank[rows], graph.duration[rows]
     # An op of one stage, kind of action and shape; a run of it is its work on one rank in one micro-batch.
-    op = group_codes(peers[nodes.rank], stage, kind, shape, nodes.name, nodes.kind)
-    run = group_codes(op, nodes.rank, nodes.step, micro_batch)
-    run_ns = np.bincount(run, graph.duration)
+    op = group_codes(peers[rank], stage, kind, shape, nodes.name[rows])
+    run = group_codes(op, rank, nodes.step[rows], micro_batch)
+    run_ns = np.bincount(run, measured_ns)
     op_of_run = np.zeros(len(run_ns), np.int64)
     op_of_run[run] = op
     mean_ns = np.bincount(op_of_run, run_ns) / np.maximum(np.bincount(op_of_run), 1)
     factor = mean_ns[op_of_run] / np.maximum(run_ns, 1)
-    return np.asarray(np.rint(graph.duration * factor[run]), np.int64)
+    duration = graph.duration.copy()
+    duration[rows] = np.rint(measured_ns * factor[run])
+    return duration
 
 
 def _median_transfer(graph: Graph, request: Request) -> Ints:
     """Return transfers at the median of their axis, operation and size."""
-    network = network_of(request.tables)
-    op = network.spread(graph, network.op_code.astype(np.float64), -1.0).astype(np.int64)
-    size = network.spread(graph, network.bytes.astype(np.float64), -1.0).astype(np.int64)
-    kind = group_codes(graph.nodes.axis, op, size)
-    by_length = np.lexsort((graph.transfer, kind))  # sorted by kind, then from the shortest
-    by_length = by_length[graph.tied[by_length]]
-    if not len(by_length):
+    network, rows = network_of(request.tables), np.flatnonzero(graph.tied)
+    if not len(rows):
         return graph.transfer
+    op = network.spread(graph, network.op_code.astype(np.float64), -1.0)[rows].astype(np.int64)
+    size = network.spread(graph, network.bytes.astype(np.float64), -1.0)[rows].astype(np.int64)
+    kind, transfer_ns = group_codes(graph.nodes.axis[rows], op, size), graph.transfer[rows]
+    by_length = np.lexsort((transfer_ns, kind))  # sorted by kind, then from the shortest
     begin = np.flatnonzero(np.append(True, np.diff(kind[by_length]) != 0))
     count = np.diff(np.append(begin, len(by_length)))
     # For an even number, the mean of the middle two.
     lower, upper = by_length[begin + (count - 1) // 2], by_length[begin + count // 2]
     median = np.zeros(int(kind.max()) + 1, np.int64)
-    median[kind[lower]] = (graph.transfer[lower] + graph.transfer[upper]) // 2
-    return np.where(graph.tied, median[kind], graph.transfer)
+    median[kind[lower]] = (transfer_ns[lower] + transfer_ns[upper]) // 2
+    transfer = graph.transfer.copy()
+    transfer[rows] = median[kind]
+    return transfer
 
 
 IDEAL_EDITS = (EditKind("ideal", "ideal,rank=3", ("rank", "stage", "axis", "kind"), ideal),)
