@@ -1,15 +1,15 @@
 """Fields of event arguments, parsed from the JSON text of many events at once.
 
 The fields that a table needs are declared (`Field`), and one msgspec type is built from them. Numbers are typed by one
-decode. Texts and list contents have few distinct values in a repetitive program: each event keeps a code, and each
-distinct value is parsed once.
+decode. Texts and list contents have few distinct combinations in a repetitive program: each event keeps the code of its
+combination, and each distinct value is parsed once.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,13 +29,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.columns.arrays import Ints
 
 
 _NUMBERS = {Kind.INT: (int, -1, np.int64), Kind.FLOAT: (float, math.nan, np.float64)}
 """Kinds of numbers: decoded type, value if absent, and column type."""
 _ROWS = 1 << 10
 """Events decoded at once: results for more events do not fit in the processor's cache."""
+_BETWEEN = b"\0"
+"""Separates the JSON texts of a combination; no JSON text contains it."""
 _SPAN = 16 << 20
 """Bytes of argument text after which its pages are released: the text may be in a file."""
 
@@ -92,9 +94,9 @@ class _FieldColumns:
         self._text_keys = [key for key in dict.fromkeys(keys) if key not in number_kinds]
         self._decoder = _decoder(tuple(number_kinds.items()), tuple(self._text_keys))
         self._numbers: dict[str, list[NDArray[Any]]] = {key: [] for key in number_kinds}
-        # By key: the distinct JSON texts with their codes (0: absent), and the codes of each batch.
-        self._texts = {key: Codes({b"": 0}) for key in self._text_keys}
-        self._codes: dict[str, list[NDArray[np.int32]]] = {key: [] for key in self._text_keys}
+        # The distinct combinations of the JSON texts with their codes (0: all absent), and the codes of each batch.
+        self._combinations = Codes({_BETWEEN * max(len(self._text_keys) - 1, 0): 0})
+        self._codes: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
 
     def add(self, batch: pa.Array) -> None:
         """Append the fields of some arguments, ideally at most `_ROWS`."""
@@ -106,16 +108,16 @@ class _FieldColumns:
             values = decoded.numbers[f"number{place}"]
             full = np.full(len(batch), absent, dtype) if values is None else spread(values, is_written, absent)
             self._numbers[key].append(full)
-        for place, key in enumerate(self._text_keys):
-            texts = decoded.texts[f"text{place}"]
-            self._codes[key].append(self._coded(key, texts, is_written))
+        if self._text_keys:
+            rows = decoded.rows([f"text{place}" for place in range(len(self._text_keys))])
+            codes = np.fromiter(map(self._combinations.__getitem__, map(_BETWEEN.join, rows)), np.int32)
+            self._codes.append(spread(codes, is_written, 0))
 
-    def _coded(self, key: str, texts: Sequence[msgspec.Raw], is_written: Flags) -> NDArray[np.int32]:
-        """Return for each event the code of a key's JSON text."""
-        if not texts or (texts[0] is ABSENT and texts.count(ABSENT) == len(texts)):
-            return np.zeros(len(is_written), np.int32)
-        codes = np.fromiter(map(self._texts[key].__getitem__, map(bytes, texts)), np.int32, len(texts))
-        return spread(codes, is_written, 0)
+    @cached_property
+    def _texts_of_key(self) -> dict[str, tuple[bytes, ...]]:
+        """JSON texts by key, one per combination."""
+        texts_of_key = zip(*(combination.split(_BETWEEN) for combination in self._combinations), strict=True)
+        return dict(zip(self._text_keys, texts_of_key, strict=True))
 
     def column(self, field: Field, place: Ints | None) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
         """Return a field's column, in the order of `place`."""
@@ -123,9 +125,11 @@ class _FieldColumns:
             _, _, dtype = _NUMBERS[field.kind]
             numbers = np.concatenate([np.zeros(0, dtype), *self._numbers[field.key]])
             return numbers if place is None else numbers[place]
-        codes = np.concatenate([np.zeros(0, np.int32), *self._codes[field.key]])
+        texts = Codes()
+        code_by_combination = np.array([texts[text] for text in self._texts_of_key[field.key]], np.int32)
+        codes = code_by_combination[np.concatenate(self._codes)]
         codes = codes if place is None else codes[place]
-        values = [_value(text, field.item) for text in self._texts[field.key]]
+        values = [_value(text, field.item) for text in texts]
         if field.kind is Kind.TEXT:
             return _texts([_text(value) for value in values], codes)
         _, absent, dtype = _NUMBERS[field.kind]
