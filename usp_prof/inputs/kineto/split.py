@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 
-PIECE = 1 << 18
+PIECE = 1 << 19
 """Bytes of JSON decoded at once.
 
 This is large enough to amortize the cost of a call. It is small enough for the decoded events to fit the CPU cache and
