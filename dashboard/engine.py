@@ -46,7 +46,6 @@ from usp_prof.extras.planner.answers import sweep as sweep_answer
 from usp_prof.extras.planner.calibration import Calibration, calibrate
 from usp_prof.extras.planner.cluster import of_device as cluster_of_device
 from usp_prof.extras.planner.launch import TRAINERS, refusal
-from usp_prof.extras.planner.launch import command as launch_command
 from usp_prof.extras.planner.memory import of_ranks as memory_of_ranks
 from usp_prof.extras.planner.predict import Prediction as Plan
 from usp_prof.extras.planner.predict import predict as predict_plan

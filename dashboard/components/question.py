@@ -29,7 +29,6 @@ from ..engine import (
     broken_rule,
     cluster_of_device,
     device_named,
-    launch_command,
     memory_of_ranks,
     model_named,
     model_names,
@@ -218,7 +217,7 @@ def draw_configuration(
         return
     plan = predict_plan(question.model, chosen, question.cluster, question.convention, profile=question.profile)
     with heading:
-        verdict(plan_answer.sentence(plan, question.cluster.memory_bytes))
+        verdict(plan_answer.sentence(plan, question.cluster.room_bytes))
     with place:
         _show(question, plan)
     show_start(ask_trainer(), question, plan)
@@ -226,12 +225,11 @@ def draw_configuration(
 
 def show_start(trainer: str, question: Question, plan: Plan) -> None:
     """Show the command that starts a plan, or why this trainer cannot run it."""
-    try:
-        command = launch_command(trainer, question.model, plan.configuration, question.cluster.devices_per_host)
+    command, reason = plan_answer.command_or_reason(trainer, question, plan.configuration)
+    if reason:
+        st.info(state.plain(f"{reason}. Choose another plan or trainer."))
+    else:
         st.code(command, language=None, wrap_lines=True)
-    except UspProfError as error:
-        hint = error.hint or ""
-        st.info(state.plain(f"{error.message}. {hint[:1].upper()}{hint[1:]}"))
 
 
 def _chosen(question: Question, usual: Configuration | None) -> Configuration | str:
@@ -271,7 +269,7 @@ def _show(question: Question, plan: Plan) -> None:
     dark = state.is_dark()
     ranks = memory_of_ranks(question.model, plan.configuration, question.profile)
     fullest = one_plan_answer.fullest(ranks)
-    total_bytes, room = ranks[fullest].total_bytes, question.cluster.memory_bytes
+    total_bytes, room = ranks[fullest].total_bytes, question.cluster.room_bytes
     figures = (
         KeyFigure("step", plan.step_ns, Unit.NS),
         KeyFigure("tokens", plan.tokens_per_second, Unit.PER_SECOND),

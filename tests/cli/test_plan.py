@@ -85,13 +85,21 @@ def test_pinned_knobs_keep_their_values(capsys: pytest.CaptureFixture[str]) -> N
         (["--efficiency", "40"], "a share between 0 and 1"),
         (["--memory-share", "-1"], "a share between 0 and 1"),
         (["--network", "-5"], "is positive"),
-        (["--tp", "0"], "--tp is at least 1"),
-        (["--zero", "4"], "--zero is at most 3"),
     ],
 )
 def test_impossible_values_are_refused(given: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*KNOWN_MODEL, "--devices", "8", *given]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["plan", "memory"])
+@pytest.mark.parametrize(("given", "numbers"), [(["--tp", "0"], "from 1 to "), (["--zero", "4"], "from 0 to 3")])
+def test_knobs_outside_their_range_are_refused(
+    command: str, given: list[str], numbers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([command, "--model", "Llama-3-8B", *given])
+    assert f"is not a whole number {numbers}" in capsys.readouterr().err
 
 
 def test_known_devices_and_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

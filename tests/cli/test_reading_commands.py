@@ -6,6 +6,7 @@ import collections
 import csv
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,17 @@ def test_a_refused_query_states_why_in_a_line(
 ) -> None:
     assert main(["query", run, sql]) == 2
     assert error in capsys.readouterr().err
+
+
+def test_info_lists_the_worst_health_first(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = Path(run) / "rank1.json.gz"
+    file.write_bytes(file.read_bytes()[:-40])
+    assert main(["info", run]) == 0
+    text = capsys.readouterr().out
+    severities = re.findall(r"^(data_loss|error|info) [a-z_]+", text, re.MULTILINE)
+    assert severities[0] == "data_loss"
+    assert severities == sorted(severities, key=["data_loss", "error", "info"].index)
+    assert "data_loss truncated (rank 1): the file ends early" in text
 
 
 def test_info_names_a_single_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

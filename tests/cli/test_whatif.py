@@ -125,7 +125,13 @@ def test_the_ideal_names_the_slow_rank(folder: Path, capsys: pytest.CaptureFixtu
     first = next(part for part in data["parts"] if part["what"] == "rank")
     assert first["name"] == "1"
     assert main(["whatif", str(folder / "run"), "--ideal"]) == 0
-    assert "slowdown " in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "slowdown " in text
+    shares = re.findall(r"^  (axis|kind|rank|stage) .* (-?[0-9.]+)%$", text, re.MULTILINE)
+    assert all(float(share) >= 0.5 for _, share in shares)
+    hidden = int(match[1]) if (match := re.search(r"^  (\d+) parts? below 0.5%$", text, re.MULTILINE)) else 0
+    assert len(shares) + hidden == len(data["parts"])
+    assert hidden > 0
 
 
 PUBLISHED = Path(__file__).parents[2].parent / "shared" / "traces" / "straggler-timelines"

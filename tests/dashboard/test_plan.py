@@ -93,6 +93,16 @@ def test_the_page_never_opens_on_a_configuration_that_does_not_fit(
             assert "does not fit" not in said
 
 
+def test_one_configuration_fits_by_the_rule_of_all_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory was compared with the whole device's 79.6 GiB, and that of plans with what tensors can fill."""
+    address = {"model": "Llama-3-70B", "device": "H100 SXM", "devices": "64", "tp": "8", "pp": "4", "zero": "1"}
+    with naming([], tmp_path, monkeypatch):
+        app = drawn("plan", view="One configuration", **address)
+    said = next(text.proto.body for text in app.get("html") if "usp-verdict" in text.proto.body)
+    assert "of 73.3 GiB per device" in said.replace("\xa0", " ")
+    assert any("73.3 GiB that tensors can fill" in caption.value for caption in app.caption)
+
+
 def test_another_device_and_number_change_the_plan() -> None:
     app = drawn("plan", devices="8", batch="64", device="H100 SXM", dtype="bf16", trainer="megatron")
     assert app.number_input[0].value == 8

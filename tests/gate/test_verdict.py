@@ -13,9 +13,11 @@ from usp_prof.gate.measured import Baseline, Damage, Measured, SeenFinding
 from usp_prof.gate.policy import Policy, policy_from
 from usp_prof.gate.sample import Machine, Prior
 from usp_prof.gate.verdict import Inconclusive, Report, check
+from usp_prof.gate.why import PartChange, Why
 from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Better, Unit
+from usp_prof.report.answers.check import as_terminal
 from usp_prof.report.answers.wording import interval
 
 POLICY = Policy()
@@ -162,6 +164,14 @@ def test_other_hardware_bars_times() -> None:
     across = replace(POLICY, across=(FactKind.HARDWARE,))
     report = _check(_run(2, mean=2e9, facts=with_fact(FactKind.HARDWARE, "device", "A100")), policy=across)
     assert report.verdict is Verdict.REGRESSED
+
+
+def test_a_check_that_compares_nothing_explains_no_change_on_the_terminal() -> None:
+    changed = Why(1e9, 2e9, (PartChange("compute", 1e9, 2e9),))
+    other = _check(_run(2, mean=2e9, facts=with_fact(FactKind.HARDWARE, "device", "A100")))
+    slower = _check(_run(2, mean=2e9))
+    shown = [as_terminal(replace(report, why=changed), color=False).splitlines() for report in (other, slower)]
+    assert ["why" in lines for lines in shown] == [False, True]
 
 
 def test_other_work_bars_amounts_and_lets_fractions_pass() -> None:

@@ -73,13 +73,12 @@ KNOBS = {
     "sequence_parallel": "sequence parallelism with tensor parallelism",
     "recompute_layers": "layers per stage that full recomputation repeats; 0: all",
     "recompute_group": "layers that share one stored input",
-    "recompute_modules": f"modules that selective recomputation repeats: {', '.join(MODULES)}",
+    "recompute_modules": f"what selective recomputation repeats: {', '.join(MODULES)}",
     "offload_layers": "layers per rank whose activations are in host memory until backward",
     "loss_chunks": "chunks of tokens whose logits are in memory one at a time",
     "offload": "state kept in host memory",
 }
 """Settings that a question may pin, with their help texts."""
-OPTIMIZER_HELP = "bytes of optimizer state per weight, such as 8 with 16-bit moments (default: 12, all in float32)"
 COUNTS = ("dp", "tp", "cp", "pp", "ep", "micro_batch", "micro_batches", "chunks")
 MOST_TRIED = 4
 """Number of batch sizes tried in either direction to find a legal one."""

@@ -80,6 +80,6 @@ def interval(plan: Plan, room_bytes: float) -> str:
     step = " to ".join(quantity(value, Unit.NS) for value in (plan.step_low_ns, plan.step_high_ns))
     need = " to ".join(quantity(value, Unit.BYTES) for value in (plan.memory_low_bytes, plan.memory_high_bytes))
     return (
-        f"80% interval: {step} and {need}. The plan fits the device's {quantity(room_bytes, Unit.BYTES)} with a "
-        f"probability of {plan.fit_probability:.0%}."
+        f"80% interval: {step} and {need}. The plan fits the {quantity(room_bytes, Unit.BYTES)} that tensors "
+        f"can fill with a probability of {plan.fit_probability:.0%}."
     )

@@ -96,7 +96,7 @@ def sentence(plan: Plan, room_bytes: float) -> str:
     text = f"{in_words(plan.configuration)}: {step} per step"
     if not isfinite(room_bytes):
         return f"{text}, needs {need} per device."
-    fits = "fits" if plan.footprint.total_bytes <= room_bytes else "does not fit"
+    fits = "fits" if plan.fits else "does not fit"
     return f"{text}, {fits}: needs {need} of {quantity(room_bytes, Unit.BYTES)} per device."
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from usp_prof import limits
 from usp_prof.cli.opening import choice_options, format_option, open_from, whole_number, write_out
 from usp_prof.extras.planner.answers.one_plan import bars, fullest, memory_parts
-from usp_prof.extras.planner.candidates import KNOBS, OPTIMIZER_HELP
+from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.filled import fill_of_model, fill_of_run
 from usp_prof.extras.planner.models import not_modelled, planned_model
-from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
-from usp_prof.model.configuration import MODULES, Offload, Recompute
+from usp_prof.extras.planner.options import add_habits, add_knobs, add_sizes
+from usp_prof.extras.planner.profiles import DEFAULT_TRAINER
+from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import UsageError
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
@@ -33,13 +33,6 @@ EXAMPLES = """\
     --sequence-parallel off --attention unfused
   usp-prof memory traces/run-8r
 """
-NUMBERS = (
-    "dp", "tp", "cp", "pp", "ep", "micro_batch", "micro_batches", "chunks", "replicas", "recompute_group",
-    "loss_chunks",
-)  # fmt: skip
-OTHERS = (
-    "zero", "schedule", "recompute", "recompute_modules", "recompute_layers", "offload", "offload_layers", "dtype",
-)  # fmt: skip
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,48 +42,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     choice_options(parser)
     parser.add_argument("--model", metavar="MODEL", help="known name, Hugging Face config.json, or our JSON")
-    parser.add_argument("--sequence", metavar="N", type=whole_number(), default=0, help="tokens per sequence")
-    parser.add_argument("--device", metavar="NAME", help="device whose memory size is shown")
-    for name in NUMBERS:
-        parser.add_argument(
-            "--" + name.replace("_", "-"), metavar="N", type=whole_number(limits.DEGREE), default=1, help=KNOBS[name]
-        )
-    for name in ("zero", "recompute_layers", "offload_layers"):
-        parser.add_argument(
-            "--" + name.replace("_", "-"),
-            metavar="N",
-            type=whole_number(limits.MICRO_BATCHES),
-            default=0,
-            help=KNOBS[name],
-        )
     parser.add_argument(
-        "--recompute-modules",
-        choices=MODULES,
-        metavar="MODULE",
-        nargs="+",
-        default=(),
-        help=f"what selective recomputation repeats: {', '.join(MODULES)}",
+        "--sequence", metavar="N", type=whole_number(), default=0, help="tokens per sequence (default: as pretrained)"
     )
-    parser.add_argument("--schedule", metavar="NAME", default="1f1b", help=f"{KNOBS['schedule']} (default: 1f1b)")
-    for name, choices, default in (
-        ("recompute", tuple(Recompute), "none"),
-        ("offload", tuple(Offload), "none"),
-        ("sequence_parallel", ("on", "off"), "on"),
-    ):
-        parser.add_argument("--" + name.replace("_", "-"), choices=choices, default=default, help=KNOBS[name])
+    parser.add_argument("--device", metavar="NAME", help="device whose memory size is shown")
+    usual = Configuration()
+    add_knobs(parser, {name: getattr(usual, name) for name in KNOBS} | {"sequence_parallel": "on"})
     parser.add_argument(
-        "--dtype", choices=("bf16", "fp16", "fp32", "fp8"), default="bf16", help="data type of training"
+        "--dtype", choices=("bf16", "fp16", "fp32", "fp8", "fp4"), default="bf16", help="data type of training"
     )
     parser.add_argument(
         "--attention", choices=("fused", "unfused"), default="fused", help="unfused stores the score matrix"
     )
-    parser.add_argument(
-        "--gradient-bytes", metavar="N", type=float, default=0, help="bytes per gradient (default: the trainer's)"
-    )
-    parser.add_argument("--optimizer-bytes", metavar="N", type=float, default=0, help=OPTIMIZER_HELP)
-    parser.add_argument(
-        "--habits", choices=sorted(PROFILES), default=DEFAULT_TRAINER, help="trainer whose measured behavior is assumed"
-    )
+    add_sizes(parser)
+    add_habits(parser, DEFAULT_TRAINER, DEFAULT_TRAINER)
     format_option(parser)
 
 
@@ -112,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
 def _of_options(args: argparse.Namespace, model: ModelEntry, device: str) -> Filled:
     """Predict the configuration that the options describe."""
     degrees = {
-        **{name: getattr(args, name) for name in (*NUMBERS, *OTHERS)},
+        **{name: getattr(args, name) for name in KNOBS},
+        "dtype": args.dtype,
         "sequence_parallel": args.sequence_parallel == "on",
         "fused_attention": args.attention == "fused",
         "gradient_bytes": args.gradient_bytes,

@@ -14,13 +14,14 @@ from usp_prof import limits
 from usp_prof.cli.opening import choice_options, format_option, open_from, output, progress_of, whole_number, write_out
 from usp_prof.extras.planner.answers.plan_text import GIVEN, as_csv, as_json, as_text
 from usp_prof.extras.planner.calibration import Calibration, calibrate
-from usp_prof.extras.planner.candidates import KNOBS, OPTIMIZER_HELP
+from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.launch import TRAINERS
 from usp_prof.extras.planner.models import planned_model
+from usp_prof.extras.planner.options import add_habits, add_knobs, add_sizes
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.extras.planner.search import Question, question_of, search
 from usp_prof.extras.planner.table import KNOWN, predict_table, read_rows
-from usp_prof.model.configuration import MODULES, Offload, Recompute, modules_named
+from usp_prof.model.configuration import modules_named
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.files import read_text
 from usp_prof.model.flops import check_convention
@@ -41,8 +42,6 @@ EXAMPLES = """\
   usp-prof plan --model Llama-3-8B --sequence 8192 --devices 8 --device A100 \\
     --batch 64 --for torchtitan --format json
 """
-CHOICES = {"recompute": tuple(Recompute), "offload": tuple(Offload), "sequence_parallel": ("on", "off")}
-"""The values of knobs that are neither numbers nor names."""
 ASSUMED = ("node", "network", "efficiency", "memory_share")
 """Options that also apply to rows of a table that leave these cells empty."""
 
@@ -62,7 +61,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices-known", action="store_true", help="list the devices that --device knows")
     parser.add_argument("--models-known", action="store_true", help="list the models that --model knows by name")
     _what_to_plan(parser)
-    _pinned_knobs(parser)
+    pins = parser.add_argument_group("fixed settings", "settings given here are fixed, all others are searched")
+    add_knobs(pins, {})
     _how_to_write(parser)
 
 
@@ -76,41 +76,31 @@ def _what_to_plan(parser: argparse.ArgumentParser) -> None:
     needed.add_argument(
         "--batch", metavar="N", type=whole_number(), default=0, help="sequences per step over all devices"
     )
-    parser.add_argument("--sequence", metavar="N", type=whole_number(), default=0, help="tokens per sequence")
+    parser.add_argument(
+        "--sequence",
+        metavar="N",
+        type=whole_number(),
+        default=0,
+        help="tokens per sequence (default: as the model was pretrained)",
+    )
     parser.add_argument(
         "--dtype", choices=("bf16", "fp16", "fp32", "fp8", "fp4"), default="", help="data type of training"
     )
+    add_sizes(parser)
     parser.add_argument(
-        "--gradient-bytes",
-        metavar="N",
-        type=float,
-        default=0,
-        help="bytes per gradient in memory (default: the trainer's)",
+        "--node", metavar="N", type=whole_number(), default=0, help="devices per node (default: 8; GB200, GB300: 72)"
     )
-    parser.add_argument("--optimizer-bytes", metavar="N", type=float, default=0, help=OPTIMIZER_HELP)
-    parser.add_argument("--node", metavar="N", type=whole_number(), default=0, help="devices per node")
-    parser.add_argument("--network", metavar="GB/S", type=float, default=0, help="network bandwidth per device")
     parser.add_argument(
-        "--efficiency", metavar="X", type=float, default=0, help="fraction of the peak that large products reach, 0..1"
-    )
+        "--network", metavar="GB/S", type=float, default=0,
+        help="network bandwidth per device and direction (default: 50, less for old devices)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--efficiency", metavar="X", type=float, default=0,
+        help="fraction of the peak that large products reach, 0..1 (default: measured, or 0.75)",
+    )  # fmt: skip
     parser.add_argument(
         "--memory-share", metavar="X", type=float, default=0, help="fraction of memory that a plan may use, 0..1"
     )
-
-
-def _pinned_knobs(parser: argparse.ArgumentParser) -> None:
-    pins = parser.add_argument_group("fixed settings", "settings given here are fixed, all others are searched")
-    for name in KNOBS:
-        option = "--" + name.replace("_", "-")
-        if name in CHOICES:
-            pins.add_argument(option, choices=CHOICES[name], help=KNOBS[name])
-        elif name == "recompute_modules":
-            text = f"what selective recomputation repeats: {', '.join(MODULES)}"
-            pins.add_argument(option, choices=MODULES, nargs="+", metavar="MODULE", help=text)
-        elif name == "schedule":
-            pins.add_argument(option, metavar="NAME", help=KNOBS[name])
-        else:
-            pins.add_argument(option, metavar="N", type=whole_number(), help=KNOBS[name])
 
 
 def _how_to_write(parser: argparse.ArgumentParser) -> None:
@@ -122,12 +112,7 @@ def _how_to_write(parser: argparse.ArgumentParser) -> None:
         default="",
         help="trainer that will run the plan; others are excluded (default: usp-prof with a run, or megatron)",
     )
-    parser.add_argument(
-        "--habits",
-        choices=sorted(PROFILES),
-        default="",
-        help="trainer whose measured behavior is assumed (default: as --for)",
-    )
+    add_habits(parser, "", "as --for")
     parser.add_argument(
         "--top", metavar="N", type=whole_number(), default=10, help="number of plans to list (default: %(default)s)"
     )
@@ -192,15 +177,6 @@ def _check(args: argparse.Namespace) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is positive, not {value}", hint=_LEAVE_OUT)
         most = limits.MAX_RANKS if name in {"devices", "node"} else limits.COUNT.high
         if value > most:
-            raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}", hint=_LEAVE_OUT)
-    least, most_of = dict.fromkeys(("zero", "etp", "recompute_layers", "offload_layers"), 0), {"zero": 3}
-    for name in KNOBS:
-        value, most = getattr(args, name), most_of.get(name, limits.MAX_RANKS)
-        if isinstance(value, int) and value < least.get(name, 1):
-            raise UsageError(
-                f"--{name.replace('_', '-')} is at least {least.get(name, 1)}, not {value}", hint=_LEAVE_OUT
-            )
-        if isinstance(value, int) and value > most:
             raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}", hint=_LEAVE_OUT)
 
 

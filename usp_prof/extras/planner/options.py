@@ -1,0 +1,58 @@
+"""Command-line options of a configuration's settings, shared by `usp-prof plan` and `usp-prof memory`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof import limits
+from usp_prof.cli.opening import whole_number
+from usp_prof.extras.planner.candidates import KNOBS
+from usp_prof.extras.planner.profiles import PROFILES
+from usp_prof.model.configuration import MODULES, Offload, Recompute
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+CHOICES = {"recompute": tuple(Recompute), "offload": tuple(Offload), "sequence_parallel": ("on", "off")}
+"""Values of the knobs that are neither numbers nor names."""
+RANGES = {
+    "zero": limits.Range(0, 3),
+    "etp": limits.Range(0, limits.MAX_RANKS),
+    "recompute_layers": limits.Range(0, limits.MAX_RANKS),
+    "offload_layers": limits.Range(0, limits.MAX_RANKS),
+}
+"""Ranges of the numbers that are not 1 or more."""
+
+
+def add_knobs(parser: argparse._ActionsContainer, defaults: Mapping[str, object]) -> None:
+    """Declare an option per knob; a knob without a default is None if the option is not given."""
+    for name, text in KNOBS.items():
+        option, default = "--" + name.replace("_", "-"), defaults.get(name)
+        if name in CHOICES:
+            parser.add_argument(option, choices=CHOICES[name], default=default, help=text)
+        elif name == "recompute_modules":
+            parser.add_argument(option, choices=MODULES, nargs="+", metavar="MODULE", default=default, help=text)
+        elif name == "schedule":
+            parser.add_argument(option, metavar="NAME", default=default, help=text)
+        else:
+            parse = whole_number(RANGES.get(name, limits.DEGREE))
+            parser.add_argument(option, metavar="N", type=parse, default=default, help=text)
+
+
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    """Declare the options for bytes per gradient and per weight of the optimizer."""
+    parser.add_argument(
+        "--gradient-bytes", metavar="N", type=float, default=0,
+        help="bytes per gradient in memory (default: the trainer's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--optimizer-bytes", metavar="N", type=float, default=0,
+        help="bytes of optimizer state per weight, such as 8 with 16-bit moments (default: 12, all in float32)",
+    )  # fmt: skip
+
+
+def add_habits(parser: argparse.ArgumentParser, default: str, default_text: str) -> None:
+    """Declare the option for the trainer whose behavior is assumed."""
+    text = f"trainer whose measured behavior is assumed (default: {default_text})"
+    parser.add_argument("--habits", choices=sorted(PROFILES), default=default, help=text)
