@@ -8,7 +8,7 @@ from tiny import Trace, table_set
 
 from usp_prof.model.edit import Edit
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.peers import compute_by_step, share_of_excess
+from usp_prof.replay.peers import compute_by_step
 from usp_prof.whatif.predict import predict
 
 US = 1_000
@@ -38,18 +38,10 @@ def _rank(kernels: list[int]) -> Trace:
     ],
 )
 def test_a_repair_removes_what_exceeds_the_peers_and_makes_no_step_longer(own: list[int], repaired: list[int]) -> None:
-    tables = table_set({0: _rank(own), 1: _rank([2_000] * 3), 2: _rank([2_000] * 3)})
+    tables = table_set({0: _rank(own)} | {peer: _rank([2_000] * 3) for peer in (1, 2, 3)})
     edited = predict(tables, [Edit("rank_as_peers", "0")]).graph
     assert np.allclose(list(compute_by_step(edited, 0).values()), np.array(repaired) * US, atol=US)
     assert list(compute_by_step(edited, 1).values()) == list(compute_by_step(graph_of(tables), 1).values())
-
-
-@pytest.mark.parametrize(
-    ("excess", "share"),
-    [([-1, 3, 2], [0, 0.8, 0.8]), ([2, 3], [1, 1]), ([-5, 3], [0, 0]), ([0, 0], [0, 0]), ([], [])],
-)
-def test_the_excesses_that_remain_add_up_to_nothing(excess: list[int], share: list[float]) -> None:
-    np.testing.assert_allclose(share_of_excess(np.array(excess, float)), share)
 
 
 def test_a_step_without_measurable_compute_cannot_be_compared() -> None:

@@ -15,7 +15,7 @@ from usp_prof.tables import calls
 from usp_prof.tables.parallelism.mesh import talking
 
 if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Floats, Ints
+    from usp_prof.columns.arrays import Ints
     from usp_prof.columns.table import Columns
     from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
@@ -53,36 +53,6 @@ def slowness(tables: TableSet, graph: Graph) -> dict[int, Slowness]:
                 usual = float(np.median([compute[peer] for peer in peers]))
                 slowness_of_rank[rank] = Slowness(rank, peers, compute[rank], usual)
     return slowness_of_rank
-
-
-def slowness_by_step(slow: Slowness, graph: Graph) -> dict[int, float]:
-    """Return by step how many times as long a rank's compute takes as it would if it were as fast as its peers.
-
-    The compute of its steps then adds up to that of its peers; steps in which it is faster are unchanged. Steps without
-    compute on the rank or its peers are left out.
-    """
-    of_peers = [compute_by_step(graph, rank) for rank in slow.peers]
-    own_of_step = {step: own_ns for step, own_ns in compute_by_step(graph, slow.rank).items() if own_ns > 0}
-    usual_of_step = {
-        step: float(np.median(peers_ns))
-        for step in own_of_step
-        if (peers_ns := [by_step[step] for by_step in of_peers if by_step.get(step)])
-    }
-    own_ns = np.array([own_of_step[step] for step in usual_of_step], float)
-    excess_ns = own_ns - np.array(list(usual_of_step.values()))
-    ratio = own_ns / np.maximum(own_ns - share_of_excess(excess_ns) * excess_ns, 1)
-    return dict(zip(usual_of_step, ratio.tolist(), strict=True))
-
-
-def share_of_excess(excess: Floats) -> Floats:
-    """Return the share of each excess over the peers to remove, so that together they then add up to 0.
-
-    Where a rank is faster than its peers, nothing changes, because short parts differ by chance:
-
-        excess -1, 3, 2      together 4, which is 4/5 of those above 0: returns 0, 4/5, 4/5
-    """
-    above = np.maximum(excess, 0).sum()
-    return np.where(excess > 0, max(0.0, excess.sum() / above) if above else 0.0, 0.0)
 
 
 def peer_groups(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:

@@ -1,6 +1,6 @@
 """Host times: graphs in which hosts need as much time of their own as their peers' hosts.
 
-The target of each piece of a step (see `host_steps`) is the median time of the peers. The medians of a step are scaled
+The target of each piece of a step (see `peer_steps`) is the median time of the peers. The medians of a step are scaled
 to add up to the median step, because occasional hiccups of the peers hit different pieces. Excess time of a piece is
 removed from its longest think times first, so pauses go before ordinary work.
 """
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.statistics import medians_of_others
 from usp_prof.model.errors import UsageError
 from usp_prof.model.printable import first_few
 from usp_prof.replay.graph import NEVER
 from usp_prof.replay.host_gaps import holds_thought, think_times, thinks
 from usp_prof.replay.peers import peer_groups
-from usp_prof.whatif.host_steps import host_steps, own_times, peer_steps, without_hosts
-from usp_prof.whatif.time_shares import excess_to_remove, longest_of_others, shared_out
+from usp_prof.whatif.host_steps import host_steps, own_times, without_hosts
+from usp_prof.whatif.peer_steps import adding_up, peer_steps, repaired
+from usp_prof.whatif.time_shares import shared_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Floats, Ints
     from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.host_steps import HostStep, PeerStep
+    from usp_prof.whatif.peer_steps import PeerStep, RankStep
 
 
 def with_equal_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Graph:
@@ -56,49 +56,24 @@ def with_repaired_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) ->
     target = own.copy()
     for group in peer_groups(tables, graph):
         steps = [] if set(ranks).isdisjoint(group) else list(peer_steps(hosts, group))
-        if not steps:
-            continue
-        excess = _excess_of_ranks(steps)
-        of_ranks = [np.concatenate(of_steps) for of_steps in excess.values()]
-        for rank, own_excess, of_peers in zip(excess, of_ranks, longest_of_others(of_ranks), strict=True):
-            if rank not in ranks:
-                continue
-            removed = excess_to_remove(own_excess, of_peers)
-            ends = np.cumsum([len(of_step) for of_step in excess[rank]])
-            present = [step for step in steps if rank in step.ranks]
-            for step, removed_ns in zip(present, np.split(removed, ends[:-1]), strict=True):
-                _set_target(target, step, rank, step.took_ns[step.ranks.index(rank)] - removed_ns)
+        for step, rank, should_ns in repaired(steps, ranks) if steps else ():
+            _set_target(target, step, rank, should_ns)
     return _with_usual_lead(_with_own_times(graph, own, target), tables, hosts, set(ranks))
-
-
-def _excess_of_ranks(steps: list[PeerStep]) -> dict[int, list[Floats]]:
-    """Return by rank, for each step it has, how much longer its pieces take than its peers' medians."""
-    excess: dict[int, list[Floats]] = {}
-    for step in steps:
-        medians, totals = medians_of_others(step.took_ns), medians_of_others(step.took_ns.sum(axis=1, keepdims=True))
-        for rank, took_ns, median_ns, total_ns in zip(step.ranks, step.took_ns, medians, totals[:, 0], strict=True):
-            excess.setdefault(rank, []).append(took_ns - _adding_up(median_ns, float(total_ns)))
-    return excess
 
 
 def _of_all(took_ns: Floats) -> Floats:
     """Return the lower median of all peers; with two peers, the one that pauses must not count."""
     middle = (len(took_ns) - 1) // 2
-    return _adding_up(np.sort(took_ns, axis=0)[middle], float(np.sort(took_ns.sum(axis=1))[middle]))
-
-
-def _adding_up(pieces: Floats, total: float) -> Floats:
-    piece_sum = float(pieces.sum())
-    return pieces * (total / piece_sum) if piece_sum > 0 else pieces
+    return adding_up(np.sort(took_ns, axis=0)[middle], float(np.sort(took_ns.sum(axis=1))[middle]))
 
 
 def _set_target(target: Ints, step: PeerStep, rank: int, should_take_ns: Floats) -> None:
     place = step.ranks.index(rank)
-    host, piece = step.hosts[place], step.pieces[place]
+    host, piece = step.of_rank[place], step.pieces[place]
     target[host.rows] = shared_out(host.own_ns, piece, should_take_ns)
 
 
-def _with_usual_lead(graph: Graph, tables: TableSet, hosts: dict[int, dict[int, HostStep]], wanted: set[int]) -> Graph:
+def _with_usual_lead(graph: Graph, tables: TableSet, hosts: dict[int, dict[int, RankStep]], wanted: set[int]) -> Graph:
     """Return the graph with late hosts starting the recording when their median peer does.
 
     A host may already run ahead of its device when the recording starts. This lead is measured in the first step that

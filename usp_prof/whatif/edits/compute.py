@@ -20,7 +20,8 @@ from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import EdgeKind, NodeKind, events_of
 from usp_prof.replay.host_gaps import overlap
 from usp_prof.replay.node_work import work_of
-from usp_prof.replay.peers import slowness, slowness_by_step
+from usp_prof.replay.peers import slowness
+from usp_prof.whatif.compute_times import with_repaired_compute
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.host_times import with_repaired_hosts
 
@@ -58,16 +59,7 @@ def rank_as_peers(graph: Graph, request: Request) -> Graph:
         if rank not in slow_ranks:
             hint = f"one of {sorted(slow_ranks)}" if slow_ranks else "no rank of this run has: peers do the same work"
             raise UsageError(f"rank {rank} has no peers", hint=hint)
-    nodes, ratio = graph.nodes, np.ones(len(graph.nodes))
-    for rank in wanted:
-        if slow_ranks[rank].ratio <= 1:
-            continue  # its compute needs no repair
-        compute = nodes.of_rank(rank)
-        compute = compute[nodes.kind[compute] == NodeKind.COMPUTE]
-        ratio[compute] = slow_ranks[rank].ratio
-        for step, in_step in slowness_by_step(slow_ranks[rank], graph).items():
-            ratio[compute[nodes.step[compute] == step]] = in_step
-    changed = graph.with_changes(duration=np.rint(graph.duration / ratio).astype(np.int64))
+    changed = with_repaired_compute(graph, request.tables, wanted)
     return with_repaired_hosts(changed, request.tables, wanted)
 
 

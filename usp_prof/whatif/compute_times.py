@@ -1,0 +1,112 @@
+"""Compute times: graphs in which ranks compute as fast as their peers.
+
+The excess over the peers is removed where it is: from the pieces of the step that take longer (see `peer_steps`), and
+within a piece from the kernels that take longer than the peers' kernels of the same name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.rows import first_rows, group_codes, numbered, rows_by_code
+from usp_prof.columns.statistics import medians_of_others
+from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.peers import peer_groups
+from usp_prof.whatif.peer_steps import RankStep, peer_steps, repaired
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from usp_prof.columns.arrays import Floats, Ints
+    from usp_prof.replay.graph import Graph
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.whatif.peer_steps import PeerStep
+
+
+def with_repaired_compute(graph: Graph, tables: TableSet, ranks: Collection[int]) -> Graph:
+    """Return the graph with the compute of slower ranks as fast as the median of their peers over all steps.
+
+    What no peer has to compare with is shortened by the mean of the rest.
+    """
+    duration, compared = graph.duration.copy(), np.zeros(len(graph.nodes), dtype=bool)
+    launched = _launched(graph)
+    for group in peer_groups(tables, graph):
+        if set(ranks).isdisjoint(group):
+            continue
+        steps_of_rank = {rank: own for rank in group if (own := _compute_steps(graph, rank, launched))}
+        steps = list(peer_steps(steps_of_rank, group))
+        for step, rank, should_ns in repaired(steps, ranks) if steps else ():
+            place = step.ranks.index(rank)
+            of_rank, shorter = step.of_rank[place], _without_excess(step, place, should_ns, graph.nodes.name)
+            duration[of_rank.rows[~of_rank.communicates]] = shorter[~of_rank.communicates]
+            compared[of_rank.rows] = True
+    for rank in ranks:
+        compute = graph.nodes.of_rank(rank)
+        compute = compute[graph.nodes.kind[compute] == NodeKind.COMPUTE]
+        with_peers, alone = compute[compared[compute]], compute[~compared[compute]]
+        share = duration[with_peers].sum() / max(graph.duration[with_peers].sum(), 1) if len(with_peers) else 1.0
+        duration[alone] = np.rint(graph.duration[alone] * share)
+    return graph.with_changes(duration=duration)
+
+
+def _launched(graph: Graph) -> Ints:
+    """Return when the host launched each node; -1 on ranks on which a launch is not in the trace.
+
+    Peers launch in the same order, while the order of starts on several streams depends on chance.
+    """
+    nodes = graph.nodes
+    of_launch = graph.edges.take(graph.edges.kind == EdgeKind.LAUNCH)
+    launched = np.full(len(nodes), -1, np.int64)
+    launched[of_launch.target] = nodes.start[of_launch.source]
+    is_missing = (launched < 0) & np.isin(nodes.kind, (NodeKind.COMPUTE, NodeKind.COMMUNICATION))
+    return np.where(nodes.of_ranks_with(is_missing), -1, launched)
+
+
+def _compute_steps(graph: Graph, rank: int, launched: Ints) -> dict[int, RankStep]:
+    """Return a rank's compute by step, with communication as a border that takes no time."""
+    nodes = graph.nodes
+    rows = nodes.of_rank(rank)
+    computes = nodes.kind[rows] == NodeKind.COMPUTE
+    rows = rows[(computes | (nodes.kind[rows] == NodeKind.COMMUNICATION)) & (nodes.step[rows] >= 0)]
+    rows = rows[np.lexsort((nodes.start[rows], launched[rows]))]
+    communicates = nodes.kind[rows] == NodeKind.COMMUNICATION
+    label = np.where(communicates, len(graph.names) + 1 + nodes.axis[rows], nodes.name[rows])
+    own_ns = np.where(communicates, 0, graph.duration[rows])
+    if not len(rows):
+        return {}
+    steps, step = numbered(nodes.step[rows])
+    return {
+        steps[place]: RankStep(rows[within], own_ns[within], label[within], communicates[within])
+        for place, within in rows_by_code(step).items()
+        if own_ns[within].any()
+    }
+
+
+def _without_excess(step: PeerStep, place: int, should_ns: Floats, name: Ints) -> Ints:
+    """Return the durations of one rank's nodes, given how long its pieces should take.
+
+    A piece is shortened in its kernels that take longer than the peers' of the same name, in proportion to that excess,
+    then in all of them:
+
+        kernels a 5, b 9; peers a 5, b 4; should take 10      returns a 5, b 5
+    """
+    sizes = [len(of_rank.rows) for of_rank in step.of_rank]
+    piece = np.concatenate(step.pieces)
+    rank = np.repeat(np.arange(len(sizes)), sizes)
+    own_ns = np.concatenate([of_rank.own_ns for of_rank in step.of_rank])
+    kernel = group_codes(piece, np.concatenate([name[of_rank.rows] for of_rank in step.of_rank]))
+    piece_of_kernel = piece[first_rows(kernel)]
+    kernels, pieces = len(piece_of_kernel), len(should_ns)
+    took_ns = np.bincount(rank * kernels + kernel, own_ns, len(sizes) * kernels).reshape(len(sizes), kernels)
+    own = took_ns[place]
+    above = np.maximum(own - medians_of_others(took_ns)[place], 0)
+    removed = step.took_ns[place] - should_ns
+    share = np.minimum(removed / np.maximum(np.bincount(piece_of_kernel, above, pieces), 1e-9), 1.0)
+    target = own - share[piece_of_kernel] * above
+    remaining = np.bincount(piece_of_kernel, target, pieces)
+    target *= (should_ns / np.maximum(remaining, 1e-9))[piece_of_kernel]
+    factor = target / np.maximum(own, 1e-9)
+    of_rank = rank == place
+    return np.asarray(np.rint(own_ns[of_rank] * factor[kernel[of_rank]]), np.int64)

@@ -1,0 +1,114 @@
+"""Steps of peers, cut into pieces that all of them have, so that their times can be compared.
+
+A rank's step is cut after each piece of work if all peers do the same work in the same order, otherwise after each
+communication, otherwise not at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.statistics import medians_of_others
+from usp_prof.whatif.time_shares import excess_to_remove, longest_of_others
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from usp_prof.columns.arrays import Flags, Floats, Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankStep:
+    """One rank's nodes in one step, in order, with their own times and the work that each does or starts."""
+
+    rows: Ints
+    own_ns: Ints
+    label: Ints
+    """What the node does or starts, comparable between peers; -1 if it starts nothing."""
+    communicates: Flags
+    """Whether the node is or starts communication."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PeerStep:
+    """One step of several peers, cut into pieces that all of them have."""
+
+    ranks: list[int]
+    of_rank: list[RankStep]
+    pieces: list[Ints]
+    """By rank: the piece of each of its nodes."""
+    took_ns: Floats
+    """Own time: one row per rank, one column per piece."""
+
+
+def peer_steps(steps_of_rank: dict[int, dict[int, RankStep]], group: tuple[int, ...]) -> Iterator[PeerStep]:
+    """Yield the steps of the peers, cut into pieces; steps that only one of them has are left out."""
+    present = [rank for rank in group if rank in steps_of_rank]
+    for step in sorted({step for rank in present for step in steps_of_rank[rank]}):
+        step_of_rank = {rank: steps_of_rank[rank][step] for rank in present if step in steps_of_rank[rank]}
+        if len(step_of_rank) > 1:
+            steps = list(step_of_rank.values())
+            pieces = _pieces(steps)
+            count = 1 + max(int(piece[-1]) for piece in pieces)
+            took = [np.bincount(piece, of_rank.own_ns, count) for of_rank, piece in zip(steps, pieces, strict=True)]
+            yield PeerStep(list(step_of_rank), steps, pieces, np.array(took))
+
+
+def _pieces(steps: list[RankStep]) -> list[Ints]:
+    """Return the piece number of each node, with the peers' steps cut at the same points, as finely as they agree.
+
+    Example with launches of compute `c` and communication `x`, and calls that start nothing `.`:
+
+        peer 0   . c . x . c .    pieces 0 0 1 1 2 2 3    both launch c x c
+        peer 1   c . x c          pieces 0 1 1 2
+    """
+    by_work = [step.label >= 0 for step in steps]
+    by_communication = [step.communicates for step in steps]
+    for closes in (by_work, by_communication):
+        # By peer: what its closing nodes start, in order.
+        started = [step.label[is_last] for step, is_last in zip(steps, closes, strict=True)]
+        if all(np.array_equal(started[0], other) for other in started[1:]):
+            return [_numbered_to(is_last) for is_last in closes]
+    return [np.zeros(len(step.rows), np.int64) for step in steps]
+
+
+def _numbered_to(closes: Flags) -> Ints:
+    """Return the piece number of each node; a piece ends with a closing node, and what follows the last is another."""
+    return np.asarray(np.cumsum(closes) - closes)
+
+
+def repaired(steps: list[PeerStep], ranks: Collection[int]) -> Iterator[tuple[PeerStep, int, Floats]]:
+    """Yield each step of the given ranks, the rank, and how long its pieces take if it is as fast as its peers.
+
+    The rank then takes as long as its peers over all steps. Where it takes less, it is unchanged, and so are ranks that
+    take less over all steps.
+    """
+    excess = _excess_of_ranks(steps)
+    of_ranks = [np.concatenate(of_steps) for of_steps in excess.values()]
+    for rank, own_excess, of_peers in zip(excess, of_ranks, longest_of_others(of_ranks), strict=True):
+        if rank not in ranks:
+            continue
+        ends = np.cumsum([len(of_step) for of_step in excess[rank]])
+        present = [step for step in steps if rank in step.ranks]
+        removed = np.split(excess_to_remove(own_excess, of_peers), ends[:-1])
+        for step, removed_ns in zip(present, removed, strict=True):
+            yield step, rank, step.took_ns[step.ranks.index(rank)] - removed_ns
+
+
+def _excess_of_ranks(steps: list[PeerStep]) -> dict[int, list[Floats]]:
+    """Return by rank, for each step it has, how much longer its pieces take than its peers' medians."""
+    excess: dict[int, list[Floats]] = {}
+    for step in steps:
+        medians, totals = medians_of_others(step.took_ns), medians_of_others(step.took_ns.sum(axis=1, keepdims=True))
+        for rank, took_ns, median_ns, total_ns in zip(step.ranks, step.took_ns, medians, totals[:, 0], strict=True):
+            excess.setdefault(rank, []).append(took_ns - adding_up(median_ns, float(total_ns)))
+    return excess
+
+
+def adding_up(pieces: Floats, total: float) -> Floats:
+    """Return the pieces scaled to add up to the total."""
+    piece_sum = float(pieces.sum())
+    return pieces * (total / piece_sum) if piece_sum > 0 else pieces
