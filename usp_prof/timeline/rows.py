@@ -14,6 +14,7 @@ import numpy as np
 
 from usp_prof.columns.lanes import split_lanes
 from usp_prof.columns.rows import sorted_by
+from usp_prof.model.topology import PARALLEL_AXES, Axis
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -24,18 +25,13 @@ if TYPE_CHECKING:
     from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
-CATEGORIES = (
-    "compute", "memcpy", "memset", "op", "annotation", "runtime",
-    "dp", "dp_replicate", "dp_shard", "tp", "cp", "pp", "ep", "world", "unknown",
-    "F", "B", "I", "W", "path", "counter",
-)  # fmt: skip
+_WORK, _HOST = ("compute", "memcpy", "memset"), ("op", "annotation", "runtime")
+_AXES = tuple(str(axis) for axis in (*PARALLEL_AXES, Axis.WORLD, Axis.UNKNOWN))
+CATEGORIES = (*_WORK, *_HOST, *_AXES, "F", "B", "I", "W", "path", "counter")
 """Categories that determine a slice's color: its kind, the parallel axis of communication, or the meaning of an
 overlay."""
 
-ORDER = {
-    name: place
-    for place, name in enumerate((*CATEGORIES[:1], *CATEGORIES[6:15], "pp send", "pp recv", *CATEGORIES[1:3]))
-}
+ORDER = {name: place for place, name in enumerate((_WORK[0], *_AXES, "pp send", "pp recv", *_WORK[1:]))}
 """Order of a rank's tracks: compute, then communication by axis, then copies."""
 HOST_CATEGORIES = {"cpu_op": "op", "user_annotation": "annotation", "cuda_runtime": "runtime", "cuda_driver": "runtime"}
 MAX_DEPTH = 24
