@@ -78,7 +78,7 @@ def test_ranks_are_drawn_as_they_arrive_and_a_half_written_one_waits(tmp_path: P
         process.send_signal(signal.SIGINT)
         assert process.wait() == Exit.INTERRUPTED
     report = (tmp_path / "report.txt").read_text()
-    assert report.count("1 of 2 ranks have no trace") == 1
+    assert report.count("no trace of rank 0 (1 of 2 ranks)") == 1
     assert DAMAGE not in report
 
 
