@@ -13,10 +13,10 @@ US = 1_000
 BORDER = ("all_reduce", 500)
 
 
-def _rank(*steps: list[tuple[str, int]]) -> Trace:
+def _rank(*steps: list[tuple[str, int]], first: int = 0) -> Trace:
     """Run kernels (name and microseconds) one after the other; `all_reduce` communicates."""
     trace = Trace()
-    for number, kernels in enumerate(steps):
+    for number, kernels in enumerate(steps, first):
         begin = now = number * 20_000 * US
         trace.step(number, begin, 20_000 * US)
         for place, (name, length) in enumerate(kernels):
@@ -55,3 +55,9 @@ def test_kernels_that_peers_do_not_run_are_shortened_in_proportion() -> None:
     usual, other = [("a", 1_000), ("b", 1_000), BORDER], [("c", 1_000), ("d", 3_000), BORDER]
     ranks = {0: _rank(other), 1: _rank(usual), 2: _rank(usual)}
     assert _repaired(ranks) == [500, 1_500]
+
+
+def test_without_a_common_step_median_steps_are_compared() -> None:
+    usual, slow = [("a", 1_000), BORDER], [("a", 2_000), BORDER]
+    ranks = {0: _rank(slow, slow, first=3)} | {peer: _rank(usual, usual) for peer in (1, 2)}
+    assert _repaired(ranks) == [1_000, 1_000]

@@ -17,18 +17,20 @@ from usp_prof.replay.peers import peer_groups
 from usp_prof.whatif.peer_steps import RankStep, peer_steps, repaired
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Mapping
 
     from usp_prof.columns.arrays import Floats, Ints
     from usp_prof.replay.graph import Graph
+    from usp_prof.replay.peers import Slowness
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.peer_steps import PeerStep
 
 
-def with_repaired_compute(graph: Graph, tables: TableSet, ranks: Collection[int]) -> Graph:
+def with_repaired_compute(graph: Graph, tables: TableSet, ranks: Mapping[int, Slowness]) -> Graph:
     """Return the graph with the compute of slower ranks as fast as the median of their peers over all steps.
 
-    What no peer has to compare with is shortened by the mean of the rest.
+    Compute in steps that no peer has is shortened by the mean of the other steps. If there are none, it is shortened by
+    the rank's slowness.
     """
     duration, compared = graph.duration.copy(), np.zeros(len(graph.nodes), dtype=bool)
     launched = _launched(graph)
@@ -42,11 +44,13 @@ def with_repaired_compute(graph: Graph, tables: TableSet, ranks: Collection[int]
             of_rank, shorter = step.of_rank[place], _without_excess(step, place, should_ns, graph.nodes.name)
             duration[of_rank.rows[~of_rank.communicates]] = shorter[~of_rank.communicates]
             compared[of_rank.rows] = True
-    for rank in ranks:
+    for rank, slowness in ranks.items():
         compute = graph.nodes.of_rank(rank)
         compute = compute[graph.nodes.kind[compute] == NodeKind.COMPUTE]
         with_peers, alone = compute[compared[compute]], compute[~compared[compute]]
-        share = duration[with_peers].sum() / max(graph.duration[with_peers].sum(), 1) if len(with_peers) else 1.0
+        share = 1 / max(slowness.ratio, 1.0)
+        if len(with_peers):
+            share = duration[with_peers].sum() / max(graph.duration[with_peers].sum(), 1)
         duration[alone] = np.rint(graph.duration[alone] * share)
     return graph.with_changes(duration=duration)
 

@@ -59,7 +59,7 @@ def rank_as_peers(graph: Graph, request: Request) -> Graph:
         if rank not in slow_ranks:
             hint = f"one of {sorted(slow_ranks)}" if slow_ranks else "no rank of this run has: peers do the same work"
             raise UsageError(f"rank {rank} has no peers", hint=hint)
-    changed = with_repaired_compute(graph, request.tables, wanted)
+    changed = with_repaired_compute(graph, request.tables, {rank: slow_ranks[rank] for rank in wanted})
     return with_repaired_hosts(changed, request.tables, wanted)
 
 
