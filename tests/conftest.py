@@ -75,7 +75,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the tests of the tier, longest files first, and count lines only where no other test counts them."""
+    """Select the tests of the tier, longest files first, and measure coverage only in tests that need it."""
     is_chosen = {item: tiers.has_marks({mark.name for mark in item.iter_markers()}) for item in items}
     config.hook.pytest_deselected(items=[item for item in items if not is_chosen[item]])
     items[:] = sorted(filter(is_chosen.get, items), key=lambda item: item.path.parent.name not in LONGEST_FIRST)

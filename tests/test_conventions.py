@@ -81,7 +81,7 @@ def test_unknown_costs_are_absent() -> None:
 
 
 @pytest.mark.parametrize("entry", [LLAMA_3_8B, MIXTRAL_8X7B], ids=["dense", "mixture"])
-def test_layers_on_average_make_the_whole_model(entry: ModelEntry) -> None:
+def test_mean_layers_add_up_to_the_model(entry: ModelEntry) -> None:
     layer = conventions.mean_layer(entry)
     vocabulary = 2 * conventions.vocabulary_parameters(entry)
     norms = 32 * 2 * 4096
@@ -94,12 +94,14 @@ def test_layers_on_average_make_the_whole_model(entry: ModelEntry) -> None:
     [(0, 8192, 8192, 4096), (4096, 8192, 4096, 4096), (4096, 4096, 4096, 2048), (4096, 2048, 2048, 1024)],
     ids=["full", "cut", "as long as the sequence", "longer"],
 )
-def test_positions_attended(window: int, sequence: int, matmul: float, causal: float) -> None:
+def test_attended_positions_follow_from_window_and_mask(
+    window: int, sequence: int, matmul: float, causal: float
+) -> None:
     assert conventions.attended_positions(window, sequence) == matmul
     assert conventions.attended_positions(window, sequence, "causal") == causal
 
 
-def test_complete_keeps_what_was_declared() -> None:
+def test_complete_keeps_declared_values() -> None:
     entry = conventions.complete(replace(LLAMA_3_8B, parameters=7, flop_per_token={"palm": 1.0}))
     assert entry.parameters == 7
     assert entry.flop_per_token["palm"] == 1.0
@@ -113,7 +115,7 @@ def test_complete_keeps_what_was_declared() -> None:
     experts=st.integers(0, 8),
     gated=st.booleans(),
 )
-def test_active_never_exceeds_total_and_causal_never_matmul(layers: int, heads: int, experts: int, gated: bool) -> None:
+def test_active_is_at_most_total_and_causal_at_most_matmul(layers: int, heads: int, experts: int, gated: bool) -> None:
     entry = ModelEntry(
         layers=layers,
         hidden=heads * 8,

@@ -1,4 +1,4 @@
-"""Tiers of the tests: `scripts/test` imports and starts nothing heavy, and each tier holds the one before it."""
+"""Tiers of the tests: `scripts/test` starts nothing heavy, and each tier contains the previous one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILES = [
 """Test files of the core."""
 
 
-def test_each_folder_that_is_left_out_has_tests() -> None:
+def test_each_excluded_folder_has_tests() -> None:
     assert [name for name in sorted(ONLY_IN_ALL) if not list((TESTS / name).glob("test_*.py"))] == []
 
 
@@ -42,7 +42,7 @@ def test_a_file_of_the_core_imports_nothing_heavy_and_marks_its_browser_tests(pa
             assert decorators & {"pytest.mark.browser", "pytest.fixture"}, node.name
 
 
-def test_each_tier_holds_the_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_tier_contains_the_previous_one(monkeypatch: pytest.MonkeyPatch) -> None:
     marks = [set(), {"full"}, *({mark} for mark in sorted(MARKS_OF_ALL))]
     folders = [*sorted(ONLY_IN_ALL), "columns", "smoke"]
     held = []
@@ -57,7 +57,7 @@ def _is_in(folder: str) -> bool:
     return tiers.has_folder(TESTS / folder)
 
 
-def test_ci_runs_what_the_readme_names_and_the_rest() -> None:
+def test_ci_runs_the_commands_of_the_readme_and_all_tests() -> None:
     root = TESTS.parent
     assert "\nscripts/test --all\n" in (root / ".ci" / "run").read_text(encoding="utf-8")
     assert "`scripts/test`" in (root / "README.md").read_text(encoding="utf-8")

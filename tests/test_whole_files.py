@@ -12,7 +12,7 @@ import pytest
 from usp_prof.whole_files import whole_file, whole_gzip_file
 
 
-def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text("before")
 
@@ -27,7 +27,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
 
 
-def test_the_final_name_appears_when_everything_is_written(tmp_path: Path) -> None:
+def test_the_final_name_appears_only_when_the_file_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "rank0.json.gz"
     with whole_gzip_file(path) as file:
         file.write(b"whole")
@@ -51,7 +51,7 @@ def test_the_target_of_a_link_is_replaced_and_the_link_stays(tmp_path: Path) -> 
     assert (tmp_path / "real").read_bytes() == b"after"
 
 
-def test_a_device_is_written_to_as_it_is() -> None:
+def test_a_device_is_written_directly() -> None:
     with whole_file(Path("/dev/null")) as file:
         file.write(b"gone")
     assert not Path("/dev/null").is_file()
@@ -68,7 +68,7 @@ with whole_file(Path(sys.argv[1])) as file:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
-def test_a_writer_that_is_killed_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_killed_writer_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text("before")
     done = subprocess.run([sys.executable, "-c", KILLED, path], check=False, timeout=60)
@@ -89,7 +89,7 @@ for _ in range(20):
 """
 
 
-def test_processes_that_add_to_one_file_lose_nothing(tmp_path: Path) -> None:
+def test_processes_that_append_to_one_file_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "history"
     path.touch()
     writers = [subprocess.Popen([sys.executable, "-c", ADDING, path]) for _ in range(4)]
@@ -107,7 +107,7 @@ for part in range(20):
 
 
 def test_concurrent_appends_stay_separate(tmp_path: Path) -> None:
-    """Two checks that read the summary of a step, and wrote it with their own text added, lost one of the two."""
+    """Two checks that read a step summary and wrote it with their own text added used to lose one of the two."""
     path = tmp_path / "summary.md"
     path.write_text("before\n")
     started = [subprocess.Popen([sys.executable, "-c", APPENDING, path, letter]) for letter in "abcd"]

@@ -37,7 +37,7 @@ MARKS_OF_ALL = frozenset({"slow", "real", "browser", "trainer"})
 
 
 class Tier(StrEnum):
-    """A command's share of the tests; each one holds those before it."""
+    """A command's share of the tests; each tier contains the previous ones."""
 
     TEST = "test"
     ALL = "all"

@@ -27,7 +27,7 @@ def test_folders_below_a_root_are_accepted(given: Path, text: str) -> None:
     assert Folders([str(given)]).place(text) == (given / text).resolve()
 
 
-def test_an_absolute_path_below_is_found(given: Path) -> None:
+def test_an_absolute_path_below_a_root_is_accepted(given: Path) -> None:
     assert Folders([str(given)]).place(str(given / "run")) == given / "run"
 
 
@@ -59,20 +59,20 @@ def test_links_that_lead_outside_are_refused_also_deep_inside(given: Path, place
         Folders([str(given)]).place(place.split("/", maxsplit=1)[0])
 
 
-def test_a_link_behind_a_link_is_seen(given: Path) -> None:
+def test_a_link_inside_a_linked_folder_that_leads_outside_is_refused(given: Path) -> None:
     (given / "inner").symlink_to(given / "run")
     (given / "run" / "out").symlink_to(given.parent / "secret")
     with pytest.raises(InputError, match="outside"):
         Folders([str(given)]).place("inner")
 
 
-def test_links_within_and_in_circles_are_no_harm(given: Path) -> None:
+def test_links_inside_a_root_and_circular_links_are_accepted(given: Path) -> None:
     (given / "latest").symlink_to(given / "run")
     (given / "run" / "up").symlink_to(given)
     assert Folders([str(given)]).place("latest") == given / "run"
 
 
-def test_a_link_to_another_given_folder_is_within(given: Path) -> None:
+def test_a_link_to_another_root_is_accepted(given: Path) -> None:
     (given / "other").symlink_to(given.parent / "secret")
     both = Folders([str(given), str(given.parent / "secret")])
     assert both.place("other") == given.parent / "secret"
@@ -86,7 +86,7 @@ def test_folders_with_traces_are_listed_without_following_links(given: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["nothing", "given/run/rank0.json", "s3://bucket"])
-def test_only_folders_of_this_machine_can_be_given(given: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roots_must_be_local_folders(given: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(given.parent)
     with pytest.raises(InputError, match="is not a folder"):
         Folders([text])

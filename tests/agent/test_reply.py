@@ -45,7 +45,7 @@ ORDER = re.compile(r"^\s*(::[a-z-]+(\s.*)?::|##\[|##vso\[)", re.MULTILINE)
         ([1, 2], "[1, 2]"),
     ],
 )
-def test_a_cell_is_plain_json(cell: object, expected: object) -> None:
+def test_cells_are_plain_json(cell: object, expected: object) -> None:
     assert plain(cell) == expected
     assert type(plain(cell)) is type(expected)
 
@@ -54,17 +54,17 @@ def test_long_names_are_cut() -> None:
     assert plain("x" * 1000) == "x" * LONGEST_TEXT + "..."
 
 
-def test_a_reply_holds_few_rows_and_states_that_there_are_more() -> None:
+def test_a_reply_limits_rows_and_states_that_there_are_more() -> None:
     table = table_of_frame("here", pd.DataFrame({"a_ns": range(1000)}), rows=10**9)
     assert (len(table.rows), table.more) == (MOST_ROWS, True)
 
 
-def test_columns_of_one_name_stay_apart() -> None:
+def test_columns_with_equal_names_stay_separate() -> None:
     table = table_of_arrow("here", pa.table([[1], [2]], names=["n", "n"]), rows=5)
     assert Reply("", (table,)).plain()["tables"][0]["rows"] == [[1, 2]]
 
 
-def test_names_from_traces_steer_neither_a_terminal_nor_a_log(tmp_path: Path) -> None:
+def test_names_from_traces_control_neither_terminal_nor_log(tmp_path: Path) -> None:
     traces = {}
     for rank in (0, 1):
         trace = Trace(rank, 2).group(EVIL, [0, 1], EVIL).meta(host_name=EVIL)

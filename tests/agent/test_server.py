@@ -43,7 +43,7 @@ def call(client: tuple[Any, Client]) -> Ask:
 
 @pytest.fixture(scope="module")
 def ask(call: Ask) -> Callable[..., dict[str, Any]]:
-    """Call a tool that answers."""
+    """Call a tool and return its reply."""
 
     def call_tool(tool: str, **arguments: object) -> dict[str, Any]:
         result = call(tool, **arguments)
@@ -58,7 +58,7 @@ def rows_of(table: dict[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
 
 
-def test_all_tools_are_offered_documented_and_only_read(client: tuple[Any, Client]) -> None:
+def test_all_tools_are_listed_documented_and_read_only(client: tuple[Any, Client]) -> None:
     portal, connected = client
     tools = portal.call(connected.list_tools).tools
     assert [tool.name for tool in tools] == list(TOOLS)
@@ -77,7 +77,7 @@ def test_every_figure_of_the_summary_has_a_unit(ask: Callable[..., dict[str, Any
     assert all(row["unit"] for row in rows_of(reply["tables"][0]))
 
 
-def test_a_question_is_answered_with_what_its_metrics_mean(ask: Callable[..., dict[str, Any]]) -> None:
+def test_answers_explain_their_metrics(ask: Callable[..., dict[str, Any]]) -> None:
     metrics, ranks = ask("summary", path=SLOW, question="stragglers")["tables"]
     assert all(row["unit"] and row["meaning"] for row in rows_of(metrics))
     assert rows_of(ranks)[0]["rank"] == 2
@@ -98,20 +98,20 @@ def test_a_diagnosis_leads_from_finding_to_proof_to_predicted_gain(
     predicted = rows_of(ask("whatif", path=SLOW, edits=[first["edit"]])["tables"][0])[0]
     assert predicted["gain_fraction"] == pytest.approx(first["gain_fraction"])
 
-    compared = ask("compare", before=SLOW, after=REPAIRED, rows=5)  # the run that was recorded without the fault
+    compared = ask("compare", before=SLOW, after=REPAIRED, rows=5)  # the same job, recorded without the fault
     measured = float(compared["says"].split("(-")[1].split("%")[0]) / 100
     assert measured == pytest.approx(predicted["gain_fraction"], abs=predicted["error_fraction"])
     assert len(compared["tables"][0]["rows"]) == 5
 
 
-def test_sql_counts_over_all_ranks_and_gives_numbers(ask: Callable[..., dict[str, Any]]) -> None:
+def test_sql_covers_all_ranks_and_returns_numbers(ask: Callable[..., dict[str, Any]]) -> None:
     reply = ask("sql", path=SLOW, query="SELECT rank, sum(dur_ns) AS ops_ns FROM ops GROUP BY rank", rows=3)
     table = reply["tables"][0]
     assert [len(table["rows"]), table["more"]] == [3, True]
     assert all(isinstance(row["ops_ns"], int) for row in rows_of(table))
 
 
-def test_sql_without_an_answer_reports_it_and_where_a_cpus_compute_is(ask: Callable[..., dict[str, Any]]) -> None:
+def test_an_empty_sql_result_is_reported_with_a_hint_for_cpu_runs(ask: Callable[..., dict[str, Any]]) -> None:
     reply = ask("sql", path=SLOW, query="SELECT name FROM kernels")
     assert reply["says"] == "No row answers it."
     assert reply["notes"] == ["The traces hold no GPU events: `kernels` is empty, compute is in `activities`."]
@@ -123,11 +123,11 @@ def test_tables_and_their_columns_are_documented(ask: Callable[..., dict[str, An
     assert columns["start_ns"] == "ns"
 
 
-def test_edits_are_listed_to_who_names_none(ask: Callable[..., dict[str, Any]]) -> None:
+def test_whatif_without_an_edit_lists_all_edits(ask: Callable[..., dict[str, Any]]) -> None:
     assert "rank_as_peers" in {row["edit"] for row in rows_of(ask("whatif", path=SLOW)["tables"][0])}
 
 
-def test_a_plan_keeps_what_is_pinned_and_states_that_it_was_not_measured(ask: Callable[..., dict[str, Any]]) -> None:
+def test_a_plan_keeps_pinned_settings_and_states_that_it_was_not_measured(ask: Callable[..., dict[str, Any]]) -> None:
     question = {"model": "Llama-3-8B", "device": "H100", "devices": 8, "batch": 64, "sequence": 4096}
     table = ask("plan", **question, pinned={"tp": 8}, rows=2)["tables"][0]
     assert {row["tp"] for row in rows_of(table)} == {8}

@@ -39,7 +39,7 @@ def steps(borders: list[int]) -> list[made.Row]:
 
 
 def owner(ranges: list[tuple[str, int, int]], moment: int) -> str:
-    """Return the owner of a nanosecond, by the definitions."""
+    """Return the owner of a nanosecond according to the definitions."""
     order = ("dp", "tp", "unknown")  # if two end together, the first one wins
     running = [(label, b) for label, a, b in ranges if a <= moment < b]
     talking = [(-b, order.index(label), label) for label, b in running if label in order]
@@ -90,7 +90,7 @@ def test_overlap_and_breakdown_are_two_views_of_one_sweep(
 
 
 def _on_device(owners: list[str]) -> list[str]:
-    """Leave out the moments that compute owns."""
+    """Return the owners other than compute."""
     return [name for name in owners if name != "compute"]
 
 
@@ -103,10 +103,10 @@ def causes(tables: dict[str, list[made.Row]]) -> dict[str, int]:
     return {str(cause): int(ns) for cause, ns in zip(CAUSES, parts.idle[0], strict=True) if ns}
 
 
-def test_a_gap_is_the_hosts_when_its_end_was_launched_after_its_begin() -> None:
+def test_a_gap_is_host_idle_if_the_work_after_it_was_launched_within_it() -> None:
     rows = [work("compute", 0, 10), work("compute", 40, 60, launch_event=7), work("compute", 70, 100, launch_event=8)]
     launches = [{"event": 8, "start_ns": 50, "dur_ns": 2}, {"event": 7, "start_ns": 35, "dur_ns": 2}]
-    # 10..40: the queue ran empty. 60..70: the work was there, something else held it.
+    # 10 to 40: the queue was empty. 60 to 70: work was queued, but something else delayed it.
     assert causes(gpu(rows, launches)) == {"host": 30, "other": 10}
 
 
@@ -121,7 +121,7 @@ def test_idle_time_distinguishes_late_input_blocking_calls_and_slow_launches() -
     assert idle_ns_of_cause == {"sync": 3, "input": 20, "host": 27}
 
 
-def test_idle_without_recorded_host_has_no_known_cause_and_reports_it() -> None:
+def test_idle_time_without_host_events_has_no_cause_and_is_reported() -> None:
     tables = gpu([work("compute", 0, 10), work("compute", 60, 100, launch_event=7)], [])
     assert causes(tables) == {"other": 50}
     codes = [row.code for row in breakdown.compute(made.run({0: tables})).notes]
@@ -186,7 +186,7 @@ def test_slices_add_up_to_the_step_on_every_level() -> None:
     assert breakdown.compute(tables, Selection(ranks=(9,))).slices() == []
 
 
-def test_values_come_per_cell_per_rank_and_whole() -> None:
+def test_values_cover_cells_ranks_and_the_whole_run() -> None:
     result = breakdown.compute(made.run(pipeline(sent=40)))
     dims = {tuple(sorted(v.dims)) for v in result.values() if v.metric is breakdown.EXPOSED_COMM_TIME}
     assert dims == {
@@ -199,7 +199,7 @@ def test_values_come_per_cell_per_rank_and_whole() -> None:
     assert (table.filter(like="_ns").drop(columns=["step_ns", "contended_ns"]).sum(axis=1) == table["step_ns"]).all()
 
 
-def test_selection_picks_ranks_and_steps() -> None:
+def test_a_selection_limits_ranks_and_steps() -> None:
     rows = {"activities": [work("compute", 0, 100)], "steps": [step(3, 0, 40), step(4, 40, 70), step(5, 70, 100)]}
     tables = made.run({0: rows, 1: rows})
     parts = breakdown.compute(tables, Selection(ranks=(1,), first_step=4, last_step=4)).parts

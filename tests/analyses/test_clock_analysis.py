@@ -25,7 +25,7 @@ def rows(rank: int, skew: int, group: str = "g@0,1", host: str = "h") -> dict[st
     return {"collectives": parts, "ranks": [{"host": host and f"{host}{rank}", "base_ns": 1}]}
 
 
-def test_offsets_residuals_and_the_whole() -> None:
+def test_offsets_and_residuals_are_reported_per_rank_and_for_the_run() -> None:
     result = clock.compute(made.run({0: rows(0, 0), 1: rows(1, 70_000)}))
     value_of_metric = {(v.metric.id, *v.dims.values()): v.value for v in result.values()}
     assert value_of_metric == {
@@ -51,7 +51,7 @@ def test_drift_is_a_ratio() -> None:
     assert value_of_metric["clock_drift", 0] == 0
 
 
-def test_unconnected_clocks_and_unnamed_hosts_are_reported() -> None:
+def test_unconnected_clocks_and_unknown_hosts_are_reported() -> None:
     apart = clock.compute(made.run({0: rows(0, 0), 2: rows(2, 0, group="o@2,3")}))
     assert [n.code for n in apart.notes] == ["clocks_untied"]
     unnamed = clock.compute(made.run({r: rows(r, 0, host="") for r in range(2)}), Selection(ranks=(1,)))

@@ -36,7 +36,7 @@ def values(result: collectives.CollectivesResult, name: str) -> dict[tuple[Any, 
 
 
 def test_bandwidth_is_in_decimal_bytes_per_second_after_the_last_arrival() -> None:
-    # 2 MiB in 100 us after the last arrival: 20.97 GB/s, whatever the first one waited (others print 19.53).
+    # 2 MiB in 100 us after the last arrival: 20.97 GB/s, regardless of the first rank's wait (other tools print 19.53).
     late = {"sequence": 1, "in_bytes": 2 * MIB, "out_bytes": 2 * MIB}
     result = collectives.compute(
         run({0: [part("all_reduce", 0, 150_000, **late)], 1: [part("all_reduce", 50_000, 150_000, **late)]})
@@ -62,12 +62,12 @@ def test_bus_factors_are_those_of_nccl_tests(op: str, factor: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp8_e4m3", "int8", "Float"])
-def test_element_types_do_not_matter_where_bytes_are_known(dtype: str) -> None:
+def test_element_types_do_not_matter_if_bytes_are_known(dtype: str) -> None:
     rows = {r: [part("all_gather", 0, 1_000, sequence=0, in_bytes=10, out_bytes=20, dtype=dtype)] for r in range(2)}
     assert collectives.compute(run(rows)).kinds[0].algbw == pytest.approx(0.02e9)
 
 
-def test_the_links_peak_counts_inside_a_node_only() -> None:
+def test_the_link_peak_applies_only_within_a_node() -> None:
     rows = {r: [part("all_reduce", 0, 1_000_000, sequence=0, in_bytes=150_000_000)] for r in range(2)}
     inside = collectives.compute(run(rows, "NVIDIA A100-SXM4-80GB"))
     assert inside.kinds[0].link_fraction == pytest.approx(150e9 / inside.link_peak)
@@ -77,7 +77,7 @@ def test_the_links_peak_counts_inside_a_node_only() -> None:
     assert values(across, "link_fraction") == {}
 
 
-def test_sizes_fall_into_classes_and_unknown_ones_have_no_bandwidth() -> None:
+def test_sizes_are_grouped_and_unknown_sizes_have_no_bandwidth() -> None:
     sizes = [1_000, 1_024, 1_025, -1]
     rows = [part("all_reduce", 10 * i, 10 * i + 5, sequence=i, in_bytes=size) for i, size in enumerate(sizes)]
     result = collectives.compute(run({0: rows, 1: rows}))
@@ -100,7 +100,7 @@ def test_calls_with_missing_members_have_no_wait() -> None:
     assert [note.code for note in result.notes] == ["calls_incomplete", "parts_unmatched"]
 
 
-def test_pairs_have_directions() -> None:
+def test_each_direction_of_a_pair_is_measured_separately() -> None:
     down, up = {"axis": "pp", "in_bytes": 64, "out_bytes": 64}, {"axis": "pp", "in_bytes": 8, "out_bytes": 8}
     parts_of_first = [part("send", 40, 100, peer=1, **down), part("recv", 200, 300, peer=1, **up)]
     parts_of_second = [part("recv", 0, 100, peer=0, **down), part("send", 200, 300, peer=0, **up)]
@@ -110,7 +110,7 @@ def test_pairs_have_directions() -> None:
     ]  # fmt: skip
 
 
-def test_uneven_exchanges_show_who_gets_more() -> None:
+def test_uneven_all_to_alls_show_which_rank_receives_more() -> None:
     rows = {
         0: [part("all_to_all", 0, 10, sequence=0, in_bytes=40, out_bytes=30, in_split="[1, 3]", axis="ep")],
         1: [part("all_to_all", 0, 10, sequence=0, in_bytes=40, out_bytes=50, in_split="[2, 2]", axis="ep")],
@@ -122,7 +122,7 @@ def test_uneven_exchanges_show_who_gets_more() -> None:
     assert collectives.compute(run(damaged)).exchanges[0].sent == ()
 
 
-def test_selection_keeps_calls_of_its_steps_and_ranks() -> None:
+def test_a_selection_keeps_calls_of_its_steps_and_ranks() -> None:
     rows = [part("all_reduce", 10 * i, 10 * i + 5, sequence=i, in_bytes=8, step=i) for i in range(2)]
     tables = run({0: rows, 1: rows})
     assert sum(k.calls for k in collectives.compute(tables, Selection(first_step=1)).kinds) == 1
@@ -131,7 +131,7 @@ def test_selection_keeps_calls_of_its_steps_and_ranks() -> None:
     assert set(values(chosen, "transfer_time")) == {(), (1,), (1, 0), ("dp",), (1, "dp"), (1, 0, "dp")}
 
 
-def test_many_calls_are_quick() -> None:
+def test_time_is_linear_in_the_number_of_calls() -> None:
     """Other tools take 26 s for 4,000 collectives on 16 ranks; the cost here is linear in the number of calls."""
     rows = [part("all_reduce", 10 * i, 10 * i + 5, sequence=i, in_bytes=8, group_size=8) for i in range(500)]
     result = collectives.compute(run(dict.fromkeys(range(8), rows)))
@@ -151,7 +151,7 @@ def test_waiting_and_transfer_are_parts_of_the_communication(name: str, tmp_path
     assert all(time <= comm[place] * (1 + 1e-9) for place, time in split.items())
 
 
-def test_a_moment_in_which_one_of_two_calls_transfers_is_no_waiting() -> None:
+def test_time_in_which_one_call_waits_and_another_transfers_is_transfer() -> None:
     """Two calls wait for another rank at the same time; it joins the second call 20 us after the first."""
     rows = {
         0: [part("all_reduce", 0, 60_000, part=0, group="a@0,1", axis="dp", group_size=2),

@@ -41,7 +41,7 @@ def test_a_causal_mask_makes_the_last_part_slow() -> None:
     assert (value_of_metric["ring_wait_time", 0, 1], value_of_metric["ring_wait_time", 1, 1]) == (1, 41)
 
 
-def test_unmarked_exchanges_are_said_and_runs_without_the_axis_stay_silent() -> None:
+def test_unmarked_exchanges_are_reported_and_runs_without_cp_are_silent() -> None:
     result = cp.compute(table_set({rank: trace(rank, 1_000, marks=False) for rank in (0, 1)}))
     assert [note.code for note in result.notes] == ["no_cp_marks"]
     assert result.to_pandas()["compute_ns"].tolist() == [1_000, 1_000]

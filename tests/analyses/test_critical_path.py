@@ -42,7 +42,7 @@ def relay() -> dict[int, dict[str, list[Row]]]:
     return {0: rank(40, (60, 100), 120), 1: rank(20, (90, 100), 110)}
 
 
-def test_the_way_follows_who_was_waited_for() -> None:
+def test_the_path_follows_the_rank_that_was_waited_for() -> None:
     result = critical_path.compute(made.run(relay()))
     assert [(p.rank, p.begin_ns, p.end_ns, p.through) for p in result.pieces] == [
         (0, 0, 40, "dp"), (1, 40, 90, "dp"), (0, 90, 120, ""),
@@ -60,7 +60,7 @@ def test_the_way_follows_who_was_waited_for() -> None:
     assert result.to_pandas()["ns"].sum() == 120
 
 
-def test_a_call_that_compute_hides_to_its_end_leads_nowhere() -> None:
+def test_a_fully_hidden_call_does_not_redirect_the_path() -> None:
     tables = relay()
     tables[1]["activities"].append(work("compute", 20, 55, name="beside"))
     assert [p.rank for p in critical_path.compute(made.run(tables)).pieces] == [1, 0]
@@ -83,7 +83,7 @@ def test_a_receive_leads_to_its_sender() -> None:
     assert [(p.rank, p.begin_ns, p.end_ns) for p in result.pieces] == [(0, 0, 60), (1, 60, 90)]
 
 
-def test_idle_time_on_the_way_keeps_its_cause() -> None:
+def test_idle_time_on_the_path_keeps_its_cause() -> None:
     rows = {
         "activities": [work("compute", 0, 10), work("compute", 40, 60, launch_event=7)],
         "launches": [{"event": 7, "start_ns": 35, "dur_ns": 2}],
@@ -95,7 +95,7 @@ def test_idle_time_on_the_way_keeps_its_cause() -> None:
     assert [n.code for n in result.notes] == ["one_rank"]
 
 
-def test_nothing_and_untied_clocks() -> None:
+def test_empty_runs_have_no_path_and_unconnected_clocks_are_reported() -> None:
     nothing = critical_path.compute(made.run({0: {}, 1: {}}))
     assert (nothing.values(), nothing.pieces, nothing.length_ns) == ([], (), 0)
     apart = {r: {"steps": [step(0, 0, 9 + r)], "ranks": [{"host": f"h{r}", "base_ns": 1}]} for r in range(2)}
@@ -106,7 +106,7 @@ def test_nothing_and_untied_clocks() -> None:
     Declaration(mesh=Mesh(dp=2, tp=2), work=Plan(steps=2), clocks=Clocks(ranks_per_host=2, offset_ns=(0, 4_000_000))),
     Declaration(mesh=Mesh(pp=2, dp=2), work=Plan(steps=2), faults=(Fault(FaultKind.SLOW_RANK, 2, factor=1.6),)),
 ])  # fmt: skip
-def test_the_way_covers_simulated_runs_without_a_gap(run: Declaration, tmp_path: Path) -> None:
+def test_the_path_covers_simulated_runs_without_gaps(run: Declaration, tmp_path: Path) -> None:
     tables, _ = declared.read(run, tmp_path)
     result = critical_path.compute(tables)
     job = step_time.compute(tables).job

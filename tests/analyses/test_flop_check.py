@@ -25,12 +25,12 @@ def op(name: str, family: str, flop: float, time_ns: int) -> OpStat:
     ("factor", "word"),
     [(1.0, "matches the formula"), (4 / 3, "recomputation"), (1.6, "padding"), (0.7, "without formula")],
 )
-def test_a_difference_is_named(factor: float, word: str) -> None:
+def test_a_difference_in_flops_is_named(factor: float, word: str) -> None:
     part = flop_check._part("weights", 100.0, 100.0 * factor, flop_check.WEIGHT_REASONS, 0.2)
     assert word in part.why
 
 
-def test_more_work_than_the_model_needs_is_not_recomputation_if_none_runs() -> None:
+def test_extra_work_is_not_called_recomputation_if_none_runs() -> None:
     work = flop_check.Traced(4 / 3 * 6 * (90_000 - HEAD) * 100, ATTENTION * 50, 1e9, 1e9, 0, 1_000)
     weights = {again: flop_check.compared(MODEL, 100.0, work, is_recomputed=again)[0].why for again in (False, True)}
     assert "recomputation" not in weights[False]
@@ -48,7 +48,7 @@ def test_more_work_than_the_model_needs_is_not_recomputation_if_none_runs() -> N
         (0.2, False, "without formula"),
     ],
 )
-def test_a_difference_of_attention_is_named(factor: float, again: bool, word: str) -> None:
+def test_a_difference_in_attention_is_named(factor: float, again: bool, word: str) -> None:
     reasons = flop_check.attention_reasons(is_recomputed=again)
     assert word in flop_check._part("attention", 100.0, 100.0 * factor, reasons, 0.2).why
 
@@ -73,7 +73,7 @@ def test_recorded_shapes_add_up_to_the_flop() -> None:
     assert flop_check.traced([op("triton_fused", "", 0.0, 700)], 700) is None
 
 
-def test_a_model_has_a_range() -> None:
+def test_the_expected_flops_of_a_model_are_a_range() -> None:
     """Minimum: no embedding, no head, causal attention. Maximum: both, full attention, and one more forward."""
     limits = flop_check.of_model(MODEL, "palm", 10, None)
     assert limits is not None
@@ -93,13 +93,13 @@ def test_a_model_has_a_range() -> None:
     ("trace", "word"),
     [
         (Range(100, 100), ""),
-        (Range(70, 200), ""),  # ops without a formula may be the rest
+        (Range(70, 200), ""),  # ops without a formula may account for the rest
         (Range(140, 140), ""),
         (Range(160, 160), "1.33 times the most"),
         (Range(70, 70), "0.7 times the least"),
     ],
 )
-def test_a_contradiction_is_beyond_the_tolerance(trace: Range, word: str) -> None:
+def test_only_differences_beyond_the_tolerance_are_contradictions(trace: Range, word: str) -> None:
     text = flop_check.contradiction(Range(100, 120), trace, flop_check.TOLERANCE)
     assert word in text
     assert bool(word) is bool(text)

@@ -24,8 +24,8 @@ def values(result: host.HostResult) -> dict[tuple[str, object], float]:
     return {(value.metric.id, *value.dims.values()): value.value for value in result.values()}
 
 
-def test_every_way_to_launch_counts() -> None:
-    """Another tool knows three names: it misses a third of a compiled run's work and all AMD work."""
+def test_every_kind_of_launch_counts() -> None:
+    """Another tool recognizes three names, so it misses a third of a compiled run's work and all AMD work."""
     run = trace()
     names = {
         "cudaLaunchKernel": "cuda_runtime", "cudaLaunchKernelExC": "cuda_runtime", "cuLaunchKernel": "cuda_driver",
@@ -44,7 +44,7 @@ def test_every_way_to_launch_counts() -> None:
     assert {call.name: call.kernels for call in result.calls} == dict.fromkeys(names, 1) | {"cudaGraphLaunch": 2}
 
 
-def test_a_launch_finds_the_queue_empty_when_nothing_is_open() -> None:
+def test_a_launch_finds_the_queue_empty_if_no_work_is_pending() -> None:
     run = trace()
     run.kernel("a", at=1_000, dur=5_000, launch_at=0).kernel("b", at=6_000, dur=1_000, launch_at=2_000)
     run.kernel("c", at=9_000, dur=1_000, launch_at=8_000)
@@ -58,7 +58,7 @@ def test_full_queues_of_every_stream_are_measured() -> None:
         for number in range(count):
             run.kernel("k", at=50_000 + 100 * number, dur=100, stream=stream, launch_at=10 * number)
     result = host.compute(table_set(run))
-    # Launched at 0, 10, ...; the 1,023rd at 10,220; done one by one from 50,100 on: seven more are open until 50,800.
+    # Launched at 0, 10, ..., the 1,023rd at 10,220. From 50,100 on, they finish one by one.
     assert result.queues == ((0, 7, count, 50_800 - 10_220), (0, 20, count, 50_800 - 10_220))
     assert values(result)["queue_full_time", 0, 20] == 50_800 - 10_220
     other = trace().meta(deviceProperties=[{"id": 0, "name": "AMD Instinct MI300X"}])
@@ -74,7 +74,7 @@ def test_a_rank_without_device_work_has_no_queue() -> None:
     assert {value.metric.id for value in result.values()} == {"input_time"}
 
 
-def test_ranks_are_apart() -> None:
+def test_ranks_are_measured_separately() -> None:
     """Another tool never clears its list between ranks."""
     runs = {rank: trace(rank).kernel("k", at=1_000, dur=10, launch_at=100 * rank) for rank in (0, 1)}
     result = host.compute(table_set(runs))
@@ -82,7 +82,7 @@ def test_ranks_are_apart() -> None:
     assert [row.rank for row in host.compute(table_set(runs), Selection(ranks=(1,))).ranks] == [1]
 
 
-def test_a_blocking_call_is_laid_to_the_op_around_it() -> None:
+def test_a_blocking_call_is_attributed_to_the_op_around_it() -> None:
     run = trace().op("aten::item", at=100, dur=5_000).op("aten::_local_scalar_dense", at=150, dur=4_000)
     run.launch(1, 200, 3_000, name="cudaStreamSynchronize")
     run.mark("my_eval", at=10_000, dur=2_000).launch(2, 10_500, 700, name="cudaDeviceSynchronize")
@@ -100,7 +100,7 @@ def test_a_blocking_call_is_laid_to_the_op_around_it() -> None:
     assert values(result)["host_sync_time", "(no op known)"] == 200
 
 
-def test_data_loading_and_collection_are_measured() -> None:
+def test_data_loading_and_garbage_collection_are_measured() -> None:
     loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     run = trace().mark(loader, at=0, dur=3_000).mark("train::input", at=1_000, dur=4_000)
     run.event("<built-in function collect>", "python_function", 6_000, 2_500)
@@ -110,13 +110,13 @@ def test_data_loading_and_collection_are_measured() -> None:
     assert value_of_metric["gc_time",] == 2_500
 
 
-def test_without_stacks_collection_is_not_claimed_to_be_nothing() -> None:
+def test_without_stacks_garbage_collection_is_unknown_not_zero() -> None:
     result = host.compute(table_set(trace().kernel("k", at=100, dur=10, launch_at=50)))
     assert ("gc_time",) not in values(result)
     assert [note.code for note in result.notes] == ["no_python_functions"]
 
 
-def test_ops_and_calls_of_all_ranks_come_longest_first() -> None:
+def test_ops_and_calls_of_all_ranks_are_sorted_longest_first() -> None:
     runs = {
         rank: trace(rank).op("aten::mm", at=100, dur=500 + 100 * rank).op("aten::add", at=5_000, dur=550)
         .kernel("k", at=7_000, dur=10, launch_at=6_000 + rank)
@@ -130,7 +130,7 @@ def test_ops_and_calls_of_all_ranks_come_longest_first() -> None:
     assert times == sorted(times, reverse=True)
 
 
-def test_cpu_time_is_by_op_less_what_is_inside() -> None:
+def test_cpu_time_per_op_excludes_nested_ops() -> None:
     run = Trace(device="cpu").step(1, at=0, dur=10_000)
     run.op("aten::linear", at=0, dur=1_000).op("aten::addmm", at=100, dur=800)
     result = host.compute(table_set(run))
@@ -141,7 +141,7 @@ def test_cpu_time_is_by_op_less_what_is_inside() -> None:
     assert [op.name for op in result.ops] == ["aten::addmm", "aten::linear"]
 
 
-def test_a_synthetic_run_shows_its_pause_and_its_waiting(tmp_path: Path) -> None:
+def test_a_synthetic_run_shows_its_pause_and_its_waits(tmp_path: Path) -> None:
     pause = Fault(FaultKind.GC_PAUSE, 1, delay_ns=2_000_000)
     write(Declaration(mesh=Mesh(dp=2), work=Work(steps=2), faults=(pause,)), tmp_path / "run")
     result = host.compute(usp_prof.open_run(tmp_path / "run", cache_dir=tmp_path / "cache").tables)

@@ -36,7 +36,7 @@ def product(into: Trace, at: int, dur: int, *, kernel: str = GEMM, kind: str = B
     return into.kernel(kernel, at=at + 1_000, dur=dur, launch_at=at + 10)
 
 
-def test_an_ops_flop_over_its_kernels_time_against_the_roof() -> None:
+def test_efficiency_is_the_flops_of_an_op_over_kernel_time_and_peak() -> None:
     flop = 2 * 1024**3
     result = kernels.compute(table_set(product(trace(), at=0, dur=10_000)))
     (op,) = result.ops
@@ -63,7 +63,7 @@ def test_efficiency_is_computed_per_step() -> None:
     assert kernels.compute(table_set(run), Selection(first_step=2)).efficiency_by_step == {2: steps[2]}
 
 
-def test_an_op_of_two_kernels_counts_its_flop_once() -> None:
+def test_an_op_with_two_kernels_counts_its_flops_once() -> None:
     run = product(trace(), at=0, dur=10_000)
     run.kernel("splitKreduce_kernel", at=11_500, dur=2_000, launch_at=50)
     (op,) = kernels.compute(table_set(run)).ops
@@ -77,7 +77,7 @@ def test_kernels_belong_to_the_nearest_op_with_a_formula() -> None:
     assert (op.name, op.flop) == ("aten::linear", 2 * 8 * 4 * 2)
 
 
-def test_an_op_leaves_its_flop_to_the_op_inside_that_counts_them() -> None:
+def test_flops_count_for_the_innermost_op_with_a_formula() -> None:
     run = Trace(device="cpu").step(1, at=0, dur=10_000)
     run.op("aten::linear", at=0, dur=1_000, dims=[[8, 4], [2, 4]], types=["float", "float"])
     run.op("aten::t", at=10, dur=100, dims=[[2, 4]], types=["float"])
@@ -87,7 +87,7 @@ def test_an_op_leaves_its_flop_to_the_op_inside_that_counts_them() -> None:
     assert [(op.name, op.calls, op.flop) for op in counted] == [("aten::mm", 1, 2 * 8 * 4 * 2)]
 
 
-def test_statistics_are_over_calls_not_over_sums_by_name() -> None:
+def test_statistics_are_computed_over_single_calls() -> None:
     """Another tool averages the sums per name if there are more than ten names."""
     run = trace()
     for number in range(12):
@@ -111,7 +111,7 @@ def test_single_precision_uses_the_tf32_peak_if_the_kernel_rounds() -> None:
     assert values(kernels.compute(table_set(run)))["matrix_core_fraction", ""] == 0.5
 
 
-def test_a_product_in_several_kernels_counts_once_in_the_arithmetic_of_its_product() -> None:
+def test_a_product_in_several_kernels_counts_once_with_its_own_precision() -> None:
     """A reduction after a TF32 product used to count the same FLOP again, in single precision."""
     run = product(trace(), at=0, dur=10_000, kind="float", kernel="cutlass_80_tensorop_s1688gemm_128x128")
     run.kernel("void splitKreduce_kernel<32, 16, int, float>", at=11_500, dur=2_000, launch_at=50)
@@ -129,8 +129,8 @@ def test_an_op_whose_product_was_not_recorded_has_no_rate() -> None:
     assert "kernel_efficiency" not in {name for name, _ in values(result)}
 
 
-def test_plain_single_precision_is_not_on_matrix_cores() -> None:
-    """`sm80_xmma` alone does not imply tensor cores; the data types do."""
+def test_plain_single_precision_does_not_use_matrix_cores() -> None:
+    """`sm80_xmma` alone does not imply tensor cores; the data types decide."""
     plain = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma"
     rounded = "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_tensor16x8x8"
     run = product(trace(), at=0, dur=50_000, kind="float", kernel=plain)
@@ -152,7 +152,7 @@ def test_the_share_of_unknown_kernels_is_stated(known_share: int, shown: bool) -
     assert value_of_metric.get(("matrix_core_fraction", "")) == (1.0 if shown else None)
 
 
-def test_single_precision_in_unknown_arithmetic_has_no_bound() -> None:
+def test_single_precision_without_known_arithmetic_has_no_bound() -> None:
     result = kernels.compute(table_set(product(trace(), at=0, dur=60_000, kind="float", kernel="my_gemm")))
     (note,) = result.notes
     assert note.code == "precision_unknown"
@@ -160,7 +160,7 @@ def test_single_precision_in_unknown_arithmetic_has_no_bound() -> None:
     assert "kernel_efficiency" not in {name for name, _ in values(result)}
 
 
-def test_a_beaten_bound_is_none() -> None:
+def test_an_op_faster_than_its_bound_has_no_efficiency() -> None:
     """Cached data arrives faster than the memory bandwidth allows."""
     run = product(trace(), at=0, dur=10_000)
     run.op("aten::lt", at=100_000, dur=90, dims=[[1 << 22], []], types=["float", "Scalar"])
@@ -175,8 +175,8 @@ def test_a_beaten_bound_is_none() -> None:
     assert [note.code for note in result.notes] == ["bound_beaten"]
 
 
-def test_a_gpu_run_of_which_only_the_host_was_recorded_has_no_kernels() -> None:
-    """Its op times are those of the host, which only launches: the rate would be 22.7 times an A100's peak."""
+def test_a_gpu_run_with_host_events_only_has_no_kernels() -> None:
+    """Its op times are launch times on the host, so the rate would be 22.7 times an A100's peak."""
     run = trace().op("aten::mm", at=0, dur=4_000, dims=[[4096, 4096], [4096, 4096]], types=[BF16, BF16])
     result = kernels.compute(table_set(run))
     assert (result.ops, result.kernels, result.values()) == ((), (), [])
@@ -217,7 +217,7 @@ def test_without_shapes_it_states_how_to_record_them() -> None:
     assert values(result)["formula_fraction", ""] == 0.0
 
 
-def test_work_of_no_op_is_shown_as_such() -> None:
+def test_kernels_without_an_op_are_listed_separately() -> None:
     run = product(trace(), at=0, dur=10_000).kernel("graph_kernel", at=50_000, dur=90_000)
     product(run.step(2, at=3_000_000, dur=20_000), at=3_000_000, dur=10_000)
     result = kernels.compute(table_set(run), Selection(last_step=1))
@@ -225,12 +225,12 @@ def test_work_of_no_op_is_shown_as_such() -> None:
     assert [op.name for op in result.ops] == ["(no CPU op known)", "aten::mm"]
 
 
-def test_a_cpu_run_is_tallied_by_op_against_its_measured_peak() -> None:
+def test_a_cpu_run_is_summed_by_op_and_compared_with_its_measured_peak() -> None:
     run = Trace(device="cpu").step(1, at=0, dur=100_000)
     run.op("aten::mm", at=0, dur=50_000, dims=[[64, 64], [64, 64]], types=["float", "float"])
     manifest = Manifest(peak_flops=1e11, peak_source="measured", processes_per_device=2)
     result = kernels.compute(table_set(run, manifest))
-    # Two processes share the machine, but one op may have all of it: only the whole peak is a bound.
+    # Two processes share the machine, but one op may use all of it, so only the full peak is a bound.
     assert values(result)["kernel_efficiency", ""] == pytest.approx(2 * 64**3 / 1e11 / 50e-6)
     assert ("small_kernel_fraction", "") not in values(result)
 
@@ -262,7 +262,7 @@ def test_a_run_with_one_type_determines_the_type_of_its_lists() -> None:
     assert mixed.family == ""
 
 
-def test_views_are_known_to_do_nothing_and_leave_their_time_to_an_op_around_them() -> None:
+def test_views_cost_nothing_and_their_time_counts_for_the_op_around_them() -> None:
     run = Trace(device="cpu").step(1, at=0, dur=100_000)
     for at, dims in ((0, [[4, 4]]), (10_000, [[8, 8]])):
         run.op("aten::view", at=at, dur=5_000, dims=dims, types=["float"])
@@ -276,7 +276,7 @@ def test_views_are_known_to_do_nothing_and_leave_their_time_to_an_op_around_them
     assert values(result)["formula_fraction", ""] == 1.0
 
 
-def test_paced_waits_are_no_ops_work_and_not_in_the_share_of_formulas() -> None:
+def test_paced_waits_belong_to_no_op_and_not_to_the_formula_fraction() -> None:
     run = Trace(device="cpu").step(1, at=0, dur=100_000).mark("pace::fwd", at=0, dur=60_000)
     run.op("aten::mm", at=60_000, dur=10_000, dims=[[8, 8], [8, 8]], types=["float", "float"])
     run.op("mylib::op", at=80_000, dur=10_000)
@@ -297,7 +297,7 @@ def test_only_the_selected_steps_count() -> None:
     assert kernels.compute(tables).total_ns == 12_000
 
 
-def test_the_tables_have_one_row_an_op_and_one_a_kernel() -> None:
+def test_the_tables_have_one_row_per_op_and_one_per_kernel() -> None:
     result = kernels.compute(table_set(product(trace(), at=0, dur=10_000)))
     assert result.to_pandas()[["op", "calls", "share"]].to_dict("records") == [
         {"op": "aten::mm", "calls": 1, "share": 1.0}
@@ -307,7 +307,7 @@ def test_the_tables_have_one_row_an_op_and_one_a_kernel() -> None:
     ]
 
 
-def test_a_synthetic_run_has_its_declared_flop(tmp_path: Path) -> None:
+def test_a_synthetic_run_has_its_declared_flops(tmp_path: Path) -> None:
     import usp_prof  # noqa: PLC0415 - only here
 
     run = Declaration(mesh=Mesh(tp=2), work=Work(steps=2))

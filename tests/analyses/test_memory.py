@@ -21,7 +21,7 @@ def values(result: memory.MemoryResult) -> dict[tuple[str, object], float]:
     return {(value.metric.id, next(iter(value.dims.values()), "")): value.value for value in result.values()}
 
 
-def test_the_peak_is_the_allocators_and_live_memory_is_split_by_phase() -> None:
+def test_the_peak_comes_from_the_allocator_and_live_memory_is_split_by_phase() -> None:
     run = trace(deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 10_000}])
     run.mark("Optimizer.step#AdamW.step", at=5_000, dur=500)
     run.memory(1_000, 300, 1_300, address=1).memory(2_000, 200, 1_500, address=2).memory(3_000, -300, 1_200, address=1)
@@ -37,7 +37,7 @@ def test_the_peak_is_the_allocators_and_live_memory_is_split_by_phase() -> None:
     assert value_of_metric["live_at_peak", "optimizer"] == 900
 
 
-def test_the_whole_is_the_fullest_ranks_and_steps_can_be_chosen() -> None:
+def test_the_run_has_the_peak_of_its_fullest_rank() -> None:
     runs = {
         0: trace(0).memory(1_000, 100, 100).memory(11_000, 400, 500, address=2),
         1: trace(1).memory(1_000, 300, 300).memory(11_000, -300, 0),
@@ -50,8 +50,8 @@ def test_the_whole_is_the_fullest_ranks_and_steps_can_be_chosen() -> None:
     assert "no_memory_events" in [note.code for note in memory.compute(table_set(trace())).notes]
 
 
-def test_a_cpu_has_memory_taken_since_the_profiler_started_but_no_peak() -> None:
-    """Torch's CPU totals start at 0 with the profiler: 300 bytes do not include 3 GB of weights."""
+def test_a_cpu_has_memory_since_the_profiler_started_but_no_peak() -> None:
+    """PyTorch's CPU totals start at 0 with the profiler, so 300 bytes exclude 3 GB of weights."""
     run = Trace(device="cpu").step(1, at=0, dur=10_000).op("aten::mm", at=900, dur=400)
     result = memory.compute(table_set(run.memory(1_000, 300, 300)))
     value_of_metric = values(result)
@@ -63,7 +63,7 @@ def test_a_cpu_has_memory_taken_since_the_profiler_started_but_no_peak() -> None
 
 
 def test_totals_that_contradict_each_other_give_no_figures() -> None:
-    """A fragmentation of -4.5e15: one of the totals is wrong, but it is unknown which one."""
+    """The fragmentation would be -4.5e15. One of the totals is wrong, but it is unknown which one."""
     run = trace().memory(1_000, 300, 1_300, address=1)
     run.memory(2_000, 4_503_599_627_370_496, 4_503_599_627_371_796, reserved=1, address=2)
     result = memory.compute(table_set(run))
@@ -71,7 +71,7 @@ def test_totals_that_contradict_each_other_give_no_figures() -> None:
     assert not [value for value in result.values() if value.metric.id != "allocator_calls"]
 
 
-def test_a_device_smaller_than_what_it_holds_has_no_headroom() -> None:
+def test_a_device_smaller_than_its_contents_has_no_headroom() -> None:
     run = trace(deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 100}])
     result = memory.compute(table_set(run.memory(1_000, 300, 1_300, address=1)))
     assert ("memory_headroom", "") not in values(result)
@@ -79,7 +79,7 @@ def test_a_device_smaller_than_what_it_holds_has_no_headroom() -> None:
     assert [row.code for row in impossible(result.values())] == ["impossible_figure"]
 
 
-def test_copies_are_weighed_by_their_time() -> None:
+def test_copy_bandwidth_is_weighted_by_time() -> None:
     """Another tool averages the rates: it reports 505 GB/s for 11 MB in 1,001 us."""
     run = trace().memcpy(1_000, 1_000, size=1_000_000, launch_at=900)
     run.memcpy(3_000, 1_000_000, size=10_000_000, launch_at=2_500)
@@ -91,7 +91,7 @@ def test_copies_are_weighed_by_their_time() -> None:
     assert value_of_metric["copy_bandwidth", "DtoH"] == pytest.approx(8 / 100 * 1e9)
 
 
-def test_calls_that_take_device_memory_count() -> None:
+def test_allocator_calls_are_counted() -> None:
     run = trace().launch(90, 1_000, name="cudaMalloc").launch(91, 2_000, name="cudaFree")
     run.launch(92, 3_000, name="cudaMallocHost").launch(93, 12_000, name="cuMemAlloc_v2", category="cuda_driver")
     result = memory.compute(table_set(run))
@@ -101,7 +101,7 @@ def test_calls_that_take_device_memory_count() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), max_size=40))
-def test_memory_given_back_is_that_last_taken_there(allocations: list[tuple[int, int]]) -> None:
+def test_a_free_matches_the_last_allocation_at_its_address(allocations: list[tuple[int, int]]) -> None:
     """Allocate at free addresses and free occupied ones; a plain loop records the lifetimes."""
     address, size, freed, held = [], [], {}, {}
     for place, (where, amount) in enumerate(allocations):

@@ -40,7 +40,7 @@ def figures(result: mfu.MfuResult) -> dict[tuple[str, object], float]:
     return {(value.metric.id, next(iter(value.dims.values()), "")): value.value for value in result.values()}
 
 
-def test_mfu_is_model_flop_over_the_peak_of_all_devices() -> None:
+def test_mfu_is_model_flops_over_the_peak_of_all_devices() -> None:
     figure_of_metric = figures(mfu.compute(tables()))
     rate = 1_000_000 / 2e-3
     assert figure_of_metric["mfu", ""] == pytest.approx(PALM * rate / (4 * 989e12))
@@ -118,8 +118,8 @@ def test_incomplete_model_descriptions_are_reported() -> None:
     assert {note.code: note.detail for note in result.notes}["model_description"] == "vision layers are not counted"
 
 
-def test_an_mfu_that_cannot_be_is_not_shown_and_its_inputs_are_doubted() -> None:
-    """42,400%: the tokens are those of an epoch, or the peak is far too low."""
+def test_an_impossible_mfu_is_withheld_and_its_inputs_are_doubted() -> None:
+    """MFU would be 42,400%: the tokens are per epoch, or the peak is far too low."""
     run_tables = tables()
     run_tables = run_tables.assuming(Assumptions(peak_flops=1e3))
     result = mfu.compute(run_tables)
@@ -194,7 +194,7 @@ def scaled(model: ModelEntry, factor: float) -> ModelEntry:
 # Biases, routers and padding may explain a quarter; attention may be causal (half), and forward may run twice.
 @pytest.mark.parametrize(("factor", "is_refused"), [(10, True), (2, True), (1.1, False), (0.9, False), (0.3, True)])
 def test_a_model_that_the_ops_contradict_has_no_mfu(synthetic_run: Path, factor: float, is_refused: bool) -> None:
-    """A model given by hand used to keep its MFU as headline; only a note of the cross-check contradicted it."""
+    """MFU used to be shown for an assumed model that the ops contradict; only a note mentioned it."""
     result = mfu.compute(assumed(synthetic_run, model=scaled(model_of(synthetic_run), factor)))
     assert bool(np.isnan(result.mfu)) is is_refused
     assert bool({"mfu", "hfu"} & {key[0] for key in figures(result)}) is not is_refused
@@ -207,7 +207,7 @@ def test_a_model_that_the_ops_contradict_has_no_mfu(synthetic_run: Path, factor:
 
 @pytest.mark.parametrize("factor", [0.1, 10])
 def test_tokens_that_the_ops_contradict_have_no_mfu_and_no_rate(synthetic_run: Path, factor: float) -> None:
-    """Tokens per second used to be ten times the run's, while MFU was refused because of the same tokens."""
+    """Tokens per second used to be ten times too high, although MFU was withheld because of the same tokens."""
     run_tables = assumed(synthetic_run)
     tokens = round(run_tables.tokens_per_step * factor)
     result = mfu.compute(assumed(synthetic_run, tokens_per_step=tokens))
@@ -218,7 +218,7 @@ def test_tokens_that_the_ops_contradict_have_no_mfu_and_no_rate(synthetic_run: P
 
 
 def test_recorded_tokens_are_kept_if_the_recorded_model_matches_the_ops(synthetic_run: Path) -> None:
-    """Only the model given by hand is wrong then; without another model it is unknown which one is wrong."""
+    """Here only the assumed model is wrong. Without another model, it is unknown which input is wrong."""
     recorded = figures(mfu.compute(assumed(synthetic_run)))["tokens_per_second", ""]
     wrong = scaled(model_of(synthetic_run), 10)
     assert figures(mfu.compute(assumed(synthetic_run, model=wrong)))["tokens_per_second", ""] == recorded
@@ -232,15 +232,15 @@ def test_recorded_tokens_are_kept_if_the_recorded_model_matches_the_ops(syntheti
     assert ("tokens_per_second", "") not in figures(mfu.compute(manifests_own))
 
 
-def test_one_rank_contradicts_a_model_too(synthetic_run: Path) -> None:
-    """Unread ranks count like the others: a factor of two may be an uneven stage, a factor of ten may not."""
+def test_one_rank_is_enough_to_contradict_a_model(synthetic_run: Path) -> None:
+    """Unread ranks count like the others. A factor of two may be an uneven stage; a factor of ten cannot."""
     chosen = Selection(ranks=(1,))
     assert np.isnan(mfu.compute(assumed(synthetic_run, model=scaled(model_of(synthetic_run), 10)), chosen).mfu)
     assert not np.isnan(mfu.compute(assumed(synthetic_run, model=scaled(model_of(synthetic_run), 1.5)), chosen).mfu)
 
 
 def test_a_peak_below_the_rate_of_the_products_gives_no_mfu() -> None:
-    """MFU stays far below one because the device idles; only the product's own rate shows that the peak is wrong."""
+    """MFU is far below one because the device idles. Only the rate of the products shows that the peak is wrong."""
     trace = Trace().meta(deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]).step(1, at=0, dur=3_000_000)
     shapes = [[1024, 1024], [1024, 1024]]
     trace.op("aten::mm", at=0, dur=90, dims=shapes, types=["c10::BFloat16"] * 2, external_id=1)
@@ -266,7 +266,7 @@ def test_a_mesh_of_another_job_gives_no_mfu() -> None:
     assert not mfu.compute(tables(replace(MANIFEST, mesh={"dp": 2, "tp": 2, "ep": 2}), world=4)).notes
 
 
-def test_a_job_without_world_size_reaches_up_to_the_last_rank_named() -> None:
+def test_a_job_without_a_world_size_ends_with_its_highest_rank() -> None:
     """Ranks 0 and 7 used to count as two devices, so MFU was four times too high."""
     rows = {"steps": [step(1, 0, 1_000_000)]}
     assert mfu.compute(run({0: rows, 7: rows}, MANIFEST)).devices == 8
@@ -276,7 +276,7 @@ def test_a_job_without_world_size_reaches_up_to_the_last_rank_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["recorded-1f1b", "recorded-zero3-prefetch", "recorded-slow-rank"])
-def test_recorded_runs_multiply_exactly_what_their_model_says(name: str, tmp_path: Path) -> None:
+def test_the_products_of_recorded_runs_match_their_models_exactly(name: str, tmp_path: Path) -> None:
     folder = Path(__file__).parents[2] / "traces" / name
     if not (folder / "run.json").exists():
         pytest.skip("this recorded run is not here")

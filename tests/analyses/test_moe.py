@@ -23,7 +23,7 @@ def values(result: moe.MoeResult) -> dict[tuple[object, ...], float]:
     return {(value.metric.id, *value.dims.values()): value.value for value in result.values()}
 
 
-def test_imbalance_is_the_fullest_rank_over_the_mean() -> None:
+def test_imbalance_is_the_load_of_the_fullest_rank_over_the_mean() -> None:
     result = moe.compute(table_set({0: trace(0, [30, 10], second=[20]), 1: trace(1, [10, 10], second=[20])}))
     value_of_metric = values(result)
     assert value_of_metric["moe_imbalance", 1] == (30 + 10) / (20 + 10)
@@ -68,19 +68,19 @@ def test_tokens_are_counted_by_expert_over_groups_and_steps() -> None:
         for rank, (a, b) in loads.items()
     }
     result = moe.compute(table_set(runs))
-    assert result.experts == {0: 7.0, 1: 1.0, 2: 1.5, 3: 2.5}  # of one of the two steps
+    assert result.experts == {0: 7.0, 1: 1.0, 2: 1.5, 3: 2.5}  # mean of two steps
     value_of_metric = values(result)
     assert value_of_metric["expert_tokens", 0] == 7.0
     assert value_of_metric["expert_imbalance",] == 7.0 * 4 / 12
 
 
 @pytest.mark.parametrize("odd", ["ep::load tokens=5", "ep::load tokens=5 experts=5", "ep::load tokens=5 experts=x"])
-def test_experts_that_one_rank_does_not_count_alike_are_not_claimed(odd: str) -> None:
+def test_experts_are_unknown_if_ranks_count_them_differently(odd: str) -> None:
     runs = {rank: counting(rank, ["ep::load tokens=5 experts=3,2"] if rank else [odd]) for rank in range(2)}
     assert moe.compute(table_set(runs)).experts == {}
 
 
-def test_one_expert_a_rank_is_a_number() -> None:
+def test_one_expert_per_rank_is_read_as_a_number() -> None:
     runs = {rank: counting(rank, [f"ep::load tokens={rank + 1} experts={rank + 1}"]) for rank in range(2)}
     assert moe.compute(table_set(runs)).experts == {0: 0.5, 1: 1.0}
 
@@ -98,7 +98,7 @@ def test_without_marks_the_load_comes_from_all_to_all_sizes() -> None:
     assert result.tokens == {}
 
 
-def test_unknown_loads_are_said_and_dense_runs_stay_silent() -> None:
+def test_unknown_loads_are_reported_and_dense_runs_are_silent() -> None:
     run = Trace(rank=0, world=2, device="cpu").group("1", [0, 1], "mesh_ep").step(1, at=0, dur=10_000)
     run.gloo("all_to_all", at=10, dur=80, posted_at=1, group="1", sequence=0)
     assert [note.code for note in moe.compute(table_set(run)).notes] == ["no_expert_loads"]

@@ -35,7 +35,7 @@ def values(result: overlap.OverlapResult, name: str) -> dict[tuple[int | str, ..
     return {tuple(v.dims.values()): v.value for v in result.values() if v.metric.id == name}
 
 
-def test_hidden_and_exposed_by_axis_and_kind() -> None:
+def test_hidden_and_exposed_time_are_split_by_axis_and_kind() -> None:
     result = overlap.compute(tables())
     assert values(result, "comm_time") == {
         (): 53, (0,): 53, (0, 0): 53, ("dp",): 23, (0, "dp"): 23, (0, 0, "dp"): 23, ("tp",): 30, (0, "tp"): 30,
@@ -109,7 +109,7 @@ def test_hideable_communication_is_bounded_by_free_compute() -> None:
     assert values(bounded, "hideable_comm_time")[()] == 5
 
 
-def test_the_kernels_that_hide_are_named_by_how_much() -> None:
+def test_the_kernels_that_hide_communication_are_listed_with_their_time() -> None:
     result = overlap.compute(tables())
     assert [(h.axis, h.name, h.hidden_ns) for h in result.hiders] == [
         ("dp", "norm", 5), ("tp", "gemm", 20), ("tp", "norm", 20),
@@ -138,7 +138,7 @@ def test_without_communication_there_is_no_fraction() -> None:
     assert len(result.to_pandas()) == 0
 
 
-def test_kinds_and_hiders_look_at_the_selected_steps_only() -> None:
+def test_kinds_and_hiding_kernels_cover_only_the_selected_steps() -> None:
     rows = [work("compute", 0, 100)]
     rows += [work("communication", at, at + 10, "dp", collective=n) for n, at in enumerate((10, 60))]
     parts = [part(op, 0, 0, part=n) for n, op in enumerate(("all_gather", "all_reduce"))]

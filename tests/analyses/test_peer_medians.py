@@ -23,7 +23,7 @@ EMPTY = np.zeros(0, np.int64)
     st.sets(st.tuples(st.sampled_from(sorted(PEERS.kind_of_rank)), st.integers(5, 9))),
     st.randoms(use_true_random=False),
 )
-def test_medians_are_those_of_each_row(cells: set[tuple[int, int]], draw: Random) -> None:
+def test_medians_are_computed_per_row(cells: set[tuple[int, int]], draw: Random) -> None:
     order = sorted(cells)
     draw.shuffle(order)
     rank, step = (np.array([cell[k] for cell in order], np.int64) for k in (0, 1))

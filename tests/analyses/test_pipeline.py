@@ -39,7 +39,7 @@ def even(action: Action) -> int:
 def laid_out(
     schedule: Schedule, shape: Shape, *, steps: int = 1, replicas: int = 1, lengths: Any = even, skew: int = 0
 ) -> dict[int, dict[str, list[Row]]]:
-    """Make ranks that mark the actions of a simulated schedule; replicas hold the same stages."""
+    """Make ranks with the actions of a simulated schedule; replicas have the same stages."""
     line = simulate(order(schedule, shape), lengths)
     tables: dict[int, dict[str, list[Row]]] = {}
     for rank in range(shape.ranks * replicas):
@@ -148,8 +148,8 @@ def test_without_marks_nothing_is_claimed() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_one_stage_is_no_pipeline_and_has_no_bubble(count: int) -> None:
-    """A trainer may mark its passes without a pipeline: gaps between them are no bubble, and no figure is 0 or NaN."""
+def test_a_single_stage_is_not_a_pipeline_and_has_no_bubble(count: int) -> None:
+    """A trainer may mark its passes without a pipeline. Gaps are not a bubble, and no figure is 0 or NaN."""
     marks = [
         {"kind": kind, "stage": 0, "micro_batch": number, "source": "mark", "step": 0,
          "device_start_ns": 100 * number + at, "device_end_ns": 100 * number + at + 20}
@@ -160,9 +160,9 @@ def test_one_stage_is_no_pipeline_and_has_no_bubble(count: int) -> None:
     assert (result.values(), result.notes, result.cells) == ([], (), ())
 
 
-def test_a_run_without_a_pipeline_shows_none(tmp_path: Path) -> None:
+def test_a_run_without_a_pipeline_has_no_pipeline_section(tmp_path: Path) -> None:
     tables, truth = declared.read(Declaration(mesh=Mesh(dp=2), work=Plan(steps=2, micro_batches=4)), tmp_path)
-    assert len(tables.columns("actions", 0))  # its passes are marked nevertheless
+    assert len(tables.columns("actions", 0))  # its passes are marked anyway
     document = build(tables, analyze(tables), name="run", search_result=NOTHING_FOUND)
     shown = {metric for metric in document.metrics if "bubble" in metric or "stage" in metric}
     assert shown == set()
@@ -181,7 +181,7 @@ def test_missing_stages_give_no_ideal_and_report_it() -> None:
     assert "pipeline_incomplete" in [n.code for n in result.notes]
 
 
-def test_actions_of_no_known_stage_have_a_bubble_and_no_ideal() -> None:
+def test_actions_without_a_known_stage_have_a_bubble_but_no_ideal() -> None:
     tables = laid_out(Schedule.GPIPE, Shape(2, 4))
     for rank in tables:
         tables[rank]["collectives"] = [{"axis": "pp", "op": "send" if rank == 0 else "recv"}]
@@ -202,7 +202,7 @@ def test_stages_with_different_numbers_of_ranks_have_no_pipeline_chain() -> None
     assert [n.code for n in pipeline.compute(made.run(tables)).notes] == ["pipeline_irregular", "pipeline_unmarked"]
 
 
-def test_a_schedule_that_is_like_none_takes_the_declared_name_for_the_textbook() -> None:
+def test_an_unrecognized_schedule_uses_the_declared_name_for_the_textbook_bubble() -> None:
     tables = laid_out(Schedule.GPIPE, Shape(2, 8))
     for row in tables[0]["actions"]:
         row["micro_batch"] = 7 - row["micro_batch"]
@@ -212,7 +212,7 @@ def test_a_schedule_that_is_like_none_takes_the_declared_name_for_the_textbook()
     assert wholes(result)["bubble_textbook_fraction"] == pytest.approx(1 / 9)
 
 
-def test_untied_clocks_leave_the_bubble_unknown() -> None:
+def test_unconnected_clocks_leave_the_bubble_unknown() -> None:
     tables = laid_out(Schedule.GPIPE, Shape(2, 4), skew=7 * MS)
     for rank, rows in tables.items():
         rows["ranks"] = [{"host": f"h{rank}", "base_ns": 1}]
@@ -241,7 +241,7 @@ def test_accumulation_rounds_repeat_micro_batches() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "interleaved", "interleaved-zb", "zbv", "dualpipev"])
-def test_simulated_traces_give_the_bubble_back(schedule: str, tmp_path: Path) -> None:
+def test_simulated_traces_have_the_simulated_bubble(schedule: str, tmp_path: Path) -> None:
     chunks = 1 if schedule in {"gpipe", "1f1b", "zb-h1"} else 2
     plan = Plan(schedule=schedule, virtual_stages=chunks, micro_batches=8, steps=2)
     tables, truth = declared.read(Declaration(mesh=Mesh(pp=4), shape=Layers(layers=8), work=plan), tmp_path)

@@ -17,7 +17,7 @@ DIMS = st.dictionaries(
 
 
 def slowly(value: Value) -> tuple[int, list[tuple[str, bool, int, str]]]:
-    """Return the order as one key."""
+    """Return the sort key of a value."""
     dims = sorted(value.dims.items(), key=lambda item: (item[0] == "axis", item[0]))
     return len(dims), [
         (name, isinstance(dim, str), 0 if isinstance(dim, str) else dim, dim if isinstance(dim, str) else "")
@@ -26,7 +26,7 @@ def slowly(value: Value) -> tuple[int, list[tuple[str, bool, int, str]]]:
 
 
 @given(st.lists(st.tuples(st.sampled_from([COMM_TIME, HIDDEN_COMM_TIME]), DIMS)))
-def test_the_order_is_that_of_the_dimensions(drawn: list[tuple[object, dict[str, int | str]]]) -> None:
+def test_values_are_sorted_by_metric_and_dimensions(drawn: list[tuple[object, dict[str, int | str]]]) -> None:
     values = [Value(metric, float(number), dims) for number, (metric, dims) in enumerate(drawn)]
     metrics = list(dict.fromkeys(value.metric.id for value in values))
     expected = [v for metric in metrics for v in sorted((v for v in values if v.metric.id == metric), key=slowly)]

@@ -28,7 +28,7 @@ def values(result: step_time.StepTimeResult, name: str) -> dict[tuple[int | str,
     return {tuple(v.dims.values()): v.value for v in result.values() if v.metric.id == name}
 
 
-def test_cells_ranks_and_the_whole_are_means() -> None:
+def test_ranks_and_the_run_are_means_of_cells() -> None:
     result = step_time.compute(run({0: [10, 20], 1: [14, 20]}))
     assert values(result, "step_time") == {
         (): 16.0, (0,): 15.0, (1,): 17.0, (0, 100): 10, (0, 101): 20, (1, 100): 14, (1, 101): 20,
@@ -38,7 +38,7 @@ def test_cells_ranks_and_the_whole_are_means() -> None:
     assert values(result, "step_spread")[100,] == pytest.approx(4 / 14)
 
 
-def test_a_slow_first_step_is_warm_up_and_a_later_one_odd() -> None:
+def test_a_slow_first_step_is_warm_up_and_a_slow_later_step_is_an_outlier() -> None:
     result = step_time.compute(run({0: [900, 100, 101, 99, 400, 100, 100]}))
     flags = {job.step: (job.warm_up, job.odd) for job in result.job}
     assert flags[100] == (True, False)
@@ -58,7 +58,7 @@ def test_a_single_slow_step_of_two_is_not_judged() -> None:
     assert not any(job.warm_up or job.odd for job in step_time.compute(run({0: [900, 100]})).job)
 
 
-def test_tokens_per_second_leave_odd_steps_out() -> None:
+def test_tokens_per_second_exclude_outlier_steps() -> None:
     second = 1_000_000_000
     lengths = {0: [9 * second, second, second, second]}
     result = step_time.compute(run(lengths, Manifest(tokens_per_step=4096)))
@@ -80,7 +80,7 @@ def test_the_source_of_inferred_steps_is_reported(source: str, says: str | None)
     assert [n.detail.endswith("on rank 1") for n in alone] == [True] * len(alone)
 
 
-def test_hosts_with_other_clocks_are_aligned_or_left_out() -> None:
+def test_hosts_with_different_clocks_are_aligned_or_excluded() -> None:
     def rank(number: int, off: int, group: str) -> dict[str, list[made.Row]]:
         return {
             "steps": [step(0, off, off + 1_000_000)],

@@ -28,7 +28,7 @@ MS = 1_000_000
 def synchronous(
     own_ms: dict[int, list[int]], *, skew: dict[int, int] | None = None, hosts: bool = False, **more: object
 ) -> TableSet:
-    """All ranks compute, then meet in an all-reduce of 1 ms; a step is one round."""
+    """Make steps in which all ranks compute and then run an all-reduce of 1 ms."""
     ranks = sorted(own_ms)
     rounds = len(next(iter(own_ms.values())))
     tables: dict[int, dict[str, list[Row]]] = {}
@@ -59,7 +59,7 @@ def synchronous(
     return made.run(tables)
 
 
-def test_the_last_to_arrive_is_named_not_the_one_with_most_communication() -> None:
+def test_the_straggler_is_the_last_to_arrive_not_the_one_with_most_communication() -> None:
     result = stragglers.compute(synchronous({0: [10, 10], 1: [10, 10], 2: [14, 14], 3: [10, 10]}))
     assert [(c.rank, c.axis, c.why, c.cost_ns) for c in result.culprits] == [(2, "dp", Why.SLOW_COMPUTE, 4 * MS)]
     assert result.culprits[0].slowdown == pytest.approx(1.4)
@@ -80,12 +80,12 @@ def test_tied_and_equal_ranks_have_no_straggler() -> None:
     assert [n.code for n in result.notes] == ["arrivals_tied"]
 
 
-def test_two_equally_slow_ranks_cost_nothing_each() -> None:
+def test_two_equally_slow_ranks_are_not_stragglers() -> None:
     result = stragglers.compute(synchronous({0: [10], 1: [14], 2: [14], 3: [10]}))
     assert result.culprits == ()
 
 
-def test_a_clock_that_is_off_makes_no_straggler() -> None:
+def test_a_clock_offset_does_not_make_a_straggler() -> None:
     """Other tools report 5 ms of clock offset as 5 ms of lateness."""
     tables = synchronous(dict.fromkeys(range(4), [10] * 6), skew={2: 5 * MS, 3: 5 * MS}, hosts=True)
     assert stragglers.compute(tables).culprits == ()
@@ -98,8 +98,8 @@ def test_groups_of_one_rank_do_not_count() -> None:
     assert [n.code for n in result.notes] == ["arrivals_unknown"]
 
 
-def test_a_victim_of_another_axis_is_not_blamed_for_passing_its_wait_on() -> None:
-    """Rank 0 is slow; 1 waits for it on tp, so 1 is last of its dp group: 0 alone is to blame."""
+def test_a_rank_delayed_on_one_axis_is_not_blamed_on_another() -> None:
+    """Rank 0 is slow. Rank 1 waits for it on tp and is therefore last in its dp group. Only rank 0 is the cause."""
 
     def rank(own: int, waited: int, tp: str, dp: str, met: int) -> dict[str, list[Row]]:
         tp_end, dp_end = own + waited + 1, 22
@@ -173,7 +173,7 @@ def test_without_peers_lateness_has_no_cause() -> None:
 
 
 def pipeline(own_ms: dict[int, list[int]], ops: list[str]) -> TableSet:
-    """Make one stage per rank; in each round all ranks meet in one of these operations."""
+    """Make one stage per rank; in each round, all ranks take part in one of these operations."""
     tables = synchronous(own_ms)
     names = ("activities", "collectives", "steps")
     rows = {r: {name: tables.columns(name, r).arrow.to_pylist() for name in names} for r in own_ms}
@@ -185,8 +185,8 @@ def pipeline(own_ms: dict[int, list[int]], ops: list[str]) -> TableSet:
 
 
 @pytest.mark.parametrize("op", ["broadcast", "scatter"])
-def test_a_last_stage_is_not_late_with_what_it_alone_can_compute(op: str) -> None:
-    """Sampled tokens and the loss: the other stages do not compute them, but depend on them."""
+def test_a_last_stage_is_not_late_for_work_that_only_it_can_do(op: str) -> None:
+    """The last stage computes sampled tokens and the loss, on which the other stages depend."""
     result = stragglers.compute(pipeline({0: [10, 10], 1: [10, 10], 2: [10, 10], 3: [18, 18]}, [op, op]))
     assert result.culprits == ()
     assert [(late.rank, late.late) for late in result.lateness if late.late] == []
@@ -201,13 +201,13 @@ def test_a_slow_rank_that_also_broadcasts_is_late_in_other_calls() -> None:
     assert [(c.rank, c.steps, c.cost_ns) for c in result.culprits] == [(2, (0, 2), 2 * MS)]
 
 
-def test_one_rank_and_untied_clocks() -> None:
+def test_single_ranks_and_unconnected_clocks_are_reported() -> None:
     assert [n.code for n in stragglers.compute(synchronous({0: [10]})).notes] == ["one_rank"]
     apart = made.run({r: {"ranks": [{"host": f"h{r}", "base_ns": 1}], "steps": [step(0, 0, 9)]} for r in range(2)})
     assert [n.code for n in stragglers.compute(apart).notes] == ["arrivals_unknown", "clocks_untied"]
 
 
-def test_selection_shows_ranks_and_steps_but_keeps_the_peers() -> None:
+def test_a_selection_still_compares_with_all_peers() -> None:
     tables = synchronous({0: [10, 10], 1: [10, 10], 2: [10, 14], 3: [10, 10]})
     chosen = stragglers.compute(tables, Selection(ranks=(2,), first_step=1))
     assert [(c.rank, c.cost_ns, c.steps) for c in chosen.culprits] == [(2, 4 * MS, (1,))]
@@ -235,12 +235,12 @@ def test_simulated_faults_are_found_at_their_simulated_cost(name: str, tmp_path:
         assert {c.axis for c in culprits} == {"tp"}
 
 
-def test_a_run_without_faults_has_no_culprit(tmp_path: Path) -> None:
+def test_a_run_without_faults_has_no_straggler(tmp_path: Path) -> None:
     tables, _ = declared.read(Declaration(mesh=Mesh(dp=4), work=Plan(steps=2)), tmp_path)
     assert stragglers.compute(tables).culprits == ()
 
 
 @pytest.mark.parametrize(("name", "is_ring"), [("recorded-ring-contiguous", True), ("recorded-1f1b", False)])
-def test_a_ring_states_that_its_sends_are_not_part_of_lateness(name: str, is_ring: bool, tmp_path: Path) -> None:
+def test_ring_sends_are_reported_as_not_counted(name: str, is_ring: bool, tmp_path: Path) -> None:
     tables = open_run(Path(__file__).parents[2] / "traces" / name, cache_dir=tmp_path).tables
     assert ("rings_not_counted" in {note.code for note in stragglers.compute(tables).notes}) is is_ring

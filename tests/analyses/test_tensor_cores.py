@@ -133,17 +133,17 @@ UNKNOWN = ["my_gemm", "gemm_kernel", "fused_moe_kernel"]
 
 
 @pytest.mark.parametrize("name", MATRIX)
-def test_on_matrix_cores(name: str) -> None:
+def test_tensor_core_kernels_are_recognized(name: str) -> None:
     assert cores(name) is Cores.MATRIX
 
 
 @pytest.mark.parametrize("name", ORDINARY)
-def test_on_ordinary_lanes(name: str) -> None:
+def test_kernels_without_tensor_cores_are_recognized(name: str) -> None:
     assert cores(name) is Cores.ORDINARY
 
 
 @pytest.mark.parametrize("name", NO_PRODUCT)
-def test_kernels_that_accompany_products_are_no_products(name: str) -> None:
+def test_kernels_that_accompany_products_are_not_products(name: str) -> None:
     assert cores(name) is Cores.NO_PRODUCT
 
 
@@ -176,5 +176,5 @@ def test_an_unknown_name_is_unknown(name: str) -> None:
         ("my_gemm", None),
     ],
 )
-def test_the_arithmetic_of_single_precision(name: str, arithmetic: Precision | None) -> None:
+def test_single_precision_kernels_reveal_their_arithmetic(name: str, arithmetic: Precision | None) -> None:
     assert single_precision_arithmetic(name) is arithmetic

@@ -46,7 +46,7 @@ def ask(name: str, fault: str = "slow_rank") -> Answer:
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_an_answer_has_a_sentence_a_table_metrics_and_a_picture(name: str) -> None:
+def test_an_answer_has_a_sentence_a_table_metrics_and_a_chart(name: str) -> None:
     answer = ask(name)
     assert answer.sentence.endswith(".")
     assert len(answer.df)
@@ -59,7 +59,7 @@ def test_an_answer_has_a_sentence_a_table_metrics_and_a_picture(name: str) -> No
     assert answer.question in answer.explain()
 
 
-def test_a_picture_of_many_ranks_shows_the_latest_ones() -> None:
+def test_a_chart_of_many_ranks_shows_the_latest_ones() -> None:
     late_ns = {rank: 5.0 + (1_000 if rank in {700, 1_001} else 0) for rank in range(1_024)}
     figures = Figures([Value(STRAGGLER_COST, ns, {"rank": rank}) for rank, ns in late_ns.items()])
     bars = picture("stragglers", None, stragglers.compute(run_with("slow_rank").tables), figures)
@@ -90,7 +90,7 @@ def test_the_breakdown_adds_up_to_the_step() -> None:
     assert (table[parts].sum(axis=1) == table["step_ns"]).all()
 
 
-def test_ranks_and_steps_choose_what_is_looked_at() -> None:
+def test_answers_cover_the_selected_ranks_and_steps() -> None:
     run = run_with("slow_rank")
     first = int(run.breakdown().df["step"].min())
     selected_rows = run.breakdown(ranks=[0, 1], steps=(first, first + 1)).df
@@ -101,7 +101,7 @@ def test_ranks_and_steps_choose_what_is_looked_at() -> None:
     assert run.overlap(ranks=[1], steps=first).metric_values == tuple(direct.values())
 
 
-def test_ranks_and_steps_are_taken_as_a_table_gives_them() -> None:
+def test_ranks_and_steps_may_be_values_of_a_table() -> None:
     run = run_with("slow_rank")
     table = run.breakdown().df
     first = int(table["step"].min())
@@ -129,7 +129,7 @@ def test_missing_ranks_and_steps_are_refused_with_a_hint(name: str, ranks: objec
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_every_table_and_metric_keeps_to_the_chosen_ranks(name: str) -> None:
+def test_tables_and_metrics_cover_only_the_selected_ranks(name: str) -> None:
     answer = getattr(run_with("slow_rank"), name)(ranks=[1])
     if "rank" in answer.df:
         assert set(answer.df["rank"]) == {1}
@@ -144,7 +144,7 @@ def test_figures_of_all_ranks_are_not_attributed_to_selected_ones(name: str) -> 
     assert run.breakdown(ranks=[1]).sentence.startswith("1 of 4 ranks (1) only: ")
 
 
-def test_findings_of_some_steps_state_that_they_are_of_all() -> None:
+def test_findings_for_selected_steps_state_that_they_cover_all_steps() -> None:
     run = run_with("slow_rank")
     some, every = run.findings(steps=int(run.breakdown().df["step"].max())), run.findings()
     assert [note.code for note in some.notes if note not in every.notes] == ["findings_of_all_steps"]
@@ -158,7 +158,7 @@ def test_the_late_rank_is_named_with_its_cost() -> None:
     assert "No rank delays the others" in ask("stragglers", "clean").sentence
 
 
-def test_findings_have_a_row_each_and_state_the_first() -> None:
+def test_findings_have_one_row_each_and_the_sentence_names_the_first() -> None:
     answer = ask("findings")
     table = answer.df
     assert {"rank_as_peers=1"} <= set(table["edit"])
@@ -166,7 +166,7 @@ def test_findings_have_a_row_each_and_state_the_first() -> None:
     assert answer.plot().renderers
 
 
-def test_a_sentence_that_begins_with_an_op_keeps_its_letters() -> None:
+def test_a_sentence_that_begins_with_an_op_is_not_capitalized() -> None:
     slow_op = replace(find(run_with("slow_rank").tables)[0], title="aten::mm takes 18% of compute")
     assert sentences.findings([slow_op]).startswith("aten::mm takes")
 
@@ -191,7 +191,7 @@ def test_a_notebook_cuts_long_names_and_scrolls_wide_tables() -> None:
     assert len(answer.df["name"][0]) == 30 * len("void at::native::")
 
 
-def test_notes_that_all_ranks_share_are_one() -> None:
+def test_equal_notes_of_all_ranks_are_combined() -> None:
     notes = [(note.code, note.detail) for note in ask("findings").notes]
     assert len(notes) == len(set(notes))
 
@@ -203,7 +203,7 @@ def test_a_table_without_rows_has_columns_of_texts() -> None:
     assert not pd.api.types.is_numeric_dtype(table["convention"])
 
 
-def test_findings_of_a_trace_without_steps_are_drawn_over_the_whole_of_it(tmp_path: Path) -> None:
+def test_findings_of_a_trace_without_steps_are_drawn_over_the_whole_trace(tmp_path: Path) -> None:
     trace = {"traceEvents": [], "distributedInfo": {"rank": 0, "world_size": 1}}
     for number in range(200):  # each kernel waits for its launch: 90 us of every 100
         launch = {"ph": "X", "pid": 9, "tid": 9, "cat": "cuda_runtime", "name": "cudaLaunchKernel"}
@@ -219,7 +219,7 @@ def test_findings_of_a_trace_without_steps_are_drawn_over_the_whole_of_it(tmp_pa
     assert findings.plot().renderers
 
 
-def test_the_report_is_written_by_its_suffix(tmp_path: object) -> None:
+def test_the_file_suffix_selects_the_report_format(tmp_path: object) -> None:
     report = run_with("slow_rank").report()
     path = report.write(f"{tmp_path}/report.md")
     assert path.read_text(encoding="utf-8") == report.text()
@@ -240,7 +240,7 @@ def test_the_summary_is_the_reports_first_screen() -> None:
     assert run.summary.metrics["compute_time"] == run.breakdown().metrics["compute_time"]
 
 
-def test_a_timeline_is_of_one_step_of_the_chosen_ranks() -> None:
+def test_a_timeline_shows_one_step_of_the_selected_ranks() -> None:
     run = run_with("slow_rank")
     step = int(run.breakdown().df["step"].iloc[0])
     answer = run.timeline(step, ranks=[0, 1])
@@ -263,7 +263,7 @@ def test_unrecorded_figures_are_reported_and_not_drawn() -> None:
     assert "profile_memory" in page
 
 
-def test_unknown_sizes_are_missing_and_not_minus_one() -> None:
+def test_unknown_sizes_are_missing_values() -> None:
     """The reserved bytes of a CPU run were -1, and their mean with them."""
     answer = ask("memory")
     table = pd.DataFrame({"rank": [0, 1], "taken_bytes": [5, 6], "reserved_bytes": [-1, 8]})
@@ -273,7 +273,7 @@ def test_unknown_sizes_are_missing_and_not_minus_one() -> None:
     assert table["reserved_bytes"].tolist() == [-1, 8]
 
 
-def test_assuming_another_device_changes_the_mfu_and_is_given_back() -> None:
+def test_an_assumed_device_changes_mfu_until_it_is_cleared() -> None:
     run = run_with("late_input")
     before, key_figures = run.mfu().metrics["mfu"], run.summary.df
     assert run.assume(device="B200") is run
@@ -294,7 +294,7 @@ def test_assumptions_stay_until_they_are_cleared() -> None:
     assert run.assume().mfu().df.equals(recorded.df)
 
 
-def test_a_question_can_have_its_own_convention() -> None:
+def test_a_question_accepts_its_own_convention() -> None:
     run = run_with("late_input")
     before = run.mfu().df
     chosen = run.mfu(convention="causal").df.query("chosen")
@@ -302,8 +302,8 @@ def test_a_question_can_have_its_own_convention() -> None:
     assert run.mfu().df.equals(before)
 
 
-def test_a_model_is_assumed_by_its_name() -> None:
-    """`plan` and `memory` took names, and `assume` asked for a file."""
+def test_a_model_can_be_assumed_by_name() -> None:
+    """`plan` and `memory` accepted names, but `assume` required a file."""
     run = run_with("late_input").assume(model="llama3 8b", sequence=4096)
     assert (run.tables.assumptions.model or ModelEntry()).layers == 32
     with pytest.raises(UspProfError, match="no model is named 'Lama-3'"):
@@ -311,13 +311,13 @@ def test_a_model_is_assumed_by_its_name() -> None:
     run.assume()  # other tests share the run
 
 
-def test_the_ops_that_take_the_time_are_named() -> None:
-    """The sentence told of small kernels alone where no shapes were recorded."""
+def test_the_longest_ops_are_named() -> None:
+    """The sentence mentioned only small kernels if no shapes were recorded."""
     ops = ask("kernels").df.query("op != '(paced wait)'").groupby("op")["time_ns"].sum()
     assert f"compute time: {ops.idxmax()} " in ask("kernels").sentence
 
 
-def test_tokens_given_by_hand_are_those_of_the_step() -> None:
+def test_assumed_tokens_are_tokens_per_step() -> None:
     run = run_with("late_input")
     recorded = run.mfu()
     more = run.assume(tokens_per_step=9 * run.tables.tokens_per_step // 8)
@@ -333,7 +333,7 @@ def test_tokens_given_by_hand_are_those_of_the_step() -> None:
         run.assume(tokens_per_step=-1)
 
 
-def test_an_mfu_names_its_convention_and_can_be_counted_by_hand() -> None:
+def test_mfu_names_its_convention_and_can_be_recomputed() -> None:
     answer = ask("mfu")
     row = answer.df.query("chosen").iloc[0]
     assert f"({row['convention']} convention)" in answer.sentence
@@ -341,11 +341,11 @@ def test_an_mfu_names_its_convention_and_can_be_counted_by_hand() -> None:
     assert by_hand == pytest.approx(answer.metrics["mfu"])
 
 
-def test_sql_gives_a_relation_over_the_tables() -> None:
+def test_sql_returns_a_relation() -> None:
     run = run_with("slow_rank")
     assert run.sql("SELECT count(DISTINCT rank) FROM kernels").fetchall() == [(len(run.ranks),)]
 
 
-def test_the_same_figures_as_the_analysis() -> None:
+def test_answers_have_the_figures_of_the_analysis() -> None:
     run = run_with("slow_rank")
     assert run.breakdown().metric_values == tuple(breakdown.compute(run.tables).values())

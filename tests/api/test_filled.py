@@ -15,7 +15,7 @@ TRACES = Path(__file__).parents[2] / "traces"
 WORDS = ["--model", "Llama-3-70B", "--sequence", "8192", "--tp", "8", "--pp", "4", "--zero", "1", "--device", "H100"]
 
 
-def test_python_gives_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_returns_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     filled = usp_prof.memory(model="Llama-3-70B", sequence=8192, tp=8, pp=4, zero=1, device="H100")
     assert main(["memory", *WORDS, "--format", "json"]) == (0 if filled.fits else 1)
     printed = json.loads(capsys.readouterr().out)

@@ -24,7 +24,7 @@ LLAMA = {
 }  # fmt: skip
 
 
-def test_a_prediction_answers_the_questions_of_a_run() -> None:
+def test_a_prediction_answers_the_same_questions_as_a_run() -> None:
     run = run_with("slow_rank")
     predicted = run.whatif("rank_as_peers=1")
     assert predicted.df["gain_fraction"].item() == predicted.gain_fraction > 0.1
@@ -33,12 +33,12 @@ def test_a_prediction_answers_the_questions_of_a_run() -> None:
     assert "rank_as_peers=1" in predicted.explain() == repr(predicted)
 
 
-def test_no_edit_is_no_prediction() -> None:
+def test_a_prediction_needs_an_edit() -> None:
     with pytest.raises(UspProfError, match="no edit was given"):
         run_with("slow_rank").whatif()
 
 
-def test_a_prediction_is_compared_with_what_was_recorded() -> None:
+def test_a_prediction_is_compared_with_the_recorded_run() -> None:
     predicted = run_with("slow_rank").whatif("rank_as_peers=1")
     before, after = predicted.compare().metrics["step_time"]
     assert after / before == pytest.approx(predicted.after_ns / predicted.before_ns, abs=0.02)
@@ -46,8 +46,8 @@ def test_a_prediction_is_compared_with_what_was_recorded() -> None:
     assert "<svg" in predicted._repr_html_()
 
 
-def test_a_comparison_is_of_the_steps_that_the_prediction_is_of() -> None:
-    """With other steps the same cell said 5.4% in one sentence and 24.7% in the next."""
+def test_a_comparison_covers_the_steps_of_the_prediction() -> None:
+    """The comparison used other steps than the prediction: 5.4% in one sentence and 24.7% in the next."""
     run = run_with("gc_pause")
     predicted = run.whatif("no_pauses")
     (pair,) = predicted.compare().comparison.pairs
@@ -120,7 +120,7 @@ def test_a_plan_learns_from_a_recorded_run_that_it_predicts_closely() -> None:
             usp_prof.plan(run_with("clean"))
 
 
-def test_models_are_known_by_name_and_pinned_knobs_stay() -> None:
+def test_models_are_found_by_name_and_pinned_settings_stay() -> None:
     plans = usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=16, batch=64, tp=8)
     assert set(plans.df["tp"]) == {8}
     with pytest.raises(UspProfError, match="no knob is named 'hue'"):

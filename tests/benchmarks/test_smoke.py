@@ -48,7 +48,7 @@ def test_each_benchmark_has_a_smoke_run_or_a_reason() -> None:
 
 
 @pytest.mark.parametrize("command", SMALL)
-def test_a_small_run_ends(command: str, tmp_path: Path) -> None:
+def test_a_small_run_of_each_benchmark_succeeds(command: str, tmp_path: Path) -> None:
     name, *options = command.split()
     words = [sys.executable, FOLDER / f"{name}.py", *options]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
@@ -58,6 +58,6 @@ def test_a_small_run_ends(command: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(set(FOLDER.glob("*.py")) - {FOLDER / f"{name}.py" for name in WITH_SMALL_RUN}))
-def test_any_other_file_is_imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_benchmark_files_can_be_imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     assert runpy.run_path(str(path))["__doc__"]

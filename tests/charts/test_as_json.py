@@ -11,7 +11,7 @@ from usp_prof.charts.theme import LIGHT
 ROWS = BreakdownRows(("rank 0", "rank 1"), (Part("compute", "compute", (3, 4)), Part("idle", "idle:host", (2, 1))))
 
 
-def test_the_same_chart_gives_the_same_json_whatever_was_drawn_before() -> None:
+def test_the_json_of_a_chart_does_not_depend_on_earlier_charts() -> None:
     first, second = as_json(ROWS, LIGHT), as_json(ROWS, LIGHT)
     assert json.dumps(first) == json.dumps(second)
     assert height_of(first) > 0
@@ -23,7 +23,7 @@ def test_a_prefix_distinguishes_drawings() -> None:
     assert {root["id"][:2] for root in first["doc"]["roots"]} == {"a-"}
 
 
-def test_models_are_numbered_from_nought_and_texts_left_alone() -> None:
+def test_models_are_numbered_from_zero_and_texts_are_unchanged() -> None:
     item = {"id": "p1044", "x": [{"id": "p2000"}, {"id": "p1044"}, "p1044"], "root_id": "p2000", "name": "p7"}
     assert renumbered(item, {}, "p") == {
         "id": "p0",

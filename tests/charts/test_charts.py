@@ -45,7 +45,7 @@ def test_a_chart_uses_the_colors_of_the_theme(data: inputs.ChartInput, theme: Th
     assert plot.toolbar.logo is None
 
 
-def test_breakdown_bars_stack_up_to_the_whole() -> None:
+def test_breakdown_bars_add_up_to_the_whole() -> None:
     data = inputs.BreakdownRows(
         ("rank 0", "rank 1"),
         (
@@ -66,7 +66,7 @@ def test_many_ranks_stay_within_the_page() -> None:
     assert charts.draw(data, LIGHT).height <= 900
 
 
-def test_deviations_are_against_the_steps_median() -> None:
+def test_deviations_are_relative_to_the_median_of_the_step() -> None:
     values = np.array([[10.0, np.nan], [10.0, 4.0], [12.0, 5.0]])
     deviation = maps.deviations(values)
     assert deviation[:, 0].tolist() == [0.0, 0.0, pytest.approx(0.2)]
@@ -74,11 +74,11 @@ def test_deviations_are_against_the_steps_median() -> None:
     assert np.isnan(maps.deviations(np.array([[np.nan], [np.nan]]))).all()
 
 
-def test_a_heat_map_of_nothing_known_still_draws() -> None:
+def test_a_heat_map_without_known_values_is_drawn() -> None:
     charts.draw(inputs.HeatMap("compute", (0, 1), (0,), np.full((2, 1), np.nan)), DARK)
 
 
-def test_bandwidth_leaves_out_what_a_logarithm_cannot_show() -> None:
+def test_bandwidth_charts_omit_values_without_a_logarithm() -> None:
     data = inputs.BandwidthPoints(
         np.array([0.0, 1e6]), np.array([1e9, 1e9]), ("tp", "tp"), ("send", "send"), float("nan"), ""
     )
@@ -86,13 +86,13 @@ def test_bandwidth_leaves_out_what_a_logarithm_cannot_show() -> None:
     assert only.data["bytes"].tolist() == [1e6]
 
 
-def test_the_links_peak_is_drawn_where_it_is_known_even_without_calls() -> None:
+def test_the_link_peak_is_drawn_even_without_calls() -> None:
     nothing = np.zeros(0)
     plot = charts.draw(inputs.BandwidthPoints(nothing, nothing, (), (), 3e11, "NVLink"), LIGHT)
     assert any(getattr(item, "location", None) == 3e11 for item in plot.center)
 
 
-def test_timeline_shows_the_coarse_level_first_and_carries_all() -> None:
+def test_the_timeline_contains_all_levels_and_shows_the_coarse_one_first() -> None:
     data = next(sample for sample in SAMPLES if isinstance(sample, inputs.TimelineSlices))
     plot = charts.draw(data, LIGHT)
     shown, *legend = sources(plot)
@@ -103,7 +103,7 @@ def test_timeline_shows_the_coarse_level_first_and_carries_all() -> None:
     assert callback.args["starts"] == list(data.level_start)
 
 
-def test_schedule_numbers_show_where_they_fit() -> None:
+def test_micro_batch_numbers_are_drawn_only_if_they_fit() -> None:
     data = inputs.PipelineSchedule(
         ("stage 0",),
         np.zeros(2, np.int64),
@@ -128,7 +128,7 @@ def test_a_role_has_one_color_and_falls_back_to_its_family() -> None:
 
 @pytest.mark.parametrize("color", [*HUES.values(), "#FFFFFF", "#000000", "#777777"])
 def test_text_on_a_color_is_readable(color: str) -> None:
-    """A contrast of 4.5 is what WCAG asks of small text; black or white always gives it."""
+    """WCAG requires a contrast of 4.5 for small text; black or white always reaches it."""
 
     def light(shade: str) -> float:
         parts = [int(shade[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -153,20 +153,20 @@ def test_a_waterfall_goes_from_the_first_to_the_last() -> None:
     assert len(set(bars["label"])) == 5
 
 
-def test_a_peer_matrix_draws_what_was_sent_only() -> None:
+def test_a_peer_matrix_draws_only_pairs_with_traffic() -> None:
     data = inputs.PeerMatrix((0, 3, 7), np.array([[0, 2, 0], [0, 0, 0], [1, 0, 0.0]]), np.full((3, 3), -1))
     cells = sources(charts.draw(data, DARK))[0].data
     assert list(zip(cells["source"], cells["target"], cells["bytes"], strict=True)) == [(0, 3, 2), (7, 0, 1)]
 
 
-def test_a_grid_of_ranks_leaves_places_without_one_out() -> None:
+def test_a_grid_of_ranks_omits_empty_places() -> None:
     data = inputs.RankGrid("compute", ("a", "b"), ("c", "d"), np.array([[0, 1], [2, -1]]), np.array([[1, 3], [1, 1.0]]))
     cells = sources(charts.draw(data, LIGHT))[0].data
     assert cells["rank"].tolist() == [0, 1, 2]
     assert cells["deviation"].tolist() == [0, 2, 0]
 
 
-def test_neighbors_share_a_row_and_no_outlier_is_lost() -> None:
+def test_neighboring_ranks_share_a_row_but_outliers_do_not() -> None:
     values = np.ones((512, 3))
     values[301, 1] = 1.5
     folded, deviation, rank = maps.folded(inputs.HeatMap("compute", tuple(range(512)), (0, 1, 2), values))
@@ -182,7 +182,7 @@ def test_few_ranks_have_a_row_each() -> None:
     assert rank.tolist() == [[0], [2]]
 
 
-def test_a_capacity_far_above_the_lines_is_named_and_does_not_press_them_flat() -> None:
+def test_a_capacity_far_above_the_lines_is_named_without_flattening_them() -> None:
     line = inputs.MemoryLine("rank 0", np.array([0, 1]), np.array([10**9, 10**9]), np.array([2 * 10**9, 2 * 10**9]))
     plot = charts.draw(inputs.MemoryLines((line,), (("capacity", 80e9), ("predicted peak", 4e9))), LIGHT)
     assert plot.y_range.end == pytest.approx(4.4e9)
@@ -190,7 +190,7 @@ def test_a_capacity_far_above_the_lines_is_named_and_does_not_press_them_flat() 
     assert [entry.label.value for entry in plot.legend.items] == ["rank 0", "reserved (dashed)"]
 
 
-def test_the_largest_ops_of_a_roofline_are_named_once_and_do_not_cover_each_other() -> None:
+def test_roofline_labels_name_the_largest_ops_once_without_overlap() -> None:
     labels = ("aten::mm 8x8", "aten::mm 9x9", "aten::bmm 8x8", "aten::_scaled_dot_product_flash_attention 8x8")
     intensity, rate = np.array([100.0, 120.0, 101.0, 1.0]), np.array([1e14, 1e14, 1e14, 1e12])
     shares = np.array([0.4, 0.3, 0.2, 0.1])

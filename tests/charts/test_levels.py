@@ -39,7 +39,7 @@ def test_long_slices_are_never_merged(rows: list[tuple[int, int, int, int, int]]
     assert long <= set(zip(coarse.row, coarse.start_ns, coarse.end_ns, strict=True))
 
 
-def test_a_merged_slice_is_called_by_its_longest() -> None:
+def test_a_merged_slice_is_named_after_its_longest_part() -> None:
     merged = coarsen(slices([(0, 10, 2, 1, 7), (0, 13, 5, 2, 8), (0, 19, 1, 0, 9)]), 100)
     assert (merged.start_ns.tolist(), merged.end_ns.tolist()) == ([10], [18])
     assert (merged.role.tolist(), merged.name.tolist()) == ([2], [8])

@@ -22,13 +22,13 @@ NOT_DRAWN = (
 
 
 def marks(data: inputs.ChartInput, tag: str = "rect") -> list[ET.Element]:
-    """Return the marks that carry a text, without the legend's."""
+    """Return the marks with a text, without those of the legend."""
     root = ET.fromstring(as_svg(data))  # noqa: S314 - our own
     return [mark for mark in root.iter(NAME + tag) if mark.find(NAME + "title") is not None]
 
 
 @pytest.mark.parametrize("data", SAMPLES, ids=lambda data: type(data).__name__)
-def test_every_input_is_drawn_or_known_not_to_be(data: inputs.ChartInput) -> None:
+def test_every_chart_input_is_drawn_or_listed_as_not_drawn(data: inputs.ChartInput) -> None:
     drawn = as_svg(data)
     assert bool(drawn) is not isinstance(data, NOT_DRAWN)
     if drawn:
@@ -53,7 +53,7 @@ def test_a_waterfall_ends_at_the_sum() -> None:
 
 
 @pytest.mark.parametrize("kind", [inputs.PipelineSchedule, inputs.TimelineSlices])
-def test_pictures_to_be_compared_begin_at_one_place(kind: type[inputs.ChartInput]) -> None:
+def test_charts_to_compare_share_their_left_margin(kind: type[inputs.ChartInput]) -> None:
     data = next(sample for sample in SAMPLES if isinstance(sample, kind))
     shorter = replace(data, rows=tuple("r" * (place + 1) for place in range(len(data.rows))))  # type: ignore[type-var]
     first, second = (
@@ -64,7 +64,7 @@ def test_pictures_to_be_compared_begin_at_one_place(kind: type[inputs.ChartInput
     assert first != [mark.attrib["x"] for mark in marks(shorter)]
 
 
-def test_names_of_a_legend_do_not_collide() -> None:
+def test_legend_names_do_not_overlap() -> None:
     """In DejaVu Sans, the broadest of the fonts, memcpy takes 47.9 pixels at 11 px."""
     drawn = legend_row([("memcpy", "memcpy"), ("dp", "comm:dp")], 0, LIGHT)
     root = ET.fromstring(f"<svg>{drawn}</svg>")  # noqa: S314 - our own
@@ -89,7 +89,7 @@ def test_a_drawing_follows_the_theme_of_the_browser() -> None:
     assert recolored(drawn, DARK) == as_svg(rows, DARK)
 
 
-def test_points_are_placed_by_their_logarithm_and_unknown_ones_left_out() -> None:
+def test_points_are_placed_on_a_log_scale_and_unknown_ones_omitted() -> None:
     points = inputs.BandwidthPoints(
         np.array([1e3, 1e4, 1e5, np.nan]), np.array([1e9, 1e10, 1e11, 1e9]), ("tp",) * 4, ("all_reduce",) * 4, 0.0, ""
     )

@@ -19,7 +19,7 @@ MS = 1_000_000
 
 
 def trace(rank: int) -> Trace:
-    """Make two 10 ms steps: compute, then an all-reduce that rank 1 comes late to."""
+    """Make two 10 ms steps: compute, then an all-reduce for which rank 1 is late."""
     made = Trace(rank=rank, world=2).group("1", [0, 1], "mesh_tp")
     for number in range(2):
         at = number * 10 * MS
@@ -36,7 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write({rank: trace(rank) for rank in range(2)}, tmp_path / "run")
 
 
-def test_the_command_states_no_less_than_the_library(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_the_same_as_the_library(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     next(path for path in run.iterdir() if "1" in path.stem).unlink()
     assert main(["analyze", str(run), "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -84,7 +84,7 @@ def test_json_keeps_to_the_published_schema_and_adds_up(run: Path, capsys: pytes
 
 
 @pytest.mark.parametrize(("form", "content"), [("markdown", "## usp-prof: run"), ("html", "<!DOCTYPE html>")])
-def test_reports_go_into_files(run: Path, tmp_path: Path, form: str, content: str) -> None:
+def test_reports_are_written_to_files(run: Path, tmp_path: Path, form: str, content: str) -> None:
     out = tmp_path / "report"
     assert main(["analyze", str(run), "--format", form, "-o", str(out), "-q"]) == 0
     assert out.read_text().startswith(content)
@@ -97,14 +97,14 @@ def test_a_file_that_cannot_be_written_is_reported(
     assert "cannot write" in capsys.readouterr().err
 
 
-def test_steps_and_ranks_are_chosen(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_and_ranks_can_be_selected(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(run), "--format", "json", "--steps", "6:", "--ranks", "1"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["run"]["ranks"], report["run"]["steps"]) == ([1], [6])
 
 
 @pytest.mark.parametrize(("steps", "left"), [("5", [5]), (":5", [5]), ("5:6", [5, 6]), ("6:9", [6])])
-def test_step_ranges(run: Path, capsys: pytest.CaptureFixture[str], steps: str, left: list[int]) -> None:
+def test_step_ranges_are_parsed(run: Path, capsys: pytest.CaptureFixture[str], steps: str, left: list[int]) -> None:
     assert main(["analyze", str(run), "--format", "json", "--steps", steps]) == 0
     assert json.loads(capsys.readouterr().out)["run"]["steps"] == left
 
@@ -133,9 +133,7 @@ def test_usage_errors_state_what_to_do(
     assert message in capsys.readouterr().err
 
 
-def test_a_rank_shown_alone_has_the_figures_that_it_has_among_all(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rank_shown_alone_keeps_its_figures(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures_by_report = []
     for words in ([], ["--ranks", "0"]):
         assert main(["analyze", str(run), "--format", "json", *words]) == 0
@@ -148,14 +146,16 @@ def test_a_rank_shown_alone_has_the_figures_that_it_has_among_all(
     assert figures_by_report[0] == figures_by_report[1]
 
 
-def test_one_analysis_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_single_analysis_can_be_requested(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(run), "--only", "breakdown", "--format", "json"]) == 0
     ids = {metric["id"] for metric in json.loads(capsys.readouterr().out)["metrics"]}
     assert "compute_time" in ids
     assert "comm_time" not in ids
 
 
-def test_several_runs_show_the_newest_or_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_newest_of_several_runs_is_shown_unless_all_are_requested(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = {rank: trace(rank) for rank in range(2)}
     for rank_trace in other.values():
         rank_trace.base += 3_600_000_000_000

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def offered(line: str, folder: Path) -> set[str]:
-    """Ask as a shell does: the line in the environment, the answer in a file."""
+    """Request completions as a shell does: the line is in the environment, the answer in a file."""
     answer = folder / "answer"
     env = os.environ | {
         "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SUPPRESS_SPACE": "1", "COMP_LINE": line,
@@ -41,15 +41,15 @@ def offered(line: str, folder: Path) -> set[str]:
         ("usp-prof explain slow-h", {"slow-host"}),
     ],
 )
-def test_a_shell_is_offered_what_could_follow(line: str, expected: set[str], tmp_path: Path) -> None:
+def test_completion_offers_what_can_follow(line: str, expected: set[str], tmp_path: Path) -> None:
     assert offered(line, tmp_path) == expected
 
 
-def test_paths_are_offered_too(tmp_path: Path) -> None:
+def test_completion_offers_paths(tmp_path: Path) -> None:
     (tmp_path / "my-run").mkdir()
     assert offered("usp-prof analyze my", tmp_path) == {"my-run/"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_its_registration(shell: str) -> None:
+def test_each_shell_has_a_registration_script(shell: str) -> None:
     assert "usp-prof" in argcomplete.shellcode(["usp-prof"], shell=shell)

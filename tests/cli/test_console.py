@@ -12,7 +12,7 @@ from usp_prof.cli.opening import reading_progress
 
 
 class Screen(io.StringIO):
-    """What is written to a terminal."""
+    """Stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         """Be one."""
@@ -23,7 +23,7 @@ def args(**changes: bool) -> Namespace:
     return Namespace(**{"quiet": False, "verbose": False, "no_color": False} | changes)
 
 
-def test_a_bar_comes_with_the_first_word_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_bar_appears_with_the_first_message_and_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")

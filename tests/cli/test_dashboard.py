@@ -42,7 +42,7 @@ def test_streamlit_reads_its_settings_next_to_the_script() -> None:
     assert done.stdout.split() == ["False", DARK.accent, LIGHT.background]
 
 
-def test_a_browser_is_opened_when_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_browser_opens_once_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr(dashboard.webbrowser, "open", opened.append)
     port = dashboard.free_port("127.0.0.1")
@@ -76,7 +76,7 @@ def test_all_runs_of_a_folder_are_offered(tmp_path: Path, monkeypatch: pytest.Mo
     assert json.loads(served[0]) == [str(tmp_path)]
 
 
-def test_ranks_and_a_store_that_are_named_reach_the_server(
+def test_ranks_and_store_options_reach_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     served: list[dict[str, str]] = []
@@ -104,14 +104,14 @@ def test_a_run_on_an_object_store_is_not_looked_for_on_the_disk(monkeypatch: pyt
     assert json.loads(served[0]) == ["s3://bucket/run"]
 
 
-def test_a_port_in_use_is_passed_over() -> None:
+def test_a_port_in_use_is_skipped() -> None:
     with closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         assert dashboard.free_port("127.0.0.1") != listener.getsockname()[1]
 
 
-def test_no_port_left_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_free_port_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -122,32 +122,32 @@ def test_no_port_left_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--port" in raised.value.hint
 
 
-def test_a_run_that_there_is_not_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_run_is_refused_before_the_server_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dashboard", str(tmp_path / "nothing")]) == 2
     assert "there is no" in capsys.readouterr().err
 
 
-def test_a_published_sweep_needs_a_form_that_is_known_and_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_published_sweep_needs_a_known_form_and_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dashboard", "--published", "playbok", "rows.csv"]) == 2
     assert "playbook" in capsys.readouterr().err
     assert main(["dashboard", "--published", "playbook", "no-such.csv"]) == 2
     assert "there is no table no-such.csv" in capsys.readouterr().err
 
 
-def test_the_package_is_the_installed_one_or_that_of_the_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dashboard_package_is_installed_or_from_the_clone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dashboard.package() == "dashboard"
     monkeypatch.setattr(dashboard, "INSTALLED_PACKAGE", "json")
     assert dashboard.package() == "json"
 
 
-def test_somebody_elses_package_of_that_name_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_package_named_dashboard_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = importlib.util.find_spec("json")
     specs = {"dashboard": foreign}
     monkeypatch.setattr(dashboard.importlib.util, "find_spec", specs.get)
     assert dashboard.package() == ""
 
 
-def test_a_dashboard_that_is_not_installed_is_reported(
+def test_a_missing_dashboard_extra_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(dashboard.importlib.util, "find_spec", lambda _name: None)
@@ -155,8 +155,8 @@ def test_a_dashboard_that_is_not_installed_is_reported(
     assert "pip install" in capsys.readouterr().err
 
 
-def test_the_server_is_started_with_the_runs_and_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line is replaced by one that shows its environment and ends."""
+def test_the_server_gets_the_runs_and_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the server's command by one that prints its environment and exits."""
     script = "import os, sys; sys.exit(0 if os.environ['USP_PROF_CACHE'] == 'kept' and "
     script += f"{str(tmp_path)!r} in os.environ['USP_PROF_DASHBOARD_PATHS'] else 5)"
     monkeypatch.setattr(dashboard, "command", lambda *_args, **_options: [sys.executable, "-c", script])

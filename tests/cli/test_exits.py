@@ -43,7 +43,7 @@ def command(*words: object, cwd: Path, **options: object) -> subprocess.Complete
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("words", [("info",), ("analyze",), ("tables",), ("--help",)])
-def test_a_full_disk_is_no_verdict(run: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_full_disk_is_a_failure_not_a_verdict(run: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     target = () if words[0] in {"tables", "--help"} else (run, "-q")
     with FULL.open("w") as full:
         done = command(*words, *target, cwd=tmp_path, stdout=full)
@@ -57,7 +57,7 @@ def test_a_full_disk_is_no_verdict(run: Path, tmp_path: Path, words: tuple[str, 
     "words",
     [("analyze", "--format", "json"), ("query", "--format", "csv", "SELECT 1"), ("export",), ("baseline save",)],
 )
-def test_an_output_on_a_full_disk_is_no_verdict_either(run: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_output_to_a_full_disk_is_a_failure_not_a_verdict(run: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     path = (*words[1:-1], run, words[-1]) if words[0] == "query" else (run, *words[1:])
     done = command(*words[0].split(), *path, "-o", FULL, cwd=tmp_path)
     assert done.returncode == Exit.FAILED, done.stderr
@@ -69,7 +69,7 @@ def test_an_output_without_a_name_is_unusable(run: Path, tmp_path: Path) -> None
     assert (done.returncode, "names no file" in done.stderr) == (Exit.UNUSABLE, True)
 
 
-def test_a_closed_pipe_ends_without_a_word(run: Path, tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_command_silently(run: Path, tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
@@ -78,7 +78,7 @@ def test_a_closed_pipe_ends_without_a_word(run: Path, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_a_current_folder_that_was_removed_is_unusable(run: Path) -> None:
+def test_a_removed_current_folder_is_unusable_input(run: Path) -> None:
     gone = run.parent / "gone"
     gone.mkdir()
     typed = "import sys; from usp_prof.cli.app import main; sys.exit(main(['info', sys.argv[1]]))"
@@ -105,7 +105,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.parametrize("words", [("analyze",), ("query", "SELECT 1"), ("check", "--min", "step_time=0")])
 def test_a_run_is_read_from_a_read_only_folder(run: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
-    """It ended with 2, and said that the current folder was gone."""
+    """The exit code used to be 2, with a message about the current folder."""
     (tmp_path / "file").write_text("")
     typed = [words[0], str(run), *words[1:], "--cache-dir", str(tmp_path / "file")]
     done = subprocess.run([sys.executable, "-c", NOWHERE, *typed], capture_output=True, text=True, check=False)
@@ -113,14 +113,14 @@ def test_a_run_is_read_from_a_read_only_folder(run: Path, tmp_path: Path, words:
 
 
 @pytest.mark.parametrize("columns", ["1", "0", "-5", "x", "99999999"])
-def test_a_width_of_any_kind_is_taken(tmp_path: Path, columns: str) -> None:
-    """A hundred million columns were filled, line by line, for minutes."""
+def test_any_terminal_width_is_accepted(tmp_path: Path, columns: str) -> None:
+    """Every line used to be padded to a hundred million columns, which took minutes."""
     done = command("tables", "ops", cwd=tmp_path, stdout=subprocess.PIPE, COLUMNS=columns)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout) < 10_000_000
 
 
-def test_a_place_that_is_missing_is_no_missing_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_temporary_folder_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     def nowhere() -> int:
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
 
@@ -152,7 +152,7 @@ def test_a_value_outside_its_range_is_unusable_input(tmp_path: Path, words: str)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a subreaper is Linux's")
 def test_no_process_is_left_behind(tmp_path: Path) -> None:
-    """Its parent adopts what a command leaves, as PID 1 of a container does, and waits for nothing but the command."""
+    """The parent adopts leftover processes, like PID 1 of a container, and waits only for the command."""
     assert command("synth", "run", "--mesh", "dp=2", "-q", cwd=tmp_path, stdout=None).returncode == 0
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
@@ -187,7 +187,7 @@ def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.startswith("usp-prof ")) == (0, True)
 
 
-def test_a_misspelt_command_gets_the_nearest(tmp_path: Path) -> None:
+def test_a_misspelled_command_suggests_the_nearest(tmp_path: Path) -> None:
     done = command("analyse", "run", cwd=tmp_path)
     assert done.returncode == Exit.UNUSABLE
     assert "hint: did you mean analyze?" in done.stderr
@@ -195,7 +195,9 @@ def test_a_misspelt_command_gets_the_nearest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("steps", ["1:1", "1-1"])
 @pytest.mark.parametrize("words", [("analyze", "--format", "json"), ("export",)])
-def test_steps_are_written_alike_everywhere(run: Path, tmp_path: Path, words: tuple[str, ...], steps: str) -> None:
+def test_all_commands_accept_the_same_step_ranges(
+    run: Path, tmp_path: Path, words: tuple[str, ...], steps: str
+) -> None:
     assert command(words[0], run, *words[1:], "--steps", steps, "-o", "out.json", cwd=tmp_path).returncode == 0
     done = command(words[0], run, *words[1:], "--steps", "4:3", "-o", "out.json", cwd=tmp_path)
     assert (done.returncode, "ends before it begins" in done.stderr) == (Exit.UNUSABLE, True)
@@ -222,8 +224,8 @@ def test_a_bad_path_is_unusable_input(tmp_path: Path, path: str) -> None:
         ("baseline save", "-o", "b.json"), ("check", "--min", "step_time=0"),
     ],
 )  # fmt: skip
-def test_names_that_are_no_utf_8_are_read(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """The files of a run, and its folder, as another system named them."""
+def test_file_names_that_are_not_utf_8_are_read(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Files and folder of a run have names in another encoding."""
     folder = tmp_path / os.fsdecode(b"r\xffn")
     trace = tiny.Trace(0, 1).step(1, at=0, dur=900).op("aten::mm", 10, 50)
     tiny.write({0: trace}, folder)
@@ -243,8 +245,10 @@ def test_names_that_are_no_utf_8_are_read(tmp_path: Path, words: tuple[str, ...]
         (("query", "--format", "json", "SELECT 'größe 平均 🙂' AS name"), "größe 平均 🙂"),
     ],
 )
-def test_letters_that_the_output_has_not_are_escaped(tmp_path: Path, words: tuple[str, ...], name: str) -> None:
-    """As in a locale without UTF-8, which ended with an internal error; JSON still says the same."""
+def test_characters_that_the_output_cannot_encode_are_escaped(
+    tmp_path: Path, words: tuple[str, ...], name: str
+) -> None:
+    """A locale without UTF-8 used to cause an internal error. The JSON content is unchanged."""
     folder = tmp_path / "größe 平均 🙂"
     tiny.write({0: tiny.Trace(0, 1).step(1, at=0, dur=900).op("aten::mm", 10, 50)}, folder)
     typed = (*words[:-1], folder, words[-1]) if words[0] == "query" else (words[0], folder, *words[1:])
@@ -265,7 +269,7 @@ def test_a_closed_output_is_a_failure(run: Path, tmp_path: Path, words: tuple[st
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 def test_an_error_that_cannot_be_printed_keeps_its_code(tmp_path: Path) -> None:
-    """It ended with 1, as a regression does: the handler's own message failed."""
+    """The exit code used to be 1, as for a regression, because the handler's message failed."""
     words = [sys.executable, "-m", "usp_prof.cli.app", "analyze", "nowhere"]
     with FULL.open("w") as full:
         assert subprocess.run(words, stderr=full, cwd=tmp_path, check=False).returncode == Exit.UNUSABLE
@@ -279,7 +283,7 @@ def test_messages_to_a_closed_stream_are_dropped(run: Path, tmp_path: Path) -> N
     assert (tmp_path / "merged.json.gz").exists()
 
 
-def test_a_shown_traceback_changes_no_code(tmp_path: Path) -> None:
+def test_a_shown_traceback_keeps_the_exit_code(tmp_path: Path) -> None:
     done = command("analyze", "nowhere", "--verbose", cwd=tmp_path)
     assert done.returncode == Exit.UNUSABLE
     assert "Traceback" in done.stderr
@@ -317,7 +321,7 @@ def test_a_page_without_its_extra_names_what_to_install(run: Path, tmp_path: Pat
     assert done.stderr.endswith("hint: pip install 'usp-prof[report]'\n")
 
 
-def test_our_own_failure_states_where_its_details_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_internal_failure_names_the_file_with_its_details(capsys: pytest.CaptureFixture[str]) -> None:
     def broken() -> int:
         raise ZeroDivisionError("by nothing")
 
@@ -332,5 +336,5 @@ def test_our_own_failure_states_where_its_details_are(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("status", [0, 1, 2])
-def test_a_commands_own_code_is_kept(status: int) -> None:
+def test_the_exit_code_of_a_command_is_kept(status: int) -> None:
     assert run_to_exit(lambda: status, show_tracebacks=False) == status

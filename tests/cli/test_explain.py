@@ -58,13 +58,13 @@ def codes_of_health() -> set[str]:
                 codes |= MADE_OF_PARTS[ast.unparse(code)]
             elif ast.unparse(code) in constants:
                 codes.add(constants[ast.unparse(code)])
-            else:  # a variable: the tuples that it comes from are found by themselves
+            else:  # a variable: its tuples are found separately
                 assert ast.unparse(code) in {"code", *SEVERITIES}, f"{file.name}: {ast.unparse(code)}"
     return codes
 
 
 @pytest.mark.slow
-def test_the_codes_of_health_are_those_that_modules_write() -> None:
+def test_every_health_code_in_the_code_is_documented() -> None:
     assert codes_of_health() == set(HEALTH_CODES)
 
 
@@ -81,13 +81,13 @@ def test_every_code_has_a_page(code: str) -> None:
     assert len(page(code)) > 20
 
 
-def test_an_unknown_code_is_refused_with_the_nearest() -> None:
+def test_an_unknown_code_suggests_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         page("missing_rank")
     assert "missing_ranks" in caught.value.hint
 
 
-def test_the_list_has_them_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_contains_all_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain"]) == 0
     output = capsys.readouterr().out
     assert all(f"  {code} " in output for code in ("slow-rank", "truncated", "rank_as_peers", *METRICS))

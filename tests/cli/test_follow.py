@@ -52,7 +52,7 @@ def following(folder: Path, patience: float) -> Iterator[subprocess.Popen[str]]:
 
 
 def wait_for(text: str, process: subprocess.Popen[str]) -> None:
-    """Read what is said until this is said."""
+    """Read the output until this text appears."""
     assert process.stderr is not None
     lines = []
     for line in process.stderr:
@@ -62,7 +62,7 @@ def wait_for(text: str, process: subprocess.Popen[str]) -> None:
     pytest.fail(f"never said {text!r}: {lines}")
 
 
-def test_ranks_are_drawn_as_they_arrive_and_a_half_written_one_waits(tmp_path: Path, traces: list[bytes]) -> None:
+def test_ranks_are_shown_as_they_arrive_and_incomplete_files_wait(tmp_path: Path, traces: list[bytes]) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     half = len(traces[0]) // 2
@@ -82,7 +82,7 @@ def test_ranks_are_drawn_as_they_arrive_and_a_half_written_one_waits(tmp_path: P
     assert DAMAGE not in report
 
 
-def test_a_trace_that_ends_after_the_manifest_that_the_recorder_wrote_into_it_waits(tmp_path: Path) -> None:
+def test_a_trace_cut_after_its_embedded_manifest_waits(tmp_path: Path) -> None:
     write(Declaration.from_dict({"mesh": {"dp": RANKS}, "work": {"steps": 2}}), tmp_path / "made", compress=False)
     folder = tmp_path / "run"
     folder.mkdir()
@@ -94,7 +94,7 @@ def test_a_trace_that_ends_after_the_manifest_that_the_recorder_wrote_into_it_wa
         wait_for("ranks 0 of run, 1 file is still written", process)
 
 
-def test_it_ends_with_the_job_and_states_what_stayed_half_written(tmp_path: Path, traces: list[bytes]) -> None:
+def test_follow_ends_with_the_job_and_reports_incomplete_files(tmp_path: Path, traces: list[bytes]) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "rank0.json").write_bytes(traces[0])

@@ -151,7 +151,7 @@ def typed(words: tuple[str, ...], run: Path, baseline: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words)[:40])
-def test_no_command_lets_an_order_through(
+def test_no_reading_command_prints_terminal_or_ci_commands(
     run: Path, baseline: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
@@ -170,7 +170,7 @@ def test_no_command_lets_an_order_through(
 
 
 @pytest.mark.parametrize("words", OTHER_COMMANDS, ids=lambda words: " ".join(words)[:40])
-def test_no_other_command_does_either(
+def test_no_other_command_prints_terminal_or_ci_commands(
     files: dict[str, str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     written = tmp_path / "written.json"
@@ -194,11 +194,11 @@ def test_no_other_command_does_either(
         assert [cell for cell in cells if cell.startswith(("=", "@", "\t"))] == []
 
 
-def test_every_command_is_typed_with_hostile_names() -> None:
+def test_every_command_is_tested_with_hostile_names() -> None:
     assert {words[0] for words in (*COMMANDS, *OTHER_COMMANDS)} == set(command_files())
 
 
-def test_an_agent_reads_no_order_either(run: Path, baseline: Path) -> None:
+def test_replies_to_agents_contain_no_terminal_or_ci_commands(run: Path, baseline: Path) -> None:
     answers = Answers(Folders([str(run.parent)]), str(baseline.parent / "cache"))
     replies = (
         answers.open(), answers.open(run.name), answers.summary(run.name), answers.summary(run.name, "kernels"),
@@ -220,7 +220,7 @@ def texts_in(data: object) -> list[str]:
     return [data] if isinstance(data, str) else []
 
 
-def test_a_spreadsheet_gets_no_formula(run: Path, baseline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_output_contains_no_formulas(run: Path, baseline: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     words = ("query", "--format", "csv", "SELECT DISTINCT name FROM annotations")
     assert main(typed(words, run, baseline)) == 0
@@ -234,12 +234,12 @@ def test_harmless_text_is_unchanged() -> None:
         assert for_log(printable(text)) == text
 
 
-def test_control_characters_are_shown_by_their_pictures() -> None:
+def test_control_characters_are_replaced_by_visible_symbols() -> None:
     assert printable("\x1b[31m\x00\x7f") == "␛[31m␀␡"
     assert one_line("a\n::error::b") == "a␊::error::b"
 
 
 @pytest.mark.parametrize("order", ["::error::x", "  ::set-output name=a::b", "##[group]x", "a ##vso[task.complete]"])
-def test_a_line_that_a_ci_system_would_obey_is_none(order: str) -> None:
+def test_ci_commands_in_logs_are_defused(order: str) -> None:
     assert ORDER.search(f"a\n{order}") is not None
     assert ORDER.search(for_log(f"a\n{order}")) is None

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_without_the_extra_it_names_what_to_install(tmp_path: Path) -> None:
+def test_without_the_extra_the_error_names_what_to_install(tmp_path: Path) -> None:
     code = "import sys; sys.modules['mcp'] = None; from usp_prof.cli.app import main; sys.exit(main(['mcp', '.']))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "error: the package mcp is not installed\nhint: pip install 'usp-prof[agent]'\n"
 
 
-def test_a_folder_that_there_is_not_is_unusable_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_folder_is_unusable_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mcp", str(tmp_path / "nothing")]) == 2
     assert "hint: " in capsys.readouterr().err

@@ -12,7 +12,7 @@ WORDS = ["memory", "--model", "Llama-3-70B", "--sequence", "8192", "--tp", "8", 
 
 
 def ranks(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[dict[str, float]]:
-    """Run it and give its ranks."""
+    """Run the command and return its ranks."""
     main([*words, "--format", "json"])
     rows: list[dict[str, float]] = json.loads(capsys.readouterr().out)["ranks"]
     return rows
@@ -33,8 +33,8 @@ def test_without_sequence_parallelism_norms_are_not_divided(capsys: pytest.Captu
     assert scores > 5 * divided
 
 
-def test_korthikantis_22b_has_its_published_activations(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without sequence parallelism and with its scores kept: 59 GiB published for tp 8, micro-batch 4."""
+def test_the_22b_model_of_korthikanti_has_its_published_activations(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without sequence parallelism and with stored scores, 59 GiB were published for tp 8, micro-batch 4."""
     words = [
         "memory",
         "--model",
@@ -52,12 +52,12 @@ def test_korthikantis_22b_has_its_published_activations(capsys: pytest.CaptureFi
     assert activation_bytes / 2**30 == pytest.approx(59, rel=0.15)
 
 
-def test_gradients_may_be_wider(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gradient_bytes_can_be_increased(capsys: pytest.CaptureFixture[str]) -> None:
     narrow, wide = (ranks([*WORDS, "--gradient-bytes", size], capsys)[1]["gradient_bytes"] for size in ("2", "6"))
     assert wide == pytest.approx(3 * narrow)
 
 
-def test_moments_may_be_narrower(capsys: pytest.CaptureFixture[str]) -> None:
+def test_optimizer_bytes_can_be_reduced(capsys: pytest.CaptureFixture[str]) -> None:
     usual, narrow = (
         ranks([*WORDS, *words], capsys)[1]["optimizer_bytes"] for words in ((), ("--optimizer-bytes", "8"))
     )
@@ -71,7 +71,7 @@ def test_a_configuration_that_does_not_fit_exits_with_1(capsys: pytest.CaptureFi
     assert {"weights", "activations", "buffers and context"} <= {line[2:23].strip() for line in shown.splitlines()}
 
 
-def test_a_run_shows_what_was_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_recorded_run_shows_its_measured_peak(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["memory", str(TRACES / "recorded-5d"), "--cache-dir", str(tmp_path)]) == 0
     assert "pipeline rank 1" in capsys.readouterr().out
 

@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 
 def snapshot(in_use: int, peak: int, device: int = 0) -> dict[str, Any]:
-    """Make what `torch.cuda.memory._dump_snapshot` writes: a peak, then `in_use`, of two lines' memory."""
+    """Make a snapshot like `torch.cuda.memory._dump_snapshot`: a peak, then `in_use`, from two lines of code."""
     frames = [{"filename": "/home/me/model.py", "line": 42, "name": "forward"}]
     blocks = [
         {"size": in_use, "state": "active_allocated", "frames": frames},
@@ -86,7 +86,7 @@ def test_the_section_shows_totals_and_the_lines_that_hold_the_memory(
     assert "from the snapshots&#x27; histories" in page.read_text()
 
 
-def test_a_snapshot_of_no_known_rank_is_shown_and_reported(
+def test_a_snapshot_without_a_known_rank_is_shown_and_reported(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = save(tmp_path / "dump.pickle", snapshot(GIB, 3 * GIB, device=1))

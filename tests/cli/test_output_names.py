@@ -65,7 +65,7 @@ def hold_one_line(shown: str) -> None:
 
 @pytest.mark.parametrize("name", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
 @pytest.mark.parametrize("words", OUTPUTS, ids=lambda words: "-".join(word for word in words if word.isalpha()))
-def test_an_impossible_name_is_refused_in_a_line(
+def test_an_impossible_name_is_refused_with_a_message(
     place: Path, words: tuple[str, ...], name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place)
@@ -76,7 +76,7 @@ def test_an_impossible_name_is_refused_in_a_line(
 
 @pytest.mark.parametrize("name", ["taken", "taken/", "new/", "", "."])
 @pytest.mark.parametrize("words", [words for words in OUTPUTS if "NAME" in words[2:]], ids=lambda words: words[0])
-def test_a_folder_is_no_output_file(
+def test_a_folder_is_refused_as_output_file(
     place: Path, words: tuple[str, ...], name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place)
@@ -97,14 +97,12 @@ def test_an_impossible_store_is_refused(
 
 
 @pytest.mark.parametrize("option", ["--baseline", "--policy", "--history"])
-def test_a_check_does_not_pass_over_a_file_without_a_name(
-    place: Path, option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`--baseline "$BASELINE"` of a script whose variable is not set judged by the bounds alone, and passed."""
+def test_an_empty_file_option_of_check_is_refused(place: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--baseline "$BASELINE"` with an unset variable used to check only the lower bounds, and passed."""
     assert main(["check", str(place / "run"), "--min", "step_time=0", option, ""]) == 2
     assert f"{option} names no file" in capsys.readouterr().err
 
 
-def test_python_raises_an_error_of_ours(place: Path) -> None:
+def test_python_raises_an_output_error(place: Path) -> None:
     with pytest.raises(InputError, match="zero byte"):
         open_run(place / "run").report().write("a\0b.json")

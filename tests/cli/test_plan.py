@@ -40,7 +40,7 @@ def test_plans_from_a_model_file(model: str, capsys: pytest.CaptureFixture[str])
     assert "pretrain_gpt.py" in text
 
 
-def test_the_list_holds_what_the_trainer_can_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plans_that_the_trainer_cannot_run_are_excluded(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "--model", "Llama-3-70B", "--sequence", "8192", "--devices", "64", "--device", "H100"]
     assert main([*words, "--batch", "512", "--for", "megatron"]) == 0
     text = " ".join(capsys.readouterr().out.split())
@@ -53,7 +53,7 @@ def test_the_list_holds_what_the_trainer_can_run(capsys: pytest.CaptureFixture[s
     assert all(plan["command"] and not plan["refused"] for plan in plans)
 
 
-def test_a_trainer_that_can_run_nothing_is_named_and_all_is_listed(
+def test_a_trainer_that_can_run_no_plan_is_named_and_all_plans_are_listed(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = of_file(model)
@@ -65,7 +65,7 @@ def test_a_trainer_that_can_run_nothing_is_named_and_all_is_listed(
     assert "no command: torchtitan cannot run these plans" in text
 
 
-def test_pinned_knobs_keep_their_values(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fixed_settings_keep_their_values(capsys: pytest.CaptureFixture[str]) -> None:
     words = [*KNOWN_MODEL, "--devices", "16", "--tp", "8", "--zero", "1"]
     assert main([*words, "--format", "json"]) == 0
     plans = json.loads(capsys.readouterr().out)["plans"]
@@ -94,7 +94,7 @@ def test_impossible_values_are_refused(given: list[str], sentence: str, capsys: 
 
 @pytest.mark.parametrize("command", ["plan", "memory"])
 @pytest.mark.parametrize(("given", "numbers"), [(["--tp", "0"], "from 1 to "), (["--zero", "4"], "from 0 to 3")])
-def test_knobs_outside_their_range_are_refused(
+def test_settings_outside_their_range_are_refused(
     command: str, given: list[str], numbers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -115,13 +115,13 @@ def test_plans_from_a_recorded_run(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "the prediction of the recorded step is off by" in capsys.readouterr().out
 
 
-def test_nothing_fits(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_does_not_fit_names_the_missing_memory(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "--model", model, "--sequence", "1024", "--devices", "1", "--device", "H100", "--batch", "8"]
     assert main([*words, "--memory-share", "0.001"]) == 1
     assert "nothing fits: every configuration needs at least" in capsys.readouterr().out
 
 
-def test_a_known_model_has_its_usual_sequence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_known_model_defaults_to_its_pretraining_sequence(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--model", "Llama-3-8B", "--device", "H100"]
     assert main(["plan", *words, "--devices", "8", "--batch", "64", "--top", "2"]) == 0
     assert "sequence: 8192 tokens" in capsys.readouterr().out
@@ -129,10 +129,10 @@ def test_a_known_model_has_its_usual_sequence(capsys: pytest.CaptureFixture[str]
     assert "sequence: 8192 tokens" in capsys.readouterr().out
 
 
-def test_needless_recomputation_is_not_counted_among_plans_that_fit(
+def test_plans_with_needless_recomputation_are_not_counted_as_fitting(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A run on CPUs listed 3,312 legal configurations and 1,104 that fit, where memory is unlimited."""
+    """A CPU run used to list 3,312 legal configurations, but only 1,104 that fit, although memory is unlimited."""
     assert main(["plan", str(TRACES / "recorded-1f1b"), "--devices", "4", "--batch", "32"]) == 0
     text = capsys.readouterr().out
     assert "predicted to fit" not in text

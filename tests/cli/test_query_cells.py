@@ -68,7 +68,7 @@ NESTED = {
     "array": ("[DATE 'infinity']::DATE[1]", ["infinity"]),
     "struct": ("{'a b': INTERVAL 1 DAY, 'n': [1.5], 'u': {'x': '1'::BIT}}",
                {"a b": "1 day", "n": [1.5], "u": {"x": "1"}}),
-    "infinity in a list": ("['inf'::DOUBLE, 1.0]", [None, 1.0]),  # what JSON has not, lists in CSV included
+    "infinity in a list": ("['inf'::DOUBLE, 1.0]", [None, 1.0]),  # types that JSON lacks, including lists in CSV
 }  # fmt: skip
 AS_TEXT = {**RARE, **TEXTS, **NOT_FINITE}
 
@@ -145,13 +145,13 @@ def test_the_query_page_shows_the_texts_that_duckdb_writes(run: str) -> None:
 
 @pytest.mark.parametrize("name", ["timetz", "bit", "uhugeint", "union"])
 def test_types_without_a_parquet_form_become_text(run: str, tmp_path: Path, name: str) -> None:
-    """A UHUGEINT came as -1, a TIMETZ without its zone."""
+    """A UHUGEINT used to be printed as -1, and a TIMETZ without its zone."""
     target = tmp_path / "rows.parquet"
     assert main(["query", run, f"SELECT {RARE[name]} AS x", "-q", "--format", "parquet", "-o", str(target)]) == 0
     assert pq.read_table(target)["x"].to_pylist() == [text_of(RARE[name])]
 
 
-def test_columns_keep_their_names_and_rows_their_order(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_keep_names_and_rows_keep_order(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     sql = 'SELECT TIME \'10:00:00\' AS a, x AS a, 3 AS "q""q" FROM range(200_000) t(x) ORDER BY x DESC'
     assert main(["query", run, sql, "-q", "--format", "csv"]) == 0
     head, *rows = csv.reader(capsys.readouterr().out.splitlines())
@@ -159,7 +159,7 @@ def test_columns_keep_their_names_and_rows_their_order(run: str, capsys: pytest.
     assert [int(row[1]) for row in rows] == list(range(199_999, -1, -1))
 
 
-def test_no_text_of_any_type_is_a_formula_in_csv(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_type_is_written_as_a_formula_in_csv(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     sql = select("'=1+1'::ENUM ('=1+1')", "'@x'::BLOB", "union_value(k := '+1+1')", "'-1+cmd|x'")
     _, row = csv.reader(query(capsys, run, sql, "--format", "csv").splitlines())
     assert row == ["'=1+1", "'@x", "'+1+1", "'-1+cmd|x"]

@@ -43,7 +43,7 @@ def reading(run: Path, store: Path, shard: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-def test_shares_of_several_processes_make_the_store_of_one(run: Path, tmp_path: Path) -> None:
+def test_shards_of_several_processes_give_the_same_store_as_one(run: Path, tmp_path: Path) -> None:
     assert main(["read", str(run), "--store", str(tmp_path / "one"), "-q"]) == 0
     readers = [reading(run, tmp_path / "shares", f"{share}/4") for share in range(4)]
     for reader in readers[:2]:
@@ -65,15 +65,15 @@ def test_stored_ranks_are_opened_without_reading_traces(
     assert open_run(run, cache_dir=tmp_path).ranks == tuple(range(RANKS))
 
 
-def test_more_shares_than_ranks_leave_some_empty(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_shards_than_ranks_leave_some_empty(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["read", str(run), "--store", str(tmp_path), "--shard", "9/10"]) == 0
     assert "0 ranks of share 9/10" in capsys.readouterr().err
 
 
-def test_ranks_that_did_not_reach_the_store_end_in_an_error(
+def test_ranks_that_could_not_be_stored_are_an_error(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It ended with 2, and no line said what was wrong."""
+    """The exit code used to be 2 without any message."""
     (tmp_path / "file").touch()
     assert main(["read", str(run), "--store", str(tmp_path / "file" / "store")]) == 2
     assert f"error: {RANKS} of {RANKS} ranks are not in the store" in capsys.readouterr().err
@@ -87,7 +87,7 @@ def test_an_empty_store_is_refused(run: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(("choice", "read"), [("sample:2", 2), ("one-per-stage", 1), ("outliers", RANKS)], ids=str)
-def test_a_selection_reads_as_many_ranks_as_analyze_needs(
+def test_a_selection_reads_only_the_ranks_that_analyze_needs(
     run: Path, choice: str, read: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for share in range(2):
@@ -111,7 +111,7 @@ def test_an_unknown_executor_is_refused(name: str, run: Path, capsys: pytest.Cap
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_dask_workers_of_which_one_is_killed_make_the_same_run(run: Path, tmp_path: Path) -> None:
+def test_dask_workers_give_the_same_run_if_one_is_killed(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     from dask_cluster import dask_cluster  # noqa: PLC0415 - the extra `cluster`
 

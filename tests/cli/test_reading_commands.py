@@ -64,7 +64,7 @@ def test_info_as_json(run: str, capsys: pytest.CaptureFixture[str]) -> None:
         ("SELECT * FROM kernels WHERE", 'the SQL cannot be read: Parser Error: syntax error at or near "WHERE"\nhint'),
     ],
 )
-def test_a_refused_query_states_why_in_a_line(
+def test_a_refused_query_states_why_in_one_line(
     run: str, capsys: pytest.CaptureFixture[str], sql: str, error: str
 ) -> None:
     assert main(["query", run, sql]) == 2
@@ -89,7 +89,7 @@ def test_info_names_a_single_step(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "steps    1 (step 3)" in capsys.readouterr().out
 
 
-def test_query_formats(run: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_query_writes_every_format(run: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     sql = "SELECT rank, count(*) AS n FROM kernels GROUP BY rank ORDER BY rank"
     assert main(["query", run, sql]) == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["rank", "n"], ["0", "4"], ["1", "4"]]
@@ -109,13 +109,13 @@ def test_query_formats(run: str, capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 @pytest.mark.parametrize("sql", ["SHOW TABLES", "SELECT table_name AS name FROM information_schema.tables"])
-def test_a_list_of_the_tables_holds_all_of_them(run: str, sql: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_lists_all_tables(run: str, sql: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", run, sql, "-q", "--format", "json"]) == 0
     names = {row["name"] for row in json.loads(capsys.readouterr().out)}
     assert names == {schema.name for schema in catalogue.SCHEMAS}
 
 
-def test_a_table_that_a_list_names_comes_with_its_rows(run: str) -> None:
+def test_listed_tables_can_be_queried(run: str) -> None:
     opened = open_run(run)
     assert len(opened.query("SHOW TABLES").fetchall()) == len(catalogue.SCHEMAS)
     assert opened.query("SELECT count(*) FROM steps").fetchall() == [(4,)]
@@ -129,7 +129,7 @@ def test_query_states_when_rows_are_left_out(run: str, capsys: pytest.CaptureFix
 
 
 def test_query_states_when_a_cell_is_cut(run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["query", run, "SELECT repeat('x', 100_000_000) AS x"]) == 0  # folding all of it took over a minute
+    assert main(["query", run, "SELECT repeat('x', 100_000_000) AS x"]) == 0  # wrapping all of it took over a minute
     captured = capsys.readouterr()
     assert (captured.out.count("x"), captured.out.count("…")) == (1 + 10_000, 1)
     assert "cut after 10,000 characters" in captured.err
@@ -165,7 +165,7 @@ def test_tables_document_every_column(capsys: pytest.CaptureFixture[str], monkey
     assert len(capsys.readouterr().out.splitlines()) == len(catalogue.SCHEMAS)
 
 
-def test_cache_is_measured_and_cleared(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cache_is_measured_and_cleared(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", run, "-v"]) == 0
     assert "rank1.json.gz" in capsys.readouterr().err
     assert main(["cache", "info"]) == 0
@@ -255,7 +255,7 @@ class TestExport:
 
 
 @pytest.mark.parametrize(("text", "numbers"), [("3", (3,)), ("0-2,7", (0, 1, 2, 7)), ("5,5, 1", (1, 5))])
-def test_lists_of_numbers(text: str, numbers: tuple[int, ...]) -> None:
+def test_number_lists_are_parsed(text: str, numbers: tuple[int, ...]) -> None:
     assert parse_numbers(text, "--ranks") == numbers
 
 
@@ -266,7 +266,7 @@ def test_an_invalid_list_of_numbers_is_refused(text: str) -> None:
 
 
 class TestQuerySafely:
-    """Errors of a question are errors of the question, and nothing but a SELECT is run."""
+    """Errors of a query are usage errors, and only SELECT statements are run."""
 
     @pytest.mark.parametrize(
         "sql",

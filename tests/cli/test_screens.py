@@ -69,7 +69,7 @@ AS_FILES = [
 
 
 class Terminal(StringIO):
-    """A stream that says it is a terminal."""
+    """Stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -123,7 +123,7 @@ def test_help_fits_the_terminal(name: str) -> None:
 
 
 @pytest.mark.parametrize("line", [*WITH_OUTPUT, *AS_FILES, "--help", "analyze --help"])
-def test_a_reader_that_has_gone_ends_the_command_in_silence(
+def test_a_reader_that_closes_the_pipe_ends_the_command_silently(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reader, writer = os.pipe()
@@ -135,10 +135,10 @@ def test_a_reader_that_has_gone_ends_the_command_in_silence(
     assert capsys.readouterr().err == ""
 
 
-def test_numbers_of_a_query_stay_whole_and_what_does_not_fit_is_named(
+def test_query_numbers_are_never_cut_and_omitted_columns_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A time that goes over two lines would be read as two times."""
+    """A time split over two lines would be read as two times."""
     sql = "SELECT " + ", ".join(f"1795267456743292284 + {place} AS time_{place}" for place in range(6))
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
@@ -149,32 +149,32 @@ def test_numbers_of_a_query_stay_whole_and_what_does_not_fit_is_named(
     assert "columns not shown: time_3, time_4, time_5" in capsys.readouterr().err
 
 
-def test_a_pipe_takes_every_column_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """COLUMNS is set here, as many shells and test runners export it: a pipe is no screen."""
+def test_piped_output_has_every_column_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """COLUMNS is set, as many shells and test runners export it, but a pipe has no width."""
     assert main(["query", "run", "SELECT " + ", ".join(f"'{place:60}' AS c{place}" for place in range(5))]) == 0
     head, row = capsys.readouterr().out.splitlines()
     assert (len(head.split()), len(row.split())) == (5, 5)
 
 
-def test_lines_hang_beneath_what_they_belong_to() -> None:
+def test_wrapped_lines_are_indented_below_their_first_line() -> None:
     assert wrapped("  code  one two three four five six seven eight nine", 40, hanging=6) == (
         "  code  one two three four five six\n        seven eight nine\n"
     )
     assert wrapped("short\n\nlines", 40) == "short\n\nlines\n"
 
 
-def test_a_page_keeps_its_heads_and_fills_its_paragraphs() -> None:
+def test_a_wrapped_page_keeps_headings_and_fills_paragraphs() -> None:
     text = "What it does\n    one two three four five six seven eight\n    nine ten\n\nWhen"
     assert wrapped_page(text, 60) == text
     assert wrapped_page(text, 40) == ("What it does\n    one two three four five six seven\n    eight nine ten\n\nWhen")
 
 
-def test_a_command_goes_on_behind_a_backslash_and_keeps_options_with_their_values() -> None:
+def test_a_wrapped_command_uses_backslashes_and_keeps_options_with_values() -> None:
     shown = wrapped_command("A=1 torchrun --nproc-per-node 8 run.py --name 'a b' --flag --size 5", 40)
     assert shown == "A=1 torchrun --nproc-per-node 8 run.py \\\n    --name 'a b' --flag --size 5"
 
 
-def test_a_check_states_a_reason_once_for_all_metrics(
+def test_a_check_states_each_reason_once_with_its_metrics(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")

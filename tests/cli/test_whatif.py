@@ -53,7 +53,12 @@ def test_the_terminal_compares_before_and_after(folder: Path, capsys: pytest.Cap
 
 
 def test_the_parts_before_and_after_add_up_to_the_step(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    pause = {"kind": "gc_pause", "rank": 2, "step": 10, "delay_ns": 30_000_000}  # the first step is unlike the others
+    pause = {
+        "kind": "gc_pause",
+        "rank": 2,
+        "step": 10,
+        "delay_ns": 30_000_000,
+    }  # the first step differs from the others
     write(Declaration.from_dict(DECLARED | {"faults": [pause]}), tmp_path / "run")
     assert main(["whatif", str(tmp_path / "run"), "--edit", "comm_removed,axis=dp"]) == 0
     rows = capsys.readouterr().out.partition("after\n")[2].partition("MFU")[0].splitlines()
@@ -64,9 +69,7 @@ def test_the_parts_before_and_after_add_up_to_the_step(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(("ranks", "says"), [("0-3", "mean rank step"), ("0,1", "mean step of 2 ranks")])
-def test_a_mean_states_of_which_ranks_it_is(
-    ranks: str, says: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mean_names_its_ranks(ranks: str, says: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", str(folder / "run"), "--ranks", ranks, "--edit", "comm_faster=2"]) == 0
     assert capsys.readouterr().out.count(says) == 2  # next to the step, and above the parts before and after
 
@@ -90,7 +93,7 @@ def test_json_is_the_predicted_runs_report_with_the_recorded_one(
 
 
 @pytest.mark.parametrize("edit", ["rank_as_peers=1", "schedule=zb-h1"])
-def test_a_folder_reads_back_as_long_as_predicted(
+def test_a_predicted_folder_has_the_predicted_step(
     edit: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "predicted"
@@ -101,7 +104,7 @@ def test_a_folder_reads_back_as_long_as_predicted(
     assert "is there already" in capsys.readouterr().err
 
 
-def test_a_file_holds_all_ranks_as_named_processes(folder: Path, tmp_path: Path) -> None:
+def test_a_predicted_file_has_all_ranks_as_named_processes(folder: Path, tmp_path: Path) -> None:
     out, apart = tmp_path / "predicted.json", tmp_path / "apart"
     for path in (out, apart):
         assert main(["whatif", str(folder / "run"), "--edit", "rank_as_peers=1", "-o", str(path)]) == 0
@@ -141,7 +144,7 @@ PUBLISHED = Path(__file__).parents[2].parent / "shared" / "traces" / "straggler-
 @pytest.mark.real
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published timelines are not available next to the project")
 @pytest.mark.parametrize("job", ["ST", "AR"])
-def test_a_published_job_by_the_command(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reads_published_operation_tables(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     truth = json.loads((PUBLISHED / f"ms-{job}.json").read_text())
     assert main(["whatif", str(PUBLISHED / f"trace-{job}.parquet"), "--ideal", "--format", "json"]) == 0
     data = json.loads(capsys.readouterr().out)

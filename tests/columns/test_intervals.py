@@ -33,7 +33,7 @@ def assert_normal(intervals: Intervals) -> None:
 
 
 @given(pairs)
-def test_union_holds_exactly_the_points_of_its_parts(ranges: list[tuple[int, int]]) -> None:
+def test_a_union_contains_exactly_the_points_of_its_parts(ranges: list[tuple[int, int]]) -> None:
     merged = made(ranges)
     assert_normal(merged)
     assert held(merged) == points(ranges)
@@ -41,7 +41,7 @@ def test_union_holds_exactly_the_points_of_its_parts(ranges: list[tuple[int, int
 
 
 @given(st.lists(pairs, max_size=4))
-def test_unions_of_groups_are_each_groups_union(groups: list[list[tuple[int, int]]]) -> None:
+def test_grouped_unions_equal_the_union_of_each_group(groups: list[list[tuple[int, int]]]) -> None:
     group, start, end = (
         np.array(
             [column[i] for column in [(g, BASE + a, BASE + b) for g, ranges in enumerate(groups) for a, b in ranges]],
@@ -57,7 +57,7 @@ def test_unions_of_groups_are_each_groups_union(groups: list[list[tuple[int, int
 
 
 @given(pairs, pairs)
-def test_set_operations_are_those_of_sets(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+def test_set_operations_match_python_sets(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
     for result, truth in (
         (made(a) | made(b), points(a) | points(b)),
         (made(a) & made(b), points(a) & points(b)),
@@ -68,7 +68,7 @@ def test_set_operations_are_those_of_sets(a: list[tuple[int, int]], b: list[tupl
 
 
 @given(pairs, st.integers(0, SPAN), st.integers(0, SPAN))
-def test_windows_clip_gaps_and_measures_agree_with_points(ranges: list[tuple[int, int]], low: int, high: int) -> None:
+def test_windows_gaps_and_lengths_match_point_sets(ranges: list[tuple[int, int]], low: int, high: int) -> None:
     merged, window = made(ranges), set(range(low, high))
     assert held(merged.clip(BASE + low, BASE + high)) == points(ranges) & window
     assert held(merged.gaps(BASE + low, BASE + high)) == window - points(ranges)
@@ -78,11 +78,11 @@ def test_windows_clip_gaps_and_measures_agree_with_points(ranges: list[tuple[int
 
 
 @given(st.lists(pairs, max_size=4))
-def test_the_union_of_sets_holds_the_points_of_any(many: list[list[tuple[int, int]]]) -> None:
+def test_a_union_of_sets_contains_the_points_of_any_set(many: list[list[tuple[int, int]]]) -> None:
     assert held(union_of([made(ranges) for ranges in many])) == {p for ranges in many for p in points(ranges)}
 
 
-def test_nothing_is_nothing() -> None:
+def test_empty_intervals_have_no_length() -> None:
     assert len(EMPTY) == 0
     assert EMPTY.length == 0
     assert EMPTY | EMPTY == EMPTY & EMPTY == EMPTY - EMPTY

@@ -21,7 +21,7 @@ def test_many_more_overlaps_than_usual_follow_the_same_rule() -> None:
     assert split_lanes(np.zeros(302, np.int64), start, end).tolist() == expected
 
 
-def test_no_ranges() -> None:
+def test_no_ranges_need_no_lanes() -> None:
     nothing = np.array([], dtype=np.int64)
     assert split_lanes(nothing, nothing, nothing).tolist() == []
 

@@ -125,7 +125,7 @@ def test_occurrences_count_within_a_key(rows: list[tuple[int, int, int]]) -> Non
 
 
 @given(keyed_rows)
-def test_reductions_per_code(rows: list[tuple[int, int, int]]) -> None:
+def test_values_are_reduced_per_code(rows: list[tuple[int, int, int]]) -> None:
     a, b, value = columns(rows)
     codes = group_codes(a, b)
     groups = defaultdict(list)
@@ -136,7 +136,7 @@ def test_reductions_per_code(rows: list[tuple[int, int, int]]) -> None:
 
 
 @given(st.lists(st.integers(-3, 3)))
-def test_rows_by_code_are_those_that_have_it(codes: list[int]) -> None:
+def test_rows_by_code_contain_each_row_once(codes: list[int]) -> None:
     rows_of_code = rows_by_code(np.array(codes, np.int64))
     assert list(rows_of_code) == sorted(set(codes))
     assert all(rows.tolist() == [i for i, c in enumerate(codes) if c == code] for code, rows in rows_of_code.items())

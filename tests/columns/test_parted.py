@@ -30,7 +30,7 @@ def made(rows: int) -> Parted:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4, 5, 9])
-def test_parts_make_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def test_parts_add_up_to_the_whole_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     for module in (cache, arrow):
         monkeypatch.setattr(module, "AT_ONCE", 4)
     table = made(rows)

@@ -33,12 +33,12 @@ def test_steps_are_found_from_their_beginning_to_their_end() -> None:
 @given(count=st.integers(3, 7), head=st.integers(0, len(STEP) - 1), tail=st.integers(0, len(STEP) - 1))
 def test_ragged_ends_are_no_repeats(count: int, head: int, tail: int) -> None:
     size = len(STEP)
-    # A head and a tail that are nearly a step together may as well be one, begun elsewhere.
+    # A head and a tail that together are nearly a step may be one step with another start.
     assume(not head or not tail or head + tail < 0.9 * size)
     symbols = STEP[size - head :] + STEP * count + STEP[:tail]
     repeats = seek(symbols)
     assert repeats is not None
-    # A head or tail that lacks less than a twentieth of a step counts as one, because the difference is not detectable.
+    # A head or tail that lacks less than a twentieth of a step counts as a step.
     expected = [(head + size * n, head + size * (n + 1)) for n in range(count)]
     assert [pair for pair in repeats if pair in expected] == expected
     assert len(repeats) <= count + (head > 0.9 * size) + (tail > 0.9 * size)
@@ -46,7 +46,7 @@ def test_ragged_ends_are_no_repeats(count: int, head: int, tail: int) -> None:
 
 @pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2))
-def test_a_step_may_hold_a_few_symbols_more(seed: int, extra: int) -> None:
+def test_a_step_may_have_a_few_extra_symbols(seed: int, extra: int) -> None:
     """Two in 26 kinds of symbols: with three (more than a tenth) two steps may by chance be steadier than one."""
     noise = np.random.default_rng(seed)
     symbols = []
@@ -57,8 +57,8 @@ def test_a_step_may_hold_a_few_symbols_more(seed: int, extra: int) -> None:
         symbols += step
     repeats = seek(symbols)
     assert repeats is not None
-    assert len(repeats) >= 2  # where every window is broken somewhere, the rest stays outside
-    # A repeat that begins inside a step holds the end of one and the head of the next, with what is more in either.
+    assert len(repeats) >= 2  # if every window is damaged somewhere, the rest stays outside
+    # A repeat that starts inside a step contains the end of one step and the start of the next.
     assert all(abs(end - start - len(STEP)) <= 2 * extra for start, end in repeats)
 
 
@@ -90,9 +90,9 @@ def test_micro_batches_are_no_steps() -> None:
     assert [end - start for start, end in repeats] == [len(step)] * 3
 
 
-def test_an_introduction_and_an_afterword() -> None:
+def test_symbols_before_and_after_the_steps_are_excluded() -> None:
     assert seek([*range(100, 140), *(STEP * 5)]) == [(40 + len(STEP) * n, 40 + len(STEP) * (n + 1)) for n in range(5)]
-    assert seek([*(STEP * 5), *range(100, 140)]) is None  # what lies behind is no part of a step: not clear
+    assert seek([*(STEP * 5), *range(100, 140)]) is None  # the symbols after it belong to no step
 
 
 def test_few_repeats_can_be_refused() -> None:
@@ -100,7 +100,7 @@ def test_few_repeats_can_be_refused() -> None:
     assert seek(STEP * 2, least=3) is None
 
 
-def test_given_places_are_judged_alike() -> None:
+def test_given_boundaries_are_judged_by_the_same_rule() -> None:
     codes, size = np.array(STEP * 3, np.int64), len(STEP)
     repetition = repetition_at(codes, np.array([0, size, 2 * size]))
     assert repetition is not None
@@ -111,6 +111,6 @@ def test_given_places_are_judged_alike() -> None:
     assert repetition_at(codes, np.array([size])) is None
 
 
-def test_no_repetition_is_sought_if_the_count_table_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repetition_is_not_searched_if_the_count_table_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("usp_prof.columns.repetition._CELLS", 10)
     assert seek(STEP * 4) is None

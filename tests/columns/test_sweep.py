@@ -21,7 +21,7 @@ def test_priority_gives_each_moment_to_the_first_set(many: list[list[tuple[int, 
 
 
 @given(tagged)
-def test_latest_end_gives_each_moment_to_what_is_waited_for(ranges: list[tuple[int, int, int]]) -> None:
+def test_latest_end_assigns_each_moment_to_the_set_that_ends_last(ranges: list[tuple[int, int, int]]) -> None:
     low, high, tag = (np.array([row[i] for row in ranges], np.int64) for i in range(3))
     labels = by_latest_end(low, high, tag)
     assert (labels.end > labels.start).all()
@@ -42,7 +42,7 @@ def test_cuts_measure_each_label_in_each_window(
     assert cut.tolist() == [[int((owners == i).sum()) for i in range(len(many))]]
 
 
-def test_without_sets_all_moments_are_gaps() -> None:
+def test_without_sets_everything_is_a_gap() -> None:
     labels = by_priority([])
     assert labels.at([1, 2]).tolist() == [-1, -1]
     assert labels.cut([0], [9], 0).shape == (1, 0)

@@ -11,7 +11,7 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
-def test_depth_and_parent_of_nested_ranges() -> None:
+def test_nested_ranges_have_depth_and_parent() -> None:
     tracks = nest(ints(5, 5, 5, 9), ints(0, 10, 20, 12), ints(100, 30, 5, 3))
     assert tracks.depth.tolist() == [0, 1, 2, 0]
     assert tracks.parent.tolist() == [-1, 0, 1, -1]
@@ -23,14 +23,14 @@ def test_touching_ranges_are_neighbors() -> None:
     assert tracks.parent.tolist() == [-1, -1, 1]
 
 
-def test_innermost_at_edges_and_on_unknown_tracks() -> None:
+def test_innermost_range_is_found_at_edges_and_on_unknown_tracks() -> None:
     tracks = nest(ints(1, 1), ints(100, 110), ints(50, 10))
     at = ints(99, 100, 110, 119, 120, 149, 150, 10**15)
     assert tracks.innermost(np.ones(len(at), np.int64), at).tolist() == [-1, 0, 1, 1, 0, 0, -1, -1]
     assert tracks.innermost(ints(0, 2), ints(110, 110)).tolist() == [-1, -1]
 
 
-def test_nothing_nests_in_nothing() -> None:
+def test_empty_tables_have_no_nesting() -> None:
     tracks = nest(ints(), ints(), ints())
     assert tracks.innermost(ints(1), ints(5)).tolist() == [-1]
 
@@ -59,7 +59,7 @@ def nested(draw: st.DrawFn) -> list[tuple[int, int, int]]:
 
 
 @given(nested())
-def test_agrees_with_brute_force(ranges: list[tuple[int, int, int]]) -> None:
+def test_nesting_agrees_with_brute_force(ranges: list[tuple[int, int, int]]) -> None:
     track, start, end = (np.array([r[k] for r in ranges], dtype=np.int64) for k in range(3))
     tracks = nest(track, start, end - start)
     for i, (t, a, b) in enumerate(ranges):

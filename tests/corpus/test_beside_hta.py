@@ -53,7 +53,7 @@ HTA = [
 
 
 @pytest.mark.parametrize("hta", HTA, ids=lambda hta: f"{hta.path} rank {hta.rank}")
-def test_breakdown_and_overlap_are_htas(hta: HtaFigures, cache: Path) -> None:
+def test_breakdown_and_overlap_equal_hta(hta: HtaFigures, cache: Path) -> None:
     parts = breakdown.compute(usp_prof.open_run(TRACES / hta.path, cache_dir=cache).tables).parts
     is_compared = parts.rank == hta.rank
     if is_compared.sum() > 1:  # HTA leaves the last step out

@@ -67,7 +67,7 @@ def test_the_sentence_and_the_findings_state_one_gain(run: Run) -> None:
 
 
 def test_a_rank_that_performs_like_its_peers_makes_no_step_longer(run: Run) -> None:
-    """An earlier start of a rank's recording once lengthened its first step, for a gain of -2.8%."""
+    """An earlier start of a rank's recording used to lengthen its first step, for a gain of -2.8%."""
     if len(set(unedited(run.tables).step.tolist())) < 2:
         pytest.skip("the length of a single step depends on when each rank's recording begins")
     for rank in run.ranks:

@@ -29,7 +29,7 @@ COMMUNICATION = re.compile(r"^nccl|multimem_all_reduce")
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a run: its ranks, steps, axes, and how much device work and communication it has."""
+    """Known facts of a run: ranks, steps, axes, and amounts of device work and communication."""
 
     path: str
     ranks: int | list[int]
@@ -95,7 +95,7 @@ def complete_events(path: Path) -> list[dict[str, Any]]:
 
 
 def counted(path: Path) -> tuple[int, int, set[int]]:
-    """Count device work, communication and the numbers of profiler steps the plain way."""
+    """Count device work, communication and profiler steps with plain loops."""
     kernels, communication, steps = 0, 0, set()
     for event in complete_events(path):
         category, name = event.get("cat", ""), event.get("name", "")
@@ -118,7 +118,7 @@ def health(run: Run) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("expected", KNOWN, ids=lambda k: f"{k.path}#{k.run}" if k.run else k.path)
-def test_set_reads_as_recorded(expected: Known, cache: Path) -> None:
+def test_each_corpus_set_reads_as_recorded(expected: Known, cache: Path) -> None:
     run, files = opened(expected, cache)
     tables = run.tables
     wanted = list(range(expected.ranks)) if isinstance(expected.ranks, int) else expected.ranks
@@ -127,7 +127,7 @@ def test_set_reads_as_recorded(expected: Known, cache: Path) -> None:
     parts = {rank: len(tables.columns("collectives", rank)) for rank in run.ranks}
     assert (sum(kernels.values()), sum(parts.values())) == (expected.kernels, expected.collectives)
     raw_steps: set[int] = set()
-    for rank in {run.ranks[0], run.ranks[-1]}:  # the plain way is slow
+    for rank in {run.ranks[0], run.ranks[-1]}:  # plain loops are slow
         raw_kernels, raw_parts, raw_steps = counted(files[rank])
         assert (kernels[rank], parts[rank]) == (raw_kernels, raw_parts)
     for rank in run.ranks:
@@ -177,7 +177,7 @@ def test_gloo_work_is_in_the_group_that_the_flight_recorder_saw(name: str, cache
     assert checked >= 16
 
 
-def test_launches_before_the_window_and_launchers_with_a_stream(cache: Path) -> None:
+def test_launches_before_the_window_and_triton_launchers_are_recognized(cache: Path) -> None:
     run = usp_prof.open_run(TRACES / "nanogpt-compare/after", cache_dir=cache)
     events = complete_events(next((TRACES / "nanogpt-compare/after").glob("*.gz")))
     calls = {e["args"]["correlation"] for e in events if e["cat"] in ("cuda_runtime", "cuda_driver")}

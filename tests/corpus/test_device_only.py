@@ -38,7 +38,7 @@ def both(name: str, tmp_path: Path, cache: Path, **options: set[str]) -> tuple[R
 
 
 @pytest.mark.parametrize("name", WITH_STEPS)
-def test_as_many_whole_steps_as_were_marked(name: str, tmp_path: Path, cache: Path) -> None:
+def test_device_only_traces_have_as_many_steps_as_were_marked(name: str, tmp_path: Path, cache: Path) -> None:
     full, stripped = both(name, tmp_path, cache)
     assert sources(stripped) <= {"calls", "pattern"}
     for rank in full.ranks:
@@ -76,7 +76,7 @@ def test_the_culprit_is_the_rank_that_sleeps(tmp_path: Path, cache: Path) -> Non
 
 
 def test_the_sleeping_ranks_host_activity_is_not_replayed(tmp_path: Path, cache: Path) -> None:
-    """The rank is named as late, and no gain is claimed for what its host did: the device alone cannot tell."""
+    """The rank is reported as late, but without a gain for its host's delay, which device activity does not show."""
     _, stripped = both("torchrec-4r-sleeping-rank", tmp_path, cache)
     document = build(stripped.tables, analyze(stripped.tables), name="stripped")
     assert not [finding for finding in document.findings if finding.where.get("rank") == 2]
@@ -84,8 +84,8 @@ def test_the_sleeping_ranks_host_activity_is_not_replayed(tmp_path: Path, cache:
         predict(stripped.tables, [Edit("rank_as_peers", "2")])
 
 
-def test_no_findings_are_not_no_straggler(tmp_path: Path, cache: Path) -> None:
-    """The rank is late by a second, and no rule can tell what its repair saves without its host."""
+def test_a_late_rank_without_findings_is_still_reported(tmp_path: Path, cache: Path) -> None:
+    """The rank is late by a second, and without host events no rule can predict the gain of its repair."""
     del cache
     run = device_only(TRACES / "torchrec-4r-sleeping-rank", tmp_path / "run")
     document = build(run.tables, analyze(run.tables), name="stripped")
@@ -103,14 +103,14 @@ def test_a_recording_of_one_step_stays_one_window(name: str, tmp_path: Path, cac
 
 
 @pytest.mark.parametrize("name", ["nanogpt-compare/before", "nanogpt-compare/after"])
-def test_periods_of_two_different_steps_are_not_taken_for_steps(name: str, tmp_path: Path, cache: Path) -> None:
-    """Every second step updates other parameters, and no kernel says so by its name."""
+def test_periods_that_contain_two_steps_are_not_steps(name: str, tmp_path: Path, cache: Path) -> None:
+    """Every second step updates other parameters, and no kernel name shows it."""
     _, stripped = both(name, tmp_path, cache)
     assert sources(stripped) == {"window"}
 
 
 @pytest.mark.parametrize("name", ["torchrec-4r-v100", "torchrec-4r-sleeping-rank"])
-def test_ranks_stripped_of_all_but_launches_are_cut_alike(name: str, tmp_path: Path, cache: Path) -> None:
+def test_ranks_with_launches_only_have_the_same_steps(name: str, tmp_path: Path, cache: Path) -> None:
     _, stripped = both(name, tmp_path, cache, keep=DEVICE | {"cuda_runtime"})
     assert sources(stripped) == {"calls"}
     assert {tuple(numbers) for numbers, _, _ in windows(stripped).values()} == {(0, 1, 2)}

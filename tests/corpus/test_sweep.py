@@ -115,7 +115,7 @@ def on_one_thread(thread_events: list[tuple[int, int, bool, dict[str, Any]]]) ->
 
 
 def swept(work: dict[str, list[tuple[int, int]]], low: int, high: int) -> dict[str, int]:
-    """Count what runs between any two edges inside a window, and add up."""
+    """Add up what runs between all pairs of adjacent edges inside a window."""
     clipped = {kind: [(max(a, low), min(b, high)) for a, b in work.get(kind, ()) if min(b, high) > max(a, low)]
                for kind in PARTS}  # fmt: skip
     edges = np.unique([low, high, *(edge for spans in clipped.values() for pair in spans for edge in pair)])
@@ -137,7 +137,7 @@ def swept(work: dict[str, list[tuple[int, int]]], low: int, high: int) -> dict[s
 
 
 def read_ranks(run: Run, *, on_gpu: bool) -> list[Any]:
-    """Take all ranks of GPU runs; of the large CPU ones the first and the last."""
+    """Return all ranks of GPU runs, and the first and last ranks of large CPU runs."""
     return list(run.files) if on_gpu or len(run.files) <= 2 else [run.files[0], run.files[-1]]
 
 
@@ -158,7 +158,7 @@ def test_every_set_agrees_with_the_plain_sweep_to_the_nanosecond(path: str, name
                 "hidden": parts.any_comm[row] - parts.exposed[row].sum(),
             }  # fmt: skip
             if piped and not on_gpu:
-                # A receive that waits for its peer, and a send that its receiver already has, are no communication.
+                # A receive that waits for its peer, and a send that was already received, are not communication.
                 assert ours["compute"] == plain["compute"]
                 assert ours["exposed"] <= plain["exposed"]
                 assert ours["exposed"] + ours["idle"] == plain["exposed"] + plain["idle"]
@@ -170,8 +170,8 @@ def test_every_set_agrees_with_the_plain_sweep_to_the_nanosecond(path: str, name
 
 
 @pytest.mark.parametrize("path", ["megatron-tp8-a100", "nanogpt-compare/after"])
-def test_the_overlap_fraction_is_the_plain_sweeps(path: str, cache: Path) -> None:
-    """Hidden over all, as the report shows it: by rank, and over all ranks and steps."""
+def test_the_overlap_fraction_equals_the_plain_sweep(path: str, cache: Path) -> None:
+    """Return hidden over all communication, as in the report: by rank, and over all ranks and steps."""
     run = usp_prof.open_run(TRACES / path, cache_dir=cache)
     parts = breakdown.compute(run.tables).parts
     hidden: dict[int | None, int] = defaultdict(int)

@@ -46,7 +46,7 @@ def opened(path: str, cache: Path) -> Run:
 
 
 def test_ranks_0_and_6_delay_megatron_tp8(cache: Path) -> None:
-    """HTA names their victims, others crash: 0 and 6 arrive last and wait least in NCCL."""
+    """HTA reports their victims, and other tools crash. Ranks 0 and 6 arrive last and wait least in NCCL."""
     tables = opened("megatron-tp8-a100", cache).tables
     result = stragglers.compute(tables)
     assert {c.rank for c in result.culprits[:2]} == {0, 6}

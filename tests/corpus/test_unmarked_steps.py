@@ -47,7 +47,7 @@ def steps(path: Path, *, marked: bool) -> Steps:
         "odd/nccl_parser_config/*.json.gz",
     ],
 )
-def test_steps_without_marks_are_those_that_were_marked(path: str) -> None:
+def test_steps_found_without_marks_equal_the_marked_steps(path: str) -> None:
     file = next(iter(sorted(TRACES.glob(path))))
     truth, unmarked = steps(file, marked=True), steps(file, marked=False)
     assert unmarked.source in {"annotation", "pattern"}

@@ -26,7 +26,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
     return [(match["kind"], match["code"]) for match in BLOCK.finditer(text) if not match["skip"]]
 
 
-def test_the_tutorial_has_code_to_run() -> None:
+def test_the_tutorial_contains_code() -> None:
     kinds = [kind for kind, _ in blocks("docs/tutorial.md")]
     assert kinds.count("sh") >= 5
     assert kinds.count("python") >= 2

@@ -64,7 +64,7 @@ STATUS = {r"usp-prof check|usp-prof trend .*--fail": {0, 1}, r"usp-prof (plan|me
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a folder with all that the examples name."""
+    """Make a folder with all files that the examples name."""
     folder = tmp_path_factory.mktemp("examples")
     traces = folder / "traces"
     declared = {
@@ -136,7 +136,7 @@ TYPED = [line for line in every_line() if not why_not(line)]
 
 
 @pytest.mark.parametrize("line", one_of_each(TYPED))
-def test_an_example_runs_as_it_is_typed(
+def test_each_example_runs_as_typed(
     line: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
@@ -150,7 +150,7 @@ def test_an_example_runs_as_it_is_typed(
         shutil.copytree(place / "made", predicted)
     for part in line.split(" && "):
         name, *words = shlex.split(part.replace('"$(git rev-parse --short HEAD)"', "abc123"))
-        if ">" in words:  # what a shell does with it
+        if ">" in words:  # as a shell splits it
             words = words[: words.index(">")]
         assert name == "usp-prof", f"say in NOT_TYPED why this is not typed: {part}"
         status = main(words)
@@ -158,12 +158,12 @@ def test_an_example_runs_as_it_is_typed(
         assert status in allowed, f"{part} exits with {status}: {capsys.readouterr().err}"
 
 
-def test_every_reason_is_needed() -> None:
+def test_every_reason_for_not_running_is_needed() -> None:
     lines = every_line()
     assert [pattern for pattern in NOT_TYPED if not any(re.match(pattern, line) for line in lines)] == []
 
 
-def test_every_kind_of_block_is_one_that_a_test_reads() -> None:
+def test_every_kind_of_code_block_is_covered_by_a_test() -> None:
     kinds = {kind for page in PAGES for kind, _ in FENCE.findall(page.read_text(encoding="utf-8"))}
     kinds_with_test = {
         "",
@@ -190,7 +190,7 @@ INLINE = [
 """Commands within a sentence: most of them are cut short, so that only their names and options can be looked up."""
 
 
-def test_a_command_within_a_sentence_has_the_options_that_it_shows() -> None:
+def test_inline_commands_use_existing_options() -> None:
     assert len(INLINE) > 50
     for page, command in INLINE:
         _, name, *words = command.split()
@@ -207,7 +207,7 @@ def options_of(name: str) -> set[str]:
     return set(re.findall(r"--[a-z-]+", parser.format_help()))
 
 
-def test_every_block_of_python_states_why_it_does_not_run() -> None:
+def test_python_blocks_run_or_state_why_not() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for before, code in re.findall(r"([^\n]*)\n*^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
@@ -216,8 +216,8 @@ def test_every_block_of_python_states_why_it_does_not_run() -> None:
 
 
 PYTHON_ELSEWHERE = {
-    "index.md": "test_the_python_of_a_page_runs",
-    "whatif.md": "test_the_python_of_a_page_runs",
+    "index.md": "test_the_python_blocks_of_each_page_run",
+    "whatif.md": "test_the_python_blocks_of_each_page_run",
     "ci.md": "a fixture of the pytest plugin; tests/gate/test_command.py",
     "scale.md": "needs an executor; tests/store/test_load.py",
 }
@@ -225,7 +225,7 @@ PYTHON_ELSEWHERE = {
 
 
 @pytest.mark.parametrize("page", ["index.md", "whatif.md"])
-def test_the_python_of_a_page_runs(page: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_blocks_of_each_page_run(page: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     monkeypatch.setenv("USP_PROF_CACHE", str(place / "cache"))
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "limits.md").read_text()
 
 
-def test_every_named_test_is_there() -> None:
+def test_every_named_test_exists() -> None:
     paths = set(re.findall(r"`((?:tests|scripts)/[^`]+)`", PAGE))
     assert paths
     assert [name for name in sorted(paths) if not (ROOT / name).exists()] == []

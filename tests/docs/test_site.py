@@ -11,7 +11,7 @@ from pathlib import Path
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_site_builds_and_asks_no_other_machine(tmp_path: Path) -> None:
+def test_the_site_builds_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
     site = tmp_path / "site"
     words = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(site)]
     env = os.environ | {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}

@@ -57,7 +57,7 @@ def test_every_fault_is_listed_with_its_settings() -> None:
         assert set(re.findall(r"`(\w+)`", rows[kind])) == set(settings) - {"steps", "probability"}
 
 
-def test_every_fault_is_named_by_a_rule_that_there_is() -> None:
+def test_every_fault_names_an_existing_rule() -> None:
     rows = [
         line for line in REFERENCE.split("## Faults")[1].split("### Limits")[0].splitlines() if line.startswith("| `")
     ]
@@ -83,14 +83,14 @@ def test_commands_on_the_page_can_be_trained() -> None:
         resolve(parse(words[words.index("trainer/run.py") + 1 :]), world)
 
 
-def test_every_file_of_the_axes_is_in_the_map_and_there() -> None:
+def test_the_file_map_lists_every_file_of_the_axes() -> None:
     listed_files = {name for _, _, files, _ in MAP for name in re.findall(r"`([\w/]+\.py)`", files)}
     assert [name for name in listed_files if not (ROOT / "trainer" / name).is_file()] == []
     existing_files = {f"parallel/{path.name}" for path in (ROOT / "trainer" / "parallel").glob("[!_]*.py")}
     assert existing_files - listed_files == {"parallel/mesh.py"}  # which the text before the map names
 
 
-def test_every_technique_can_be_asked_for() -> None:
+def test_every_technique_has_an_option() -> None:
     for technique, options, _, _ in MAP:
         words = re.search(r"`(--[^`]*)`", options)[1].split()
         axes = [int(words[words.index(flag) + 1]) for flag in ("--dp", "--tp", "--cp", "--pp", "--ep") if flag in words]
@@ -98,7 +98,7 @@ def test_every_technique_can_be_asked_for() -> None:
         assert resolve(parse(words), world).layout.world == world, technique
 
 
-def test_every_mark_of_the_map_is_made_somewhere() -> None:
+def test_every_mark_in_the_map_is_written_by_the_trainer() -> None:
     sources = [*(ROOT / "trainer").rglob("*.py"), ROOT / "usp_prof" / "record" / "marks.py"]
     text = "".join(path.read_text() for path in sources)
     marks = {mark for *_, look in MAP for mark in re.findall(r"`(?:train|dp|pp|cp|ep|moe|pace)::(\w+)`", look)}

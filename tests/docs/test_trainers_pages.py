@@ -57,7 +57,7 @@ BLOCKS = [(page, block) for page in PAGES for block in BLOCK.findall((ROOT / "do
 SHOWN = [(page, *call) for page, block in BLOCKS for call in calls(block)]
 
 
-def test_no_other_page_has_lines_that_do_not_run() -> None:
+def test_only_the_trainer_pages_have_lines_that_do_not_run() -> None:
     pages = {page.name for page in (ROOT / "docs").rglob("*.md") if BLOCK.search(page.read_text(encoding="utf-8"))}
     assert pages == set(PAGES)
 
@@ -68,7 +68,7 @@ def test_every_adapter_is_shown() -> None:
 
 
 @pytest.mark.parametrize(("page", "adapter", "name", "keywords"), SHOWN)
-def test_a_line_is_what_the_adapter_takes(page: str, adapter: str, name: str, keywords: set[str]) -> None:
+def test_the_shown_lines_match_the_adapters(page: str, adapter: str, name: str, keywords: set[str]) -> None:
     accepted = declared(adapter)
     assert name in accepted, page
     assert keywords <= accepted[name], page

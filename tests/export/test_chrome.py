@@ -53,7 +53,7 @@ def three_ranks(folder: Path, name: str) -> TableSet:
     return open_run(place, cache_dir=folder / "cache").tables
 
 
-def test_a_range_without_anything_of_a_rank_is_written(tmp_path: Path) -> None:
+def test_ranks_without_events_are_written(tmp_path: Path) -> None:
     tables = three_ranks(tmp_path, "op")
     for low, high, ranks in ((0, 1_000, {0, 1}), (4_000_000, 6_000_000, {0}), (2_000_000, 3_000_000, set())):
         export(tables, tmp_path / "out.json", EVERYTHING, window_ns=(low, high))
@@ -61,7 +61,7 @@ def test_a_range_without_anything_of_a_rank_is_written(tmp_path: Path) -> None:
         assert {event["pid"] // 1000 - 1 for event in events if event["ph"] == "X"} == ranks
 
 
-def test_names_are_written_as_they_are(tmp_path: Path) -> None:
+def test_names_are_written_unchanged(tmp_path: Path) -> None:
     """Perfetto shows the escapes of process names as escapes."""
     name = 'größe \u05e9\u05dc "quoted" \\ <b>'
     export(three_ranks(tmp_path, name), tmp_path / "out.json", EVERYTHING)

@@ -17,7 +17,7 @@ installed = pytest.mark.skipif(find_spec("hta") is None, reason="HolisticTraceAn
 
 
 class Symbols:
-    """Numbers texts as HTA's table of symbols does."""
+    """Numbering of texts like HTA's symbol table."""
 
     def __init__(self) -> None:
         self.ids: dict[str, int] = {}
@@ -73,7 +73,7 @@ def test_a_trace_without_steps_has_no_iterations() -> None:
     assert set(frame["iteration"].tolist()) == {-1}
 
 
-def test_missing_package_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hta", None)
     with pytest.raises(UsageError, match="not installed") as caught:
         to_hta(run())
@@ -82,7 +82,7 @@ def test_missing_package_names_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
 @installed
 @pytest.mark.filterwarnings("default")
-def test_hta_gives_the_known_answers_over_our_events() -> None:
+def test_hta_finds_the_known_answers_in_our_events() -> None:
     analysis = to_hta(run())
     assert analysis.get_profiler_steps() == [1, 2]
     breakdown = analysis.get_temporal_breakdown(visualize=False).iloc[0]

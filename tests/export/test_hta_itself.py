@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 
-def test_hta_reads_our_recording_and_finds_the_same_ops_and_steps(tmp_path: Path) -> None:
+def test_hta_finds_the_same_ops_and_steps_in_our_recording(tmp_path: Path) -> None:
     from hta.trace_analysis import TraceAnalysis  # noqa: PLC0415 - it is not installed in the usual environment
 
     files = {rank: str(RECORDED / f"rank{rank}.json.gz") for rank in (0, 3)}

@@ -24,7 +24,7 @@ def trace() -> Trace:
     return made.memory(3_000, 64, 64)
 
 
-def test_a_written_rank_reads_as_before(tmp_path: Path) -> None:
+def test_a_written_rank_reads_back_unchanged(tmp_path: Path) -> None:
     run = open_run(write({0: trace()}, tmp_path / "one"), cache_dir=tmp_path / "cache")
     (tmp_path / "two").mkdir()
     count = write_rank(run.tables, 0, tmp_path / "two" / "rank0.json.gz", run.metadata[0])
@@ -34,7 +34,7 @@ def test_a_written_rank_reads_as_before(tmp_path: Path) -> None:
         assert repr(again.tables.arrow(name).to_pylist()) == repr(run.tables.arrow(name).to_pylist()), name
 
 
-def test_a_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     run = open_run(write({0: trace()}, tmp_path / "one"), cache_dir=tmp_path / "cache")
     with pytest.raises(InputError, match="cannot write"):
         write_rank(run.tables, 0, tmp_path / "none" / "rank0.json.gz", {})

@@ -29,7 +29,7 @@ def judged(code: str, gain: float, error: float, *, opportunity: bool = False, c
     return Judged(rule, draft, Gain(gain, Basis.REPLAYED, error, step_ns=1e9))
 
 
-def test_findings_come_by_what_is_certain_and_the_noise_last() -> None:
+def test_findings_are_sorted_by_gain_minus_error_with_noise_last() -> None:
     items = [
         judged("choice", 0.508, 0.05, opportunity=True),
         judged("noisy", 0.487, 0.496),
@@ -45,7 +45,7 @@ def test_findings_come_by_what_is_certain_and_the_noise_last() -> None:
     assert critical.saved_ns == 0.3e9
 
 
-def test_a_late_rank_follows_the_shared_cores_that_delay_it() -> None:
+def test_a_late_rank_follows_the_shared_cores_that_explain_it() -> None:
     """The late rank is random there. It used to be first, and `shared-cores` only added 12 points to it."""
     items = [
         judged("late-rank", 0.18, 0.05, covers=SAYS_WHY),
@@ -55,7 +55,7 @@ def test_a_late_rank_follows_the_shared_cores_that_delay_it() -> None:
     assert [item.rule.CODE for item in _in_order(items)] == ["shared-cores", "small-messages", "late-rank"]
 
 
-def test_the_same_time_seen_again_is_part_of_what_comes_before() -> None:
+def test_a_finding_that_adds_no_gain_is_part_of_an_earlier_one() -> None:
     findings = with_causes(
         [
             finding("slow-host", 0.66, 0.66, rank=2),
@@ -73,14 +73,14 @@ def test_the_same_time_seen_again_is_part_of_what_comes_before() -> None:
     assert cause_lines(causes[1])[-1] == "same root cause: low-bandwidth [axis tp] 19.0%"
 
 
-def test_a_choice_is_no_effect_of_a_fault() -> None:
+def test_a_choice_is_not_an_effect_of_a_fault() -> None:
     """Another schedule saves almost nothing once the late rank is fixed, but it is still a choice."""
     schedule = replace(finding("pipeline-schedule", 0.12, 0.41), is_choice=True)
     findings = with_causes([finding("late-rank", 0.18, 0.18, rank=3), finding("x", 0.3, 0.4), schedule])
     assert [item.part_of for item in findings] == [-1, -1, -1]
 
 
-def test_findings_of_other_ranks_and_axes_are_causes_of_their_own() -> None:
+def test_findings_on_other_ranks_and_axes_are_separate_causes() -> None:
     findings = with_causes(
         [finding("slow-rank", 0.3, 0.3, rank=1), finding("slow-rank", 0.2, 0.3, rank=2), finding("x", 0.1, 0.3, rank=1)]
     )
@@ -89,7 +89,7 @@ def test_findings_of_other_ranks_and_axes_are_causes_of_their_own() -> None:
     assert [item.part_of for item in links] == [-1, -1]
 
 
-def test_a_finding_of_several_ranks_is_at_each_of_them() -> None:
+def test_a_finding_on_several_ranks_applies_to_each() -> None:
     findings = with_causes(
         [
             finding("slow-rank", 0.3, 0.3, ranks="2-4, 7"),
@@ -100,7 +100,7 @@ def test_a_finding_of_several_ranks_is_at_each_of_them() -> None:
     assert [item.part_of for item in findings] == [-1, 0, -1]
 
 
-def test_gains_within_their_error_are_folded() -> None:
+def test_gains_within_their_error_are_counted_as_noise() -> None:
     findings = with_causes([finding("a", 0.3, 0.3), *(finding("b", 0.29, 0.3, 0.903, rank=rank) for rank in range(8))])
     causes = causes_of(findings)
     assert [cause.finding.code for cause in causes.causes] == ["a"]
@@ -108,7 +108,7 @@ def test_gains_within_their_error_are_folded() -> None:
     assert left_out(causes.more, len(causes.noise)) == "8 findings within measurement noise"
 
 
-def test_a_screen_holds_five() -> None:
+def test_a_screen_shows_five_findings() -> None:
     findings = [finding("slow-rank", 0.3, 0.3 + rank / 100, rank=rank) for rank in range(9)]
     causes = causes_of(findings)
     assert len(causes.shown) == SHOWN

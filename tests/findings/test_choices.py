@@ -37,7 +37,7 @@ def test_four_micro_batches_for_each_rank_are_enough() -> None:
     assert list(FewMicroBatches.look(pipeline_of(2, 8))) == []
 
 
-def test_pipeline_schedule_names_the_best_of_the_others() -> None:
+def test_pipeline_schedule_names_the_best_alternative() -> None:
     (draft,) = PipelineSchedule.look(pipeline_of(4, 4))
     assert draft.evidence["other_ns"] < draft.evidence["simulated_ns"]
     assert draft.edit.name == "schedule"
@@ -53,7 +53,7 @@ MODEL = ModelEntry(
 )
 
 
-def test_needless_recompute_states_what_keeping_the_activations_takes() -> None:
+def test_needless_recompute_states_the_memory_of_the_activations() -> None:
     layout = Layout(recompute="full", micro_batches=1, micro_batch_tokens=1024, dtype="bf16", model=MODEL)
     now, without_recompute = memory_of(layout), memory_of(replace(layout, recompute="none"))
     assert now is not None
@@ -62,7 +62,7 @@ def test_needless_recompute_states_what_keeping_the_activations_takes() -> None:
     assert needed_bytes(replace(layout, model=None)) == -1
 
 
-def test_needless_recompute_asks_only_runs_that_recompute() -> None:
+def test_needless_recompute_applies_only_to_runs_that_recompute() -> None:
     trace = Trace().step(0, 0, 1_000 * US).op("aten::mm", 10 * US, 20 * US).kernel("gemm", 40 * US, 900 * US)
     manifest = Manifest(recompute="full", model=MODEL, micro_batch_tokens=1024)
     (draft,) = NeedlessRecompute.look(table_set(trace, manifest))
@@ -72,7 +72,7 @@ def test_needless_recompute_asks_only_runs_that_recompute() -> None:
 
 
 def on_hosts(*hosts: str, transfer_us: int = 10_000) -> TableSet:
-    """Make two ranks whose tensor-parallel all-reduces move 64 MiB; in 10 ms that is 6.7 GB/s on the bus."""
+    """Make two ranks whose tensor-parallel all-reduces move 64 MiB; 10 ms correspond to a bus bandwidth of 6.7 GB/s."""
     manifest = Manifest(
         device="NVIDIA H100 80GB HBM3", mesh={"tp": 2}, hosts={str(rank): host for rank, host in enumerate(hosts)}
     )
@@ -99,7 +99,7 @@ def test_tensor_parallelism_inside_a_host_is_not_wide() -> None:
     assert list(WideTensorParallel.look(on_hosts("one", "one"))) == []
 
 
-def test_low_bandwidth_asks_for_three_quarters_of_the_link() -> None:
+def test_low_bandwidth_expects_three_quarters_of_the_link() -> None:
     (draft,) = LowBandwidth.look(on_hosts("one", "one"))
     link = draft.evidence["link_bytes_per_second"]
     assert isinstance(link, float)
@@ -108,7 +108,7 @@ def test_low_bandwidth_asks_for_three_quarters_of_the_link() -> None:
     assert float(draft.edit.value) == pytest.approx(0.75 * link / ((1 << 26) / 0.01), rel=0.01)
 
 
-def test_a_link_that_is_used_and_one_between_hosts_have_no_low_bandwidth() -> None:
+def test_well_used_links_and_links_between_hosts_have_no_low_bandwidth() -> None:
     assert list(LowBandwidth.look(on_hosts("one", "one", transfer_us=200))) == []  # 335 GB/s
     assert list(LowBandwidth.look(on_hosts("one", "other"))) == []  # that is wide-tensor-parallel
 
@@ -135,12 +135,12 @@ def products(*sizes: int, wasted: float) -> TableSet:
     return table_set(trace.step(0, 0, at))
 
 
-def test_wasted_tiles_names_the_size_and_what_to_pad_it_to() -> None:
+def test_wasted_tiles_names_the_size_and_the_padding() -> None:
     (draft,) = WastedTiles.look(products(4096, 50257, wasted=2.0))
     assert draft.where == {"size": 50257}
     assert draft.advice == "Pad 50257 to 50304"
     assert float(draft.edit.value) == pytest.approx(2.0, rel=0.01)
 
 
-def test_an_odd_size_that_is_as_fast_wastes_nothing() -> None:
+def test_an_odd_size_that_is_equally_fast_is_not_wasted() -> None:
     assert list(WastedTiles.look(products(4096, 50257, wasted=1.0))) == []

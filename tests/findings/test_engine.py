@@ -57,13 +57,13 @@ def test_the_cause_of_a_slow_host_precedes_host_bound(code: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["slow_rank", "gc_pause"])
-def test_the_gain_is_what_the_repair_brings(fault: str) -> None:
+def test_the_gain_equals_the_gain_of_the_repair(fault: str) -> None:
     first = find(run_with(fault).tables)[0]
     faulty, clean = (unedited(run_with(name).tables).mean_measured_ns for name in (fault, "clean"))
     assert first.gain_fraction == pytest.approx(1 - clean / faulty, abs=0.01)
 
 
-def test_a_gain_that_a_rule_models_is_as_doubtful_as_its_model() -> None:
+def test_a_modeled_gain_has_the_error_of_its_model() -> None:
     declared = {"mesh": {"dp": 4}, "work": {"micro_batches": 2}}
     fault = {"rank": 1, "kind": "unfused_optimizer", "factor": 3000.0}
     faulty, clean = (run_of(json.dumps(declared | {"faults": faults})).tables for faults in ([fault], []))
@@ -78,19 +78,19 @@ def test_a_clean_run_has_opportunities_only() -> None:
     assert {finding.level for finding in find(run_with("clean").tables)} <= {Level.NOTE}
 
 
-def test_a_clean_run_on_cpu_has_no_fault_of_a_machine() -> None:
+def test_a_clean_cpu_run_has_no_machine_fault() -> None:
     codes = {finding.code for finding in find(run_with("clean", "gloo").tables)}
     assert not codes & {"slow-rank", "late-input", "host-pause", "host-bound", "stage-imbalance"}
 
 
-def test_cumulative_gains_grow_and_do_not_add() -> None:
+def test_cumulative_gains_grow_but_are_not_sums() -> None:
     findings = find(run_with("slow_rank").tables)
     together = [finding.cumulative_gain_fraction for finding in findings]
     assert together == sorted(together)
     assert together[-1] <= sum(finding.gain_fraction for finding in findings) + 1e-9
 
 
-def test_findings_follow_what_is_assumed_later() -> None:
+def test_findings_change_with_assumptions() -> None:
     tables = run_of(json.dumps(PLAIN)).tables
     assert "slow-op" in [finding.code for finding in find(tables)]
     on_small_device = tables.assuming(Assumptions(device="T4"))  # a high rate for a small device
@@ -132,7 +132,7 @@ def test_an_unknown_code_names_similar_ones() -> None:
     assert "slow-rank" in error.value.hint
 
 
-def test_nothing_is_skipped_on_a_whole_run() -> None:
+def test_no_rule_is_skipped_on_a_complete_run() -> None:
     assert find_all(run_with("clean").tables).skipped == ()
 
 

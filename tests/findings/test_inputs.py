@@ -13,12 +13,12 @@ from usp_prof.model.health import HealthRow, Severity
 STEP = {"steps": [step(0, 0, 100)], "activities": [work("compute", 0, 100)]}
 
 
-def test_nothing_is_damaged_on_a_whole_run() -> None:
+def test_a_complete_run_is_not_damaged() -> None:
     assert damage(run_with("clean").tables, set(Input) - {Input.MEMORY}) == ""
 
 
 @pytest.mark.parametrize("code", DAMAGES)
-def test_lost_events_take_the_comparison_of_ranks_away(code: str) -> None:
+def test_lost_events_exclude_the_comparison_of_ranks(code: str) -> None:
     tables = run({0: STEP, 1: STEP})
     assert damage(tables, (Input.ALL_RANKS,)) == ""
     tables.health.append(HealthRow(code, Severity.DATA_LOSS, rank=1, detail="the file ends early"))
@@ -26,18 +26,18 @@ def test_lost_events_take_the_comparison_of_ranks_away(code: str) -> None:
     assert reason == f"needs complete traces of all ranks: rank 1: {code} (the file ends early)"
 
 
-def test_informational_health_rows_are_no_damage() -> None:
+def test_informational_health_rows_are_not_damage() -> None:
     tables = run({0: STEP})
     tables.health.append(HealthRow("missing_ranks", Severity.INFO))
     assert damage(tables, Input) == "needs allocator events: none were recorded; record with profile_memory=True"
 
 
-def test_clocks_that_nothing_ties() -> None:
+def test_unconnected_clocks_are_damage() -> None:
     tables = run({0: {**STEP, "ranks": [{"host": "a"}]}, 1: {**STEP, "ranks": [{"host": "b"}]}})
     assert "clocks of 2 sets" in damage(tables, (Input.ONE_CLOCK,))
 
 
-def test_launches_that_are_not_in_the_trace() -> None:
+def test_missing_launches_are_damage() -> None:
     kernels = [{"event": n, "name": "k", "start_ns": n, "dur_ns": 1, "launch_event": -1} for n in range(4)]
     tables = run({0: {**STEP, "kernels": kernels}})
     assert damage(tables, (Input.LAUNCHES,)) == "needs launches of device work: 4 of 4 have no launch in the trace"
@@ -45,12 +45,12 @@ def test_launches_that_are_not_in_the_trace() -> None:
     assert damage(tables, (Input.LAUNCHES,)) == "needs launches of device work: steps_by_host"
 
 
-def test_shapes_that_were_not_recorded() -> None:
+def test_missing_shapes_are_damage() -> None:
     tables = run({0: {**STEP, "ops": [{"event": 1, "name": "aten::mm", "start_ns": 0, "dur_ns": 1, "input_dims": ""}]}})
     assert "record_shapes=True" in damage(tables, (Input.SHAPES,))
 
 
-def test_a_skipped_rule_states_why_and_the_others_are_asked() -> None:
+def test_a_skipped_rule_states_why_and_other_rules_run() -> None:
     tables = run({0: STEP, 1: STEP})
     tables.health.append(HealthRow("truncated", Severity.DATA_LOSS, rank=1, detail="cut short"))
     search_result = find_all(tables)

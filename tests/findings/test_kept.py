@@ -73,7 +73,7 @@ def test_cached_findings_are_read_back(written: list[Finding], skipped: list[Hea
         assert engine.read_kept(Path(folder)) == search_result
 
 
-def test_numbers_of_arrays_are_kept_as_numbers(tmp_path: Path) -> None:
+def test_numbers_from_arrays_are_cached_as_numbers(tmp_path: Path) -> None:
     evidence = {"count": np.int64(3), "share": np.float64(0.1)}
     engine.write_kept(Found((Finding("code", "title", EMPTY, evidence),), ()), tmp_path)
     assert engine.read_kept(tmp_path).findings[0].evidence == {"count": 3, "share": 0.1}
@@ -84,7 +84,7 @@ def test_objects_of_other_types_are_refused(tmp_path: Path) -> None:
         engine.write_kept(Found((Finding("code", "title", EMPTY, {"what": object()}),), ()), tmp_path)  # type: ignore[dict-item]
 
 
-def test_the_second_time_they_are_read(copied: Path) -> None:
+def test_a_second_search_reads_the_cache(copied: Path) -> None:
     first = opened(copied)
     search_result = find_all(first.tables)
     assert search_result == search(first.tables)
@@ -95,14 +95,14 @@ def test_the_second_time_they_are_read(copied: Path) -> None:
     assert find_all(opened(copied, "another").tables) == search_result
 
 
-def test_findings_are_reused_if_the_manifest_is_in_the_traces_only(copied: Path) -> None:
+def test_findings_are_cached_for_embedded_manifests(copied: Path) -> None:
     (copied / "run.json").unlink(missing_ok=True)
     cold = opened(copied)
     find_all(cold.tables)
     assert engine.kept_form(opened(copied).tables, EVERYTHING) == engine.kept_form(cold.tables, EVERYTHING)
 
 
-def test_another_trace_has_findings_of_its_own(copied: Path) -> None:
+def test_each_trace_has_its_own_cached_findings(copied: Path) -> None:
     find_all(opened(copied).tables)
     trace = min(copied.glob("*rank1*"))
     trace.unlink()
@@ -110,7 +110,7 @@ def test_another_trace_has_findings_of_its_own(copied: Path) -> None:
     assert len(list((copied.parent / "cache").rglob(engine.FILE))) == 2
 
 
-def test_all_that_findings_follow_from_has_a_part_in_the_form(copied: Path) -> None:
+def test_the_cache_key_covers_everything_that_findings_depend_on(copied: Path) -> None:
     tables = opened(copied).tables
     forms = [engine.kept_form(tables, EVERYTHING), engine.kept_form(tables, Selection(ranks=(0,)))]
     tables = tables.assuming(replace(tables.assumptions, device="NVIDIA A100-SXM4-80GB"))
@@ -162,6 +162,6 @@ def test_with_third_party_rules_findings_are_not_cached(copied: Path) -> None:
     assert not list((copied.parent / "cache").rglob(engine.FILE))
 
 
-def test_neither_rules_nor_the_replay_are_loaded_to_ask() -> None:
+def test_cached_findings_load_neither_rules_nor_the_replay() -> None:
     code = "import sys, usp_prof.report.build; print([m for m in sys.modules if '.whatif' in m or '.rules.' in m])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -43,7 +43,7 @@ def culprit(rank: int, why: Why = Why.HOST, **more: Any) -> Culprit:
 
 
 @pytest.mark.parametrize("seed", [3, 4])
-def test_a_late_rank_is_worth_what_its_replay_gains(seed: int) -> None:
+def test_the_gain_of_a_late_rank_is_that_of_its_replay(seed: int) -> None:
     fault = {"kind": "late_input", "delay_ns": 15_000_000, "rank": 2}
     tables = run_of(json.dumps(PLAIN | {"seed": seed, "faults": [fault]})).tables
     (late,) = (finding for finding in find(tables) if finding.code == LateRank.CODE)
@@ -53,7 +53,7 @@ def test_a_late_rank_is_worth_what_its_replay_gains(seed: int) -> None:
     assert late.error_fraction == pytest.approx(replayed.error_fraction)
 
 
-def test_the_cause_comes_first_and_includes_the_late_rank() -> None:
+def test_the_cause_precedes_and_includes_the_late_rank() -> None:
     """The slow rank and its lateness have one cause, so they are one finding."""
     findings = find(run_with("slow_rank").tables)
     first = causes_of(findings).causes[0]
@@ -61,7 +61,7 @@ def test_the_cause_comes_first_and_includes_the_late_rank() -> None:
     assert LateRank.CODE in [part.code for part in first.parts]
 
 
-def test_a_slow_rank_is_not_worth_the_pauses_of_its_host() -> None:
+def test_the_gain_of_a_slow_rank_excludes_host_pauses() -> None:
     """Rank 2 computes a tenth longer, which is small compared with its host's pauses: each finding has its own gain."""
     faults = [
         {"kind": "slow_rank", "rank": 2, "factor": 1.1},
@@ -78,14 +78,14 @@ def test_a_slow_rank_is_not_worth_the_pauses_of_its_host() -> None:
 @pytest.mark.parametrize(
     ("run", "code"), [("recorded-ep-imbalance", "uneven-experts"), ("recorded-ring-contiguous", "uneven-sequence")]
 )
-def test_a_rank_with_more_work_is_late_for_it(run: str, code: str) -> None:
-    """With its peers' work it would be as fast as they are, but some rank has to do the work."""
+def test_a_rank_with_more_work_is_late_because_of_its_work(run: str, code: str) -> None:
+    """With its peers' work it would be equally fast, but some rank has to do the work."""
     causes = causes_of(find(open_run(TRACES / run).tables)).causes
     assert [(cause.finding.code, [part.code for part in cause.parts]) for cause in causes] == [(code, [LateRank.CODE])]
 
 
 @pytest.mark.skipif(not SLEEPING.exists(), reason="the corpus is not here")
-def test_a_rank_that_sleeps_is_one_cause() -> None:
+def test_a_sleeping_rank_is_a_single_cause() -> None:
     findings = find(open_run(SLEEPING).tables)
     causes = causes_of(findings).causes
     (late,) = (finding for finding in findings if finding.code == LateRank.CODE)
@@ -95,7 +95,7 @@ def test_a_rank_that_sleeps_is_one_cause() -> None:
     assert late.gain_fraction == pytest.approx(findings[late.part_of].gain_fraction, abs=late.error_fraction)
 
 
-def test_a_culprit_whose_replay_gains_nothing_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_straggler_whose_repair_gains_nothing_is_not_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rank waits for rank 1 here, whatever the analysis reports: repairing rank 1 leaves the step unchanged."""
     tables = run_with("clean").tables
     blamed(tables, monkeypatch, culprit(1))
@@ -103,7 +103,7 @@ def test_a_culprit_whose_replay_gains_nothing_is_no_finding(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("why", list(Why))
-def test_every_cause_has_its_words_and_advice(why: Why, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_cause_has_a_title_and_advice(why: Why, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = run_with("clean").tables
     blamed(tables, monkeypatch, culprit(1, why, persistent=False))
     (draft,) = LateRank.look(tables)

@@ -77,7 +77,7 @@ def contradicting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 @pytest.mark.usefixtures("installed")
-def test_an_installed_rule_is_asked_ranked_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_installed_rule_is_run_ranked_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert all_rules()[-1].CODE == "house-compute"
     tables = run({0: {"steps": [step(0, 0, 100_000)], "activities": [work("compute", 0, 100_000)]}})
     (own_finding,) = [finding for finding in find(tables) if finding.code == "house-compute"]
@@ -87,7 +87,7 @@ def test_an_installed_rule_is_asked_ranked_and_explained(capsys: pytest.CaptureF
     assert "All compute." in capsys.readouterr().out
 
 
-def test_without_it_there_are_ours_alone() -> None:
+def test_without_an_installed_rule_there_are_only_our_own() -> None:
     assert "house-compute" not in {rule.CODE for rule in all_rules()}
 
 

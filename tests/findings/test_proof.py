@@ -32,7 +32,7 @@ MANY_SMALL = {"mesh": {"dp": 4}, "work": {"zero_stage": 3}, "shape": {"layers": 
 
 
 def launched_one_by_one() -> TableSet:
-    """Make a device that waits for each of its launches."""
+    """Make a device that waits for every launch."""
     trace = Trace()
     for number in range(20):
         trace.kernel("gemm", number * 100_000 + 10_000, 10_000, launch_at=number * 100_000)
@@ -92,7 +92,7 @@ def test_the_culprit_is_among_the_rows(name: str) -> None:
         assert any(names_culprit(row, draft.where) for row in rows), (draft.where, rows[:3])
 
 
-def test_the_link_that_is_slow_comes_first() -> None:
+def test_the_rows_of_a_slow_link_start_with_its_calls() -> None:
     tables = run_with("slow_link").tables
     (draft,) = SlowLink.look(tables)
     assert proving_rows(tables, draft)[0]["group"] == draft.where["group"]
@@ -106,7 +106,7 @@ def test_a_slow_rank_computes_longest() -> None:
     assert {row["rank"] for row in rows[:steps]} == {draft.where["rank"]}
 
 
-def test_a_pause_is_shown_itself() -> None:
+def test_the_rows_of_a_pause_are_the_pauses_themselves() -> None:
     """The rows used to be the launches after the pauses, 50 us each."""
     tables = run_with("gc_pause").tables
     (draft,) = HostPause.look(tables)
@@ -124,5 +124,5 @@ def test_a_finding_can_include_the_query_of_its_rows() -> None:
     assert "SELECT" not in " ".join(finding_lines(finding))
 
 
-def test_names_with_quotes_are_written_so_that_they_stay_names() -> None:
+def test_names_with_quotes_are_escaped_in_queries() -> None:
     assert equals("name", "it's") == "\"name\" = 'it''s'"

@@ -47,7 +47,7 @@ def run(passes: int, *, read: bool) -> TableSet:
     return table_set(traces, Manifest(device="cpu"))
 
 
-def test_values_that_are_read_in_each_pass_are_named_and_worth_what_going_on_brings() -> None:
+def test_values_read_in_each_pass_are_found_with_the_gain_of_not_reading() -> None:
     tables, free = run(4, read=True), run(4, read=False)
     first = find(tables)[0]
     assert (first.code, first.evidence["waits_per_step"]) == ("blocking-sync", 3)  # of four, the last may stay
@@ -55,7 +55,7 @@ def test_values_that_are_read_in_each_pass_are_named_and_worth_what_going_on_bri
     assert first.gain_fraction == pytest.approx(1 - after / before, abs=0.06)
 
 
-def test_one_value_a_step_has_to_be_read() -> None:
+def test_one_value_per_step_may_be_read() -> None:
     assert list(BlockingSync.look(run(1, read=True))) == []
 
 

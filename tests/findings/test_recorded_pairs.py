@@ -24,7 +24,9 @@ WITHIN = 0.06
         ("ring-contiguous", "ring-zigzag", "uneven-sequence"),
     ],
 )
-def test_the_fault_is_first_and_worth_its_repair(faulty: str, repaired: str, code: str, tmp_path: Path) -> None:
+def test_the_fault_is_the_first_finding_and_its_gain_matches_the_repair(
+    faulty: str, repaired: str, code: str, tmp_path: Path
+) -> None:
     runs = [open_run(TRACES / f"recorded-{name}", cache_dir=tmp_path) for name in (faulty, repaired)]
     before, after = (unedited(run.tables).mean_measured_ns for run in runs)
     first = find(runs[0].tables)[0]
@@ -43,7 +45,7 @@ def test_exposed_gathers_are_found_together_with_their_slow_link(tmp_path: Path)
     assert left < codes["exposed-gathers"].gain_fraction / 2, "the first gather of each pass stays"
 
 
-def test_crowded_experts_are_named(tmp_path: Path) -> None:
+def test_uneven_experts_are_found(tmp_path: Path) -> None:
     first = find(open_run(TRACES / "recorded-ep-imbalance", cache_dir=tmp_path).tables)[0]
     assert (first.code, first.where["rank"]) == ("uneven-experts", 0)
     assert first.gain_fraction > 0.3

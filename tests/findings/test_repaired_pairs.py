@@ -27,7 +27,7 @@ def _expected_findings(name: str, run: Run) -> list[tuple[Draft, float]]:
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_rule_fires_on_its_fault_and_is_worth_what_the_repair_brings(name: str) -> None:
+def test_each_rule_finds_its_fault_with_the_gain_of_the_repair(name: str) -> None:
     faulty, repaired, within = PAIRS[name]
     runs = [run_of(json.dumps(declared)) for declared in (faulty, repaired)]
     ((draft, gain),) = _expected_findings(name, runs[0])
@@ -44,7 +44,7 @@ def test_a_rule_fires_on_its_fault_and_is_worth_what_the_repair_brings(name: str
 
 @pytest.mark.parametrize("mesh", [{"pp": 4}, {"pp": 2, "dp": 2}])
 @pytest.mark.parametrize("spread", [0.15, 0.5])
-def test_a_pipeline_waits_for_its_longest_micro_batches(mesh: dict[str, int], spread: float) -> None:
+def test_unequal_micro_batches_delay_a_pipeline(mesh: dict[str, int], spread: float) -> None:
     repaired = {"mesh": mesh, "work": {"steps": 3, "micro_batches": 8}}
     faulty = repaired | {"faults": [{"kind": "unequal_lengths", "rank": 1, "factor": spread}]}
     runs = [run_of(json.dumps(declared)) for declared in (faulty, repaired)]
@@ -55,7 +55,7 @@ def test_a_pipeline_waits_for_its_longest_micro_batches(mesh: dict[str, int], sp
     assert _expected_findings("unequal_lengths", runs[1]) == []
 
 
-def test_a_rank_with_more_work_by_design_is_no_slow_rank() -> None:
+def test_a_rank_with_more_work_by_design_is_not_a_slow_rank() -> None:
     for name in ("uneven_experts", "uneven_sequence"):
         assert _expected_findings("slow_rank", run_of(json.dumps(PAIRS[name][0]))) == []
 

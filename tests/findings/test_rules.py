@@ -25,14 +25,14 @@ def _codes(text: str) -> dict[str, float]:
     return {finding.code: finding.gain_fraction for finding in find(run_of(text).tables)}
 
 
-def test_gradient_sync_without_overlap_is_found_and_worth_what_overlap_brings() -> None:
+def test_gradient_sync_without_overlap_is_found_with_the_gain_of_overlap() -> None:
     gain_of_code = _codes(NO_OVERLAP)
     without, overlapped = (unedited(run_of(text).tables).mean_measured_ns for text in (NO_OVERLAP, OVERLAP))
     assert gain_of_code["exposed-gradient-sync"] == pytest.approx(1 - overlapped / without, abs=0.03)
     assert "exposed-gradient-sync" not in _codes(OVERLAP)
 
 
-def test_exposed_tensor_parallel_gains_no_more_than_the_axis_exposes() -> None:
+def test_the_gain_of_exposed_tp_is_at_most_its_exposed_time() -> None:
     tables = run_of('{"mesh": {"tp": 2, "dp": 2}}').tables
     (draft,) = ExposedTensorParallel.look(tables)
     exposed_ns = sum(
@@ -55,7 +55,7 @@ def test_a_heavy_last_stage_is_an_imbalance() -> None:
     assert first.gain_fraction > 0.1
 
 
-def test_a_slow_rank_is_no_imbalance() -> None:
+def test_a_slow_rank_is_not_a_stage_imbalance() -> None:
     assert list(StageImbalance.look(run_with("slow_rank").tables)) == []
 
 
@@ -91,5 +91,5 @@ def test_messages_that_layers_wait_for_cannot_be_bucketed() -> None:
     assert [draft for draft in SmallMessages.look(tables) if draft.where == {"axis": "tp"}] == []
 
 
-def test_few_small_messages_are_fine() -> None:
+def test_a_few_small_messages_are_not_a_finding() -> None:
     assert list(SmallMessages.look(run_with("clean").tables)) == []

@@ -51,7 +51,7 @@ def drafts(tables: TableSet) -> list[Draft]:
 def test_interrupted_ops_indicate_shared_cores() -> None:
     (draft,) = drafts(on_cores(SHARED, taken_off=0.3))
     assert draft.evidence["processes_per_host"] == 2
-    # About 3 of 10 ops take a millisecond longer than the 0.1 ms that they take in the median.
+    # About 3 of 10 ops take a millisecond longer than their median of 0.1 ms.
     assert draft.evidence["beyond_median_fraction"] == pytest.approx(0.75, abs=0.05)
     assert str(draft.edit) == "ideal"
 
@@ -76,7 +76,7 @@ def test_ranks_that_do_not_share_cores_have_no_finding(manifest: Manifest) -> No
     assert drafts(on_cores(manifest, taken_off=0.3)) == []
 
 
-def test_a_rank_that_is_slow_in_all_it_does_is_not_meant() -> None:
+def test_a_rank_that_is_slow_in_every_op_does_not_indicate_shared_cores() -> None:
     """Each op is compared with its own median on its rank."""
     trace = {rank: Trace(rank, 2, device="cpu") for rank in range(2)}
     for rank, trace_of_rank in trace.items():
@@ -88,7 +88,7 @@ def test_a_rank_that_is_slow_in_all_it_does_is_not_meant() -> None:
 
 @pytest.mark.slow
 def test_late_ranks_of_the_recorded_run_are_its_effects(tmp_path: Path) -> None:
-    """Sixteen ranks on two cores: one finding comes first, and a late rank is beneath it; choices are not."""
+    """Sixteen ranks on two cores: shared cores are the first finding and include the late rank, but not the choices."""
     findings = find(open_run(RECORDED / "recorded-5d", cache_dir=tmp_path).tables)
     first, *other_causes = causes_of(findings).causes
     assert first.finding.code == SharedCores.CODE
@@ -97,5 +97,5 @@ def test_late_ranks_of_the_recorded_run_are_its_effects(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run", ["recorded-slow-rank", "recorded-1f1b", "recorded-ep-imbalance"])
-def test_paced_runs_do_not_wait_for_cores(run: str, tmp_path: Path) -> None:
+def test_paced_runs_have_no_shared_cores_finding(run: str, tmp_path: Path) -> None:
     assert drafts(open_run(RECORDED / run, cache_dir=tmp_path).tables) == []

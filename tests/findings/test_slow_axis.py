@@ -51,16 +51,16 @@ def whole_axes(tables: TableSet) -> list[tuple[dict, str]]:
 @pytest.mark.parametrize("axis", ["dp", "tp"])
 def test_messages_that_take_far_longer_than_over_ethernet_are_a_slow_link(axis: str) -> None:
     tables = run(9_000, axis=axis)
-    assert whole_axes(tables) == [({"axis": axis}, f"comm_faster=5,axis={axis}")]  # 9 ms, where 0.2 + 1.6 would do
+    assert whole_axes(tables) == [({"axis": axis}, f"comm_faster=5,axis={axis}")]  # 9 ms instead of 0.2 + 1.6 ms
     first = find(tables)[0]
     assert (first.code, dict(first.where)) == ("slow-link", {"axis": axis})
 
 
-def test_a_busy_host_that_holds_up_the_other_groups_does_not_hide_a_slow_axis() -> None:
+def test_a_busy_host_that_delays_other_groups_does_not_hide_a_slow_axis() -> None:
     assert whole_axes(run(9_000, disturbed_us=9_000)) == [({"axis": "dp"}, "comm_faster=5,axis=dp")]
 
 
-def test_a_healthy_socket_is_none() -> None:
+def test_a_healthy_socket_is_not_a_slow_axis() -> None:
     assert whole_axes(run(600)) == []
 
 
@@ -69,12 +69,12 @@ def test_small_messages_may_take_the_latency_that_the_other_groups_have() -> Non
     assert whole_axes(run(9_000, latency_us=8_000, floats=100)) == []  # the machine is slow, not this axis
 
 
-def test_small_messages_that_wait_for_their_turn_on_a_busy_host_are_none() -> None:
+def test_small_messages_queued_on_a_busy_host_are_not_a_slow_axis() -> None:
     assert whole_axes(run(15_000, latency_us=6_000, floats=4_000)) == []
 
 
 def burst(first_us: int, *, rest_us: int = 600, world_us: tuple[int, ...] = (200, 200, 200)) -> TableSet:
-    """Make two ranks that post four messages of dp at once, of which gloo sends two at a time; then a small sum."""
+    """Make two ranks that post four dp messages at once, of which gloo sends two at a time; then a small all-reduce."""
     traces = {}
     for rank in range(2):
         trace = traces[rank] = Trace(rank, 2, device="cpu")
@@ -96,14 +96,14 @@ def burst(first_us: int, *, rest_us: int = 600, world_us: tuple[int, ...] = (200
     return table_set(traces, Manifest(device="cpu"))
 
 
-def test_queued_messages_of_a_burst_hide_no_slow_link() -> None:
+def test_queued_messages_do_not_hide_a_slow_link() -> None:
     assert whole_axes(burst(first_us=150_000))
     assert find(burst(first_us=150_000))[0].code == "slow-link"
     assert whole_axes(burst(first_us=600)) == []
     assert whole_axes(burst(first_us=9_000)) == [], "busy for 9.6 ms, where four messages of 1.8 ms take 7.2"
 
 
-def test_latencies_alone_make_no_slow_axis() -> None:
+def test_latency_alone_does_not_make_a_slow_axis() -> None:
     tables = run(9_000, latency_us=200, floats=100, disturbed_us=20_000)
     assert whole_axes(tables) == [], "the others' best is 0.2 ms, their median 20"
 

@@ -55,7 +55,7 @@ def _tables(beside: int, shape_alone: str = SHAPE, shape_beside: str = SHAPE) ->
     )
 
 
-def test_slowed_kernels_are_found_and_worth_what_they_lose() -> None:
+def test_slowed_kernels_are_found_with_the_time_they_lose() -> None:
     tables = _tables(BESIDE)
     (draft,) = SlowedCompute.look(tables)
     assert draft.evidence["ratio"] == pytest.approx(1.5)
@@ -80,11 +80,11 @@ def test_the_rows_that_prove_it_are_the_slowed_kernels() -> None:
     assert [row["dur_ns"] for row in rows] == [BESIDE] * 5
 
 
-def test_kernels_as_fast_as_alone_are_none() -> None:
+def test_kernels_at_full_speed_are_not_a_finding() -> None:
     assert list(SlowedCompute.look(_tables(ALONE))) == []
 
 
 @pytest.mark.parametrize("shapes", [(SHAPE, OTHER_SHAPE), ("", ""), ("[[], []]", "[[], []]")])
 def test_kernels_of_one_grid_are_not_compared_unless_their_shapes_are_known_and_equal(shapes: tuple[str, str]) -> None:
-    """Persistent products have one block per SM, whatever they multiply."""
+    """Persistent kernels have one block per SM for any matrix size."""
     assert list(SlowedCompute.look(_tables(BESIDE, *shapes))) == []

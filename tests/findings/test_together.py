@@ -13,7 +13,7 @@ GOOD = [parse_edit("rank_as_peers=1"), parse_edit("comm_faster=2,axis=dp"), pars
 IMPOSSIBLE = parse_edit("comm_faster=0,axis=dp")
 
 
-def test_each_gain_is_that_of_all_up_to_it() -> None:
+def test_each_cumulative_gain_covers_all_findings_so_far() -> None:
     tables = run_with("slow_rank").tables
     alone = predict(tables, GOOD[:1]).gain_fraction
     joint = together(tables, GOOD, alone)
@@ -32,5 +32,5 @@ def test_changes_that_cannot_be_combined_are_left_out(place: int) -> None:
     assert list(joint.left_out) == [place]
 
 
-def test_no_findings_are_worth_nothing() -> None:
+def test_without_findings_there_are_no_cumulative_gains() -> None:
     assert together(run_with("clean").tables, [], 0.0).gains == ()

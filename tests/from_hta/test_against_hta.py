@@ -46,8 +46,8 @@ def same(theirs: pd.DataFrame, ours: pd.DataFrame, keys: list[str]) -> None:
     assert_frame_equal(*frames, check_dtype=False)
 
 
-def test_every_method_is_here_under_its_parameters_or_named_as_missing(pair: tuple[Any, TraceAnalysis]) -> None:
-    """Two parameters are not ours: another way to find stragglers, and shortened names in a difference of traces."""
+def test_every_method_of_hta_exists_or_is_listed_as_missing(pair: tuple[Any, TraceAnalysis]) -> None:
+    """Two parameters are missing: another method to find stragglers, and shortened names in trace diffs."""
     theirs, ours = (type(implementation) for implementation in pair)
     methods = {name for name, value in vars(theirs).items() if callable(value) and not name.startswith("_")}
     assert methods - set(vars(ours)) == set(NOT_HERE)
@@ -62,36 +62,36 @@ def test_every_method_is_here_under_its_parameters_or_named_as_missing(pair: tup
         assert common[0] == common[1], name
 
 
-def test_profiler_steps(pair: tuple[Any, TraceAnalysis]) -> None:
+def test_profiler_steps_equal_hta(pair: tuple[Any, TraceAnalysis]) -> None:
     theirs, ours = pair
     assert ours.get_profiler_steps() == [int(step) for step in theirs.get_profiler_steps()] == [1, 2]
 
 
 @pytest.mark.parametrize("method", ["get_temporal_breakdown", "get_comm_comp_overlap"])
-def test_breakdown_and_overlap(pair: tuple[Any, TraceAnalysis], method: str) -> None:
+def test_breakdown_and_overlap_equal_hta(pair: tuple[Any, TraceAnalysis], method: str) -> None:
     theirs, ours = (getattr(implementation, method)(visualize=False) for implementation in pair)
     same(theirs, ours, ["rank"])
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_kernel_breakdown(pair: tuple[Any, TraceAnalysis], memory: bool) -> None:
+def test_kernel_breakdown_equals_hta(pair: tuple[Any, TraceAnalysis], memory: bool) -> None:
     theirs, ours = (x.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=memory) for x in pair)
     same(theirs[0], ours[0], ["kernel_type"])
     same(theirs[1], ours[1], ["name", "rank"])
 
 
-def test_idle_time_breakdown_with_its_statistics(pair: tuple[Any, TraceAnalysis]) -> None:
+def test_idle_time_breakdown_equals_hta(pair: tuple[Any, TraceAnalysis]) -> None:
     theirs, ours = (x.get_idle_time_breakdown(visualize=False, show_idle_interval_stats=True) for x in pair)
     same(theirs[0], ours[0], ["stream", "idle_category"])
     same(theirs[1].reset_index(), ours[1].reset_index(), ["stream", "idle_category"])
 
 
-def test_potential_stragglers(pair: tuple[Any, TraceAnalysis]) -> None:
+def test_potential_stragglers_equal_hta(pair: tuple[Any, TraceAnalysis]) -> None:
     theirs, ours = (x.get_potential_stragglers(num_candidates=1) for x in pair)
     assert ours == [int(rank) for rank in theirs] == [1]
 
 
-def test_queue_length_and_its_summary(pair: tuple[Any, TraceAnalysis]) -> None:
+def test_queue_length_equals_hta(pair: tuple[Any, TraceAnalysis]) -> None:
     theirs, ours = (x.get_queue_length_time_series(ranks=[0, 1]) for x in pair)
     for rank in (0, 1):
         same(theirs[rank].reset_index(), ours[rank].reset_index(), ["stream", "ts"])
@@ -99,14 +99,14 @@ def test_queue_length_and_its_summary(pair: tuple[Any, TraceAnalysis]) -> None:
     assert_frame_equal(*summaries, check_dtype=False, check_index_type=False)
 
 
-def test_time_blocked_on_a_full_queue(pair: tuple[Any, TraceAnalysis]) -> None:
+def test_time_blocked_on_a_full_queue_equals_hta(pair: tuple[Any, TraceAnalysis]) -> None:
     theirs, ours = (x.get_time_spent_blocked_on_full_queue(x.get_queue_length_time_series(), 1) for x in pair)
-    last = ours[ours["stream"] == 20]  # HTA keeps the last stream alone
+    last = ours[ours["stream"] == 20]  # HTA keeps only the last stream
     shared = ["rank", "stream", "duration_at_max_queue_length"]  # HTA's trace ends when its last event begins
     same(theirs[shared], last[shared], ["rank"])
 
 
-def test_memory_bandwidth_and_its_summary(pair: tuple[Any, TraceAnalysis]) -> None:
+def test_memory_bandwidth_equals_hta(pair: tuple[Any, TraceAnalysis]) -> None:
     theirs, ours = (x.get_memory_bw_time_series() for x in pair)
     same(theirs[0], ours[0], ["ts"])
     summaries = [x.get_memory_bw_summary() for x in pair]
@@ -114,12 +114,12 @@ def test_memory_bandwidth_and_its_summary(pair: tuple[Any, TraceAnalysis]) -> No
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_launch_statistics(pair: tuple[Any, TraceAnalysis], memory: bool) -> None:
+def test_launch_statistics_equal_hta(pair: tuple[Any, TraceAnalysis], memory: bool) -> None:
     theirs, ours = (x.get_cuda_kernel_launch_stats(include_memory_events=memory, visualize=False)[0] for x in pair)
     same(theirs, ours, ["correlation"])
 
 
-def test_kernels_of_aten_ops(pair: tuple[Any, TraceAnalysis], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_aten_ops_equal_hta(pair: tuple[Any, TraceAnalysis], monkeypatch: pytest.MonkeyPatch) -> None:
     import plotly.graph_objects as go  # noqa: PLC0415 - HTA shows a figure whether one wants it or not
 
     monkeypatch.setattr(go.Figure, "show", lambda *_, **__: None)
@@ -127,7 +127,7 @@ def test_kernels_of_aten_ops(pair: tuple[Any, TraceAnalysis], monkeypatch: pytes
     same(theirs, ours[ours["aten_op_name"] != "aten::copy_"], ["aten_op_name"])  # HTA does not know copies' launches
 
 
-def test_user_annotations(pair: tuple[Any, TraceAnalysis]) -> None:
+def test_user_annotations_equal_hta(pair: tuple[Any, TraceAnalysis]) -> None:
     theirs, ours = (x.get_gpu_user_annotation_breakdown(visualize=False) for x in pair)
     same(theirs, ours, ["rank", "name"])
     theirs, ours = (x.get_gpu_kernels_with_user_annotations(0, shortern_names=False) for x in pair)
@@ -147,7 +147,7 @@ def test_user_annotations(pair: tuple[Any, TraceAnalysis]) -> None:
     same(theirs[shared].replace({np.nan: ""}), ours[shared], ["index"])
 
 
-def test_the_critical_path_has_its_two_answers(pair: tuple[Any, TraceAnalysis]) -> None:
+def test_the_critical_path_returns_a_path_and_a_flag(pair: tuple[Any, TraceAnalysis]) -> None:
     (theirs, is_complete), (ours, is_complete_too) = (x.critical_path_analysis(0, "ProfilerStep", 0) for x in pair)
     assert is_complete
     assert is_complete_too
@@ -160,14 +160,14 @@ def test_the_critical_path_has_its_two_answers(pair: tuple[Any, TraceAnalysis]) 
 
 
 @pytest.mark.parametrize("device", [DeviceType.ALL, DeviceType.CPU, DeviceType.GPU])
-def test_trace_diff(pair: tuple[Any, TraceAnalysis], device: DeviceType) -> None:
+def test_trace_diff_equals_hta(pair: tuple[Any, TraceAnalysis], device: DeviceType) -> None:
     from hta import trace_diff  # noqa: PLC0415 - as above
 
     theirs_run, ours_run = pair
     kind = trace_diff.DeviceType[device.name]
     theirs = trace_diff.TraceDiff.compare_traces(theirs_run.t, theirs_run.t, 0, 1, 1, 2, device_type=kind)
     ours = TraceDiff.compare_traces(ours_run, ours_run, 0, 1, 1, 2, device_type=device)
-    marks = ["forward", "inner"]  # device annotations: HTA counts them as work of the host
+    marks = ["forward", "inner"]  # device annotations, which HTA counts as host work
     same(
         theirs.drop(marks, errors="ignore").reset_index(),
         ours.drop(marks, errors="ignore").reset_index().rename(columns={"index": "name"}),

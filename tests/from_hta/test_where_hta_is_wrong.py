@@ -36,14 +36,14 @@ def test_nanoseconds_are_not_rounded_away(tmp_path: Path) -> None:
     assert frame["compute_time(us)"].item() == pytest.approx(80.0)
 
 
-def test_launchers_that_name_a_stream_are_no_device_work(tmp_path: Path) -> None:
+def test_launchers_that_name_a_stream_are_not_device_work(tmp_path: Path) -> None:
     trace = one_step().op("triton_poi_fused_add_0", 100 * US, 500 * US, args={"stream": 0})
     trace.kernel("triton_poi_fused_add_0", 200 * US, 50 * US, launch_at=150 * US)
     frame = analysis(tmp_path, trace).get_temporal_breakdown(visualize=False)
     assert frame["compute_time(us)"].item() == pytest.approx(50.0)
 
 
-def test_synchronization_is_no_device_work(tmp_path: Path) -> None:
+def test_synchronization_is_not_device_work(tmp_path: Path) -> None:
     trace = one_step().kernel("gemm", 10 * US, 90 * US, launch_at=5 * US)
     trace.kernel("gemm", 900 * US, 100 * US, launch_at=890 * US)
     trace.event("Stream Sync", "cuda_sync", 100 * US, 700 * US, pid=0, tid=7, args={"stream": 7, "device": 0})
@@ -55,7 +55,7 @@ def test_synchronization_is_no_device_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["void deep_ep::internode::dispatch<true>(...)", "multimem_all_reduce_kernel", "cross_device_reduce_1stage"]
 )
-def test_communication_is_not_nccl_alone(tmp_path: Path, name: str) -> None:
+def test_communication_is_not_only_nccl(tmp_path: Path, name: str) -> None:
     trace = (
         one_step().kernel("gemm", 0, 400 * US, launch_at=0).kernel(name, 200 * US, 400 * US, launch_at=10, stream=27)
     )
@@ -122,7 +122,7 @@ def test_unaligned_clocks_have_no_straggler(tmp_path: Path) -> None:
     assert analysis(tmp_path, *traces).get_potential_stragglers() == []
 
 
-def test_gloo_traces_are_answered(tmp_path: Path) -> None:
+def test_gloo_traces_are_supported(tmp_path: Path) -> None:
     trace = Trace(0, 2, device="cpu").group("1", [0, 1], "mesh_dp").step(1, 0, 1000 * US).op("aten::mm", 0, 400 * US)
     trace.gloo("all_reduce", 300 * US, 200 * US, posted_at=290 * US, group="1", sequence=1)
     made = analysis(tmp_path, trace)
@@ -134,7 +134,7 @@ def test_gloo_traces_are_answered(tmp_path: Path) -> None:
     assert made.get_gpu_user_annotation_breakdown(visualize=False) is None
 
 
-def test_without_steps_the_whole_trace_is_looked_at(tmp_path: Path) -> None:
+def test_without_steps_the_whole_trace_is_analyzed(tmp_path: Path) -> None:
     trace = Trace(0, 1).kernel("gemm", 0, 300 * US, launch_at=0).kernel("gemm", 700 * US, 300 * US, launch_at=5)
     made = analysis(tmp_path, trace)
     assert made.get_profiler_steps() == []
@@ -144,7 +144,7 @@ def test_without_steps_the_whole_trace_is_looked_at(tmp_path: Path) -> None:
         TraceDiff.compare_traces(made, made)
 
 
-def test_the_last_step_is_left_out_unless_asked_for(tmp_path: Path) -> None:
+def test_the_last_step_is_excluded_unless_requested(tmp_path: Path) -> None:
     folder = write(tmp_path / "run")
     assert TraceAnalysis(trace_dir=folder).get_profiler_steps() == [1, 2]
     assert TraceAnalysis(trace_dir=folder, include_last_profiler_step=True).get_profiler_steps() == [1, 2, 3]
@@ -175,7 +175,7 @@ def test_wrong_ranks_steps_and_annotations_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_diff_counts_events_shorter_than_a_microsecond(tmp_path: Path) -> None:
-    """HTA rounds begins up and ends down: each such event takes 1 us off the sum of its name, down below zero."""
+    """HTA rounds starts up and ends down, so each such event reduces the sum of its name by 1 us, even below zero."""
     made = rank(0)
     for place in range(3):
         made.op("aten::size", (10_100 + place) * US + 300, 400)
@@ -184,7 +184,7 @@ def test_a_diff_counts_events_shorter_than_a_microsecond(tmp_path: Path) -> None
 
 
 def test_a_critical_path_adds_up_to_its_steps(tmp_path: Path) -> None:
-    """HTA's table holds what lies within events alone; the time between them is in no row."""
+    """HTA's table contains only time within events; the time between them is in no row."""
     made = TraceAnalysis(trace_dir=write(tmp_path / "run"))
     for instance, steps in ((0, 1), ((0, 1), 2)):
         path, is_complete = made.critical_path_analysis(0, "ProfilerStep", instance)
@@ -209,7 +209,7 @@ def test_graph_calls_of_hta_name_the_switch_that_returns_its_graph(tmp_path: Pat
         assert set(graph.critical_path_nodes) <= set(graph.nodes)
 
 
-def test_the_traces_are_not_touched(tmp_path: Path) -> None:
+def test_trace_files_are_not_changed(tmp_path: Path) -> None:
     folder = write(tmp_path / "run")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     made = TraceAnalysis(trace_dir=folder)
@@ -218,7 +218,7 @@ def test_the_traces_are_not_touched(tmp_path: Path) -> None:
     assert json.dumps(sorted(before)) == json.dumps(["rank0.json.gz", "rank1.json.gz"])
 
 
-def test_a_method_that_is_not_here_states_what_is(tmp_path: Path) -> None:
+def test_a_missing_method_names_its_replacement(tmp_path: Path) -> None:
     analyzer = TraceAnalysis(trace_dir=write(tmp_path))
     with pytest.raises(AttributeError, match=r"run\.kernels\(\) lists ops"):
         analyzer.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path))

@@ -38,14 +38,14 @@ def test_a_saved_baseline_loads_and_saves_the_same_bytes(tmp_path: Path) -> None
         ('{"format": "other", "runs": []}', "not a baseline"),
     ],
 )
-def test_refuses_other_files(tmp_path: Path, text: str, message: str) -> None:
+def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(InputError, match=message) as error:
         load(tmp_path / "x.json")
     assert "baseline save" in error.value.hint
 
 
-def test_refuses_a_later_version(tmp_path: Path) -> None:
+def test_baselines_of_later_versions_are_refused(tmp_path: Path) -> None:
     save(Baseline((RUN,), version=99), tmp_path / "x.json")
     (tmp_path / "y.json").write_text('{"format": "usp-prof-baseline", "version": 2, "runs": {"by": "name"}}')
     for name in ("x.json", "y.json"):
@@ -54,7 +54,7 @@ def test_refuses_a_later_version(tmp_path: Path) -> None:
         assert "update" in error.value.hint
 
 
-def test_states_what_cannot_be_opened(tmp_path: Path) -> None:
+def test_unreadable_and_unwritable_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read"):
         load(tmp_path / "none.json")
     with pytest.raises(InputError, match="cannot write"):

@@ -20,7 +20,7 @@ def test_slow_drift_is_found() -> None:
     assert detected >= 38
 
 
-def test_a_step_is_found_where_it_is() -> None:
+def test_a_jump_is_found_at_its_run() -> None:
     rng = np.random.default_rng(2)
     for _ in range(20):
         values = np.concatenate((rng.normal(1, 0.005, 15), rng.normal(1.04, 0.005, 15)))
@@ -35,13 +35,13 @@ def test_noise_has_no_trend() -> None:
     assert sum(bool(trend.changes) or trend.drift_per_run != 0 for trend in trends) <= 3
 
 
-def test_an_exact_step_and_constants() -> None:
+def test_an_exact_jump_is_found_and_constants_have_none() -> None:
     (change,) = find_trend([5.0] * 6 + [7.0] * 6).changes
     assert (change.index, change.before, change.after) == (6, 5.0, 7.0)
     assert find_trend([5.0] * 12).changes == ()
 
 
-def test_a_strange_run_is_no_change() -> None:
+def test_a_single_outlier_run_is_not_a_change() -> None:
     values = list(np.random.default_rng(4).normal(1, 0.005, 20))
     values[9] = 1.3
     assert find_trend(values).changes == ()
@@ -52,7 +52,7 @@ def test_too_few_runs_decide_nothing() -> None:
 
 
 def wandering(rng: np.random.Generator, number: int) -> Floats:
-    """AR(0.8) noise: most of each run's deviation is that of the run before."""
+    """AR(0.8) noise: most of each run's deviation comes from the previous run."""
     values = rng.normal(size=number + 100)
     for place in range(1, len(values)):
         values[place] += 0.8 * values[place - 1]
@@ -74,7 +74,7 @@ def test_unchanged_series_of_any_noise_have_no_change(kind: str, number: int) ->
     assert sum(bool(trend.changes) or trend.drift_per_run != 0 for trend in trends) <= 6  # 2%: more in one of 40 draws
 
 
-def test_five_percent_are_found_at_two_percent_noise() -> None:
+def test_a_five_percent_change_is_found_at_two_percent_noise() -> None:
     rng = np.random.default_rng(6)
     level = 1 + 0.05 * (np.arange(30) >= 15)
     changes_by_series = [find_trend(level + rng.normal(0, 0.02, 30)).changes for _ in range(150)]

@@ -1,4 +1,4 @@
-"""The gate from outside: runs with declared ground truth, commands, exit codes, the pytest plugin."""
+"""The gate as users run it: runs with known ground truth, commands, exit codes, the pytest plugin."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_wrong_usage_exits_with_2(
     assert "hint:" in error
 
 
-def test_runs_of_different_shape_make_no_baseline(
+def test_runs_of_different_shape_cannot_form_a_baseline(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     declared = Declaration.from_dict({"mesh": {"dp": 2}, "work": {"steps": 3}})
@@ -128,7 +128,7 @@ def test_runs_of_different_shape_make_no_baseline(
     assert "no baseline can be made" in capsys.readouterr().err
 
 
-def test_compare_sets_runs_side_by_side(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_shows_runs_next_to_each_other(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(runs / "first"), str(runs / "slow"), "--format", "json", *_cache(runs)]) == 0
     (pair,) = json.loads(capsys.readouterr().out)["pairs"]
     step = next(judgement for judgement in pair["judgements"] if judgement["key"] == "step_time")
@@ -143,7 +143,9 @@ def test_a_damaged_baseline_is_never_a_pass(runs: Path, tmp_path: Path) -> None:
     assert main([*words, *_cache(runs)]) == 2
 
 
-def test_the_pytest_plugin(runs: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pytest_plugin_fails_tests_on_regressions(
+    runs: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("USP_PROF_CACHE", str(runs / "cache"))
     pytester.makepyfile(
         f"""

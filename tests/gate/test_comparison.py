@@ -40,7 +40,7 @@ OTHER = measured(
 )
 
 
-def test_states_what_changed_in_which_direction() -> None:
+def test_each_change_has_a_direction() -> None:
     (pair,) = compare([A, B]).pairs
     assert {judgement.key: direction(judgement) for judgement in pair.judgements} == {
         "bubble_fraction": "",
@@ -58,8 +58,8 @@ def test_unchanged_exact_metrics_are_the_same() -> None:
     assert direction(judged) == "same"
 
 
-def test_a_small_share_of_the_peak_is_compared_as_the_speed_it_is() -> None:
-    """A CPU run reaches 0.2% of its peak: half of it is half the speed, not a tenth of a point."""
+def test_small_mfu_values_are_compared_as_ratios() -> None:
+    """A CPU run reaches 0.2% of its peak. Half of that is half the speed, not a tenth of a point."""
     runs = [
         measured(series("mfu", steps(RNG, mean=mean), unit=Unit.FRACTION, better=Better.HIGHER))
         for mean in (2e-3, 1e-3)
@@ -103,7 +103,7 @@ def test_the_headline_compares_the_step_of_the_job() -> None:
     )
 
 
-def test_shows_the_steps_of_the_reports() -> None:
+def test_the_steps_are_those_of_the_reports() -> None:
     lengths = [[4e8, 2e8, 1.6e8], [1e8, 1e8, 3e8]]
     runs = [
         measured(series("step_time", ns), series("job_step_time", ns), series("compute_time", ns), label=label)
@@ -122,7 +122,7 @@ def test_shows_the_steps_of_the_reports() -> None:
     assert figures.figures[-1].second == "within noise"
 
 
-def test_states_what_is_comparable() -> None:
+def test_only_comparable_metrics_are_judged() -> None:
     comparison = compare([A, B, OTHER])
     assert [pair.label for pair in comparison.pairs] == ["b", "other"]
     assert "mfu" in comparison.keys
@@ -142,7 +142,7 @@ def test_states_what_is_comparable() -> None:
         (FactKind.WORK, "tokens per step", "1", "tokens per step 8192 -> 1: times and amounts"),
     ],
 )
-def test_runs_that_are_not_alike_are_said_to_be(kind: FactKind, name: str, value: str, doubt: str) -> None:
+def test_differences_in_hardware_and_work_are_stated(kind: FactKind, name: str, value: str, doubt: str) -> None:
     other = measured(*B.series, label="other", facts=with_fact(kind, name, value))
     (pair,) = compare([A, other]).pairs
     assert pair.doubts == (f"{doubt} are not compared",)
@@ -153,7 +153,7 @@ def test_runs_that_are_not_alike_are_said_to_be(kind: FactKind, name: str, value
 
 
 @pytest.mark.parametrize(("across", "is_divided"), [((), False), ((FactKind.HARDWARE,), True)])
-def test_steps_on_unlike_devices_are_divided_only_when_asked_for(
+def test_steps_on_different_devices_are_divided_into_parts_only_on_request(
     across: tuple[FactKind, ...], *, is_divided: bool
 ) -> None:
     (pair,) = compare([A, OTHER], across).pairs
@@ -162,7 +162,7 @@ def test_steps_on_unlike_devices_are_divided_only_when_asked_for(
     assert ("difference [ms]" in render(compare([A, OTHER], across), "terminal")) is is_divided
 
 
-def test_another_model_is_said_without_its_sizes() -> None:
+def test_another_model_is_stated_without_its_sizes() -> None:
     runs = [
         measured(*A.series, facts=with_fact(FactKind.WORK, "model", f'{{"layers": {layers}}}')) for layers in (2, 4)
     ]
@@ -170,13 +170,13 @@ def test_another_model_is_said_without_its_sizes() -> None:
     assert pair.doubts == ("another model: times and amounts are not compared",)
 
 
-def test_another_layout_or_library_is_no_doubt() -> None:
+def test_another_layout_or_library_is_comparable() -> None:
     other = measured(*B.series, label="other", facts=with_fact(FactKind.LAYOUT, "mesh", "dp=4"))
     newer = measured(*B.series, label="newer", facts=with_fact(FactKind.SOFTWARE, "torch", "3.0"))
     assert [pair.doubts for pair in compare([A, other, newer]).pairs] == [(), ()]
 
 
-def test_is_written_in_every_format() -> None:
+def test_a_comparison_is_written_in_every_format() -> None:
     comparison = compare([A, B, OTHER])
     for form in FORMATS:
         assert "step_time" in render(comparison, form).replace("\\", "")  # Markdown escapes underscores

@@ -14,7 +14,7 @@ POSITIVE = st.floats(1e-6, 1e12)
 
 
 @given(POSITIVE, POSITIVE)
-def test_a_change_is_what_one_computes_by_hand(before: float, after: float) -> None:
+def test_changes_match_hand_computed_values(before: float, after: float) -> None:
     for gauge in (Gauge(log=True), Gauge(log=False, unit=before)):
         old, new = gauge.into([before]), gauge.into([after])
         assert gauge.change(float(new[0] - old[0])) == pytest.approx(after / before - 1, rel=1e-6, abs=1e-6)
@@ -30,14 +30,14 @@ def test_a_limit_corresponds_to_its_change(amount: float) -> None:
     assert Gauge(log=False).limit(limit, Better.LOWER) == amount
 
 
-def test_a_loss_of_more_than_everything_has_no_limit() -> None:
+def test_a_loss_above_100_percent_has_no_limit() -> None:
     log = Gauge(log=True)
     assert log.limit(Limit(1.5, Scale.RELATIVE), Better.HIGHER) == math.inf
     assert log.limit(Limit(math.inf, Scale.RELATIVE), Better.LOWER) == math.inf
     assert log.change(1e6) == math.inf
 
 
-def test_logarithms_are_for_what_is_relative_and_positive() -> None:
+def test_logarithms_are_used_for_relative_changes_of_positive_values() -> None:
     some, zero, count = series("a", [1, 2]), series("a", [0, 2]), series("a", [3], unit=Unit.COUNT)
     assert gauge_for([some], some, Scale.RELATIVE) == Gauge(log=True)
     assert gauge_for([some], some, Scale.ABSOLUTE) == Gauge(log=False)

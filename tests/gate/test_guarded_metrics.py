@@ -28,12 +28,12 @@ def test_only_analyses_that_rules_need_are_requested() -> None:
     assert analyses_for(axis) == ("step_time", "breakdown", "overlap")
 
 
-def test_the_default_policy_leaves_out_what_it_never_looks_at() -> None:
+def test_the_default_policy_skips_analyses_that_it_does_not_need() -> None:
     analyses = analyses_for(Policy())
     assert {"step_time", "breakdown", "overlap", "pipeline", "kernels", "mfu", "memory"} <= set(analyses) < set(NAMES)
 
 
-def test_a_narrower_check_has_the_same_result(tmp_path: Path) -> None:
+def test_a_check_without_unneeded_analyses_has_the_same_result(tmp_path: Path) -> None:
     work = {"steps": 8, "micro_batches": 2, "schedule": "1F1B"}
     for seed in (1, 2):
         write(Declaration.from_dict({"mesh": {"dp": 2, "pp": 2}, "seed": seed, "work": work}), tmp_path / str(seed))

@@ -55,7 +55,7 @@ def test_slow_drift_over_thirty_runs_is_found(drifting: Path) -> None:
     assert [(change.index, change.after) for change in calls.trend.changes] == [(20, 4.0)]
 
 
-def test_the_trend_says_so(drifting: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_trend_command_reports_drift(drifting: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trend", str(drifting), "--changed", "--fail"]) == 1
     out = capsys.readouterr().out
     assert "drifts +0.3" in out
@@ -70,7 +70,7 @@ def test_the_trend_says_so(drifting: Path, capsys: pytest.CaptureFixture[str]) -
     assert "did you mean step_time" in capsys.readouterr().err
 
 
-def test_a_trend_is_of_runs_like_the_newest(tmp_path: Path) -> None:
+def test_a_trend_covers_runs_comparable_with_the_newest(tmp_path: Path) -> None:
     path, rng = tmp_path / "runs.parquet", np.random.default_rng(3)
     slower = tuple(replace(fact, value="A100") if fact.name == "device" else fact for fact in FACTS)
     for i in range(20):
@@ -100,7 +100,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 2**62, 2**63 - 1])
-def test_a_run_of_no_number_is_refused(drifting: Path, number: int) -> None:
+def test_a_run_without_numbers_is_refused(drifting: Path, number: int) -> None:
     table = pq.read_table(drifting)
     pq.write_table(table.set_column(0, "run", pa.array([number] * len(table))), drifting)
     with pytest.raises(InputError, match="not a history of runs: run is"):
@@ -123,7 +123,7 @@ def test_too_few_runs_have_no_trend() -> None:
     assert text([few]) == "1 metric over 2 runs: too few runs to find a change (needs 6)\n\n▁█  a  5 ns -> 9 ns\n"
 
 
-def test_sparklines() -> None:
+def test_sparklines_show_the_series() -> None:
     assert sparkline([1, 1, 1]) == "▁▁▁"
     assert sparkline([0, 7]) == "▁█"
     assert text([]) == "no metric\n"

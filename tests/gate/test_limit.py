@@ -15,16 +15,16 @@ from usp_prof.model.errors import UsageError
         ("0", Limit(0, Scale.ABSOLUTE)),
     ],
 )
-def test_reads_limits(text: str, limit: Limit) -> None:
+def test_limits_are_parsed(text: str, limit: Limit) -> None:
     assert parse_limit(text) == limit
 
 
 @pytest.mark.parametrize("text", ["", "two", "-1%", "nan", "inf%", "1x"])
-def test_refuses_what_is_no_limit(text: str) -> None:
+def test_invalid_limits_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a limit"):
         parse_limit(text)
 
 
-def test_is_written_as_it_is_read() -> None:
+def test_limits_are_written_as_they_are_read() -> None:
     assert str(Limit(0.02, Scale.RELATIVE)) == "2%"
     assert str(Limit(0.5, Scale.ABSOLUTE).times(3)) == "1.5"

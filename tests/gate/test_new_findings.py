@@ -30,7 +30,7 @@ def test_a_gain_beyond_noise_regresses() -> None:
     assert report.new_findings == (SLOW,)
 
 
-def test_a_gain_within_what_runs_differ_is_open() -> None:
+def test_a_gain_within_the_noise_between_runs_is_inconclusive() -> None:
     before, after = (replace(run, facts=CPU) for run in (_run(1, noise=0.1), _run(2, SLOW, noise=0.1)))
     report = _check(after, before)
     assert report.new_findings == ()
@@ -52,7 +52,7 @@ def test_a_finding_that_only_crossed_the_level_is_not_new() -> None:
     assert report.verdict is Verdict.INCONCLUSIVE
 
 
-def test_the_step_of_a_finding_is_no_place() -> None:
+def test_a_finding_in_another_step_is_the_same_finding() -> None:
     def paused(step: int) -> Finding:
         return Finding("host-pause", "the host paused", {"rank": 1, "step": step}, {}, gain_fraction=0.2)
 

@@ -31,7 +31,7 @@ def test_facts_determine_the_kind_of_machine(facts: tuple[Fact, ...], machine: M
     assert machine_of(facts) is machine
 
 
-def test_the_wider_prior_holds_when_one_run_asks_for_it() -> None:
+def test_the_wider_prior_applies_if_one_run_needs_it() -> None:
     rng = np.random.default_rng(1)
     calm = measured(series("step_time", steps(rng, noise=0.01)))
     restless = measured(series("step_time", steps(rng, noise=0.2)), facts=CPU)
@@ -42,7 +42,7 @@ def test_the_wider_prior_holds_when_one_run_asks_for_it() -> None:
     assert noise_of((measured(),), PRIORS).step_spread == 0.0
 
 
-def test_five_percent_is_a_regression_on_a_device_and_open_on_a_shared_host() -> None:
+def test_five_percent_regresses_on_a_device_and_is_inconclusive_on_a_shared_host() -> None:
     rng = np.random.default_rng(2)
     before, after = (measured(series("step_time", steps(rng, mean=mean))) for mean in (1e9, 1.05e9))
     assert check(Baseline((before,)), after, Policy()).verdict is Verdict.REGRESSED
@@ -51,15 +51,15 @@ def test_five_percent_is_a_regression_on_a_device_and_open_on_a_shared_host() ->
     assert "several runs" in report.judgements[0].reason
 
 
-def test_several_quiet_runs_let_a_shared_host_see_it() -> None:
+def test_several_quiet_runs_decide_it_on_a_shared_host() -> None:
     rng = np.random.default_rng(3)
     runs = tuple(measured(series("step_time", steps(rng)), facts=CPU) for _ in range(12))
     after = measured(series("step_time", steps(rng, mean=1.05e9)), facts=CPU)
     assert check(Baseline(runs), after, Policy()).verdict is Verdict.REGRESSED
 
 
-def test_a_figure_of_the_whole_run_varies_as_its_steps_do() -> None:
-    """Nothing in the figure itself says how it varies: the recorded false alarms of the gate were all of this kind."""
+def test_figures_of_the_whole_run_vary_like_its_steps() -> None:
+    """A single figure does not show how much it varies. All recorded false alarms of the gate were of this kind."""
 
     def run(seed: int, efficiency: float, noise: float) -> object:
         rng = np.random.default_rng(seed)

@@ -37,7 +37,7 @@ def test_an_old_baseline_is_compared_with_a_new_run(
     (measured,) = load(baseline).runs
     assert next(series for series in measured.series if series.key == "step_time").samples
     words = ["check", str(run), "--baseline", str(baseline), "--format", "json", "--cache-dir", str(tmp_path / "cache")]
-    # Kernel efficiency has another definition since; what a step takes has not.
+    # The definition of kernel efficiency has changed since; that of the step time has not.
     (tmp_path / "policy.toml").write_text('defaults = false\nrule = [{ match = "step_time", allowed = "50%" }]\n')
     status = main([*words, "--policy", str(tmp_path / "policy.toml")])
     report = json.loads(capsys.readouterr().out)
@@ -47,7 +47,7 @@ def test_an_old_baseline_is_compared_with_a_new_run(
 
 
 @pytest.mark.parametrize("commit", COMMITS)
-def test_an_old_history_is_read_and_goes_on(commit: str, run: Path, tmp_path: Path) -> None:
+def test_an_old_history_is_read_and_extended(commit: str, run: Path, tmp_path: Path) -> None:
     history = tmp_path / "runs.parquet"
     shutil.copy(OLD / f"runs-{commit}.parquet", history)
     before = read(history)

@@ -65,7 +65,7 @@ def _tampered(place: Path, target: Path, metric: str, change: Callable[[float], 
 
 
 @pytest.mark.parametrize("policy", [COUNTS, PACED])
-def test_an_honest_repeat_passes(place: Path, policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repeated_run_passes(place: Path, policy: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _check(place, place / "run4", policy, place / "good.json") == 0
     assert capsys.readouterr().out.startswith("pass: ")
 
@@ -125,7 +125,7 @@ def _without_one(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["baseline.json", "paced.json"])
-def test_the_baselines_are_whole(name: str) -> None:
+def test_the_baselines_are_complete(name: str) -> None:
     runs = load(CI / name).runs
     assert all(not run.missing_ranks and not run.damage for run in runs)
     assert len(runs) >= (4 if name == "paced.json" else 1), "the spread between runs has to be measured"

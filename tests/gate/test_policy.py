@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_default_policy_covers_what_it_promises() -> None:
+def test_the_default_policy_covers_the_documented_metrics() -> None:
     policy = Policy()
     for metric, place in [
         ("step_time", {}),
@@ -32,7 +32,7 @@ def test_the_default_policy_covers_what_it_promises() -> None:
     assert policy.rule(series("compute_time", [1.0])) is None
 
 
-def test_the_command_line_has_the_last_word() -> None:
+def test_the_command_line_overrides_other_rules() -> None:
     policy = Policy().with_options(minimum={"mfu": 0.4}, max_regression={"step_time": "3%", "bubble_fraction": "2pp"})
     rule = policy.rule(series("step_time", [1.0]))
     assert rule is not None
@@ -75,12 +75,12 @@ def test_defaults_can_be_left_out() -> None:
         {"false_alarm": 0},
     ],
 )
-def test_states_what_is_wrong_with_a_policy(data: dict[str, Any]) -> None:
+def test_errors_in_a_policy_are_named(data: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         policy_from(data)
 
 
-def test_states_what_is_wrong_with_the_file(tmp_path: Path) -> None:
+def test_errors_in_a_policy_file_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read"):
         load_policy(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("= 1")
@@ -89,8 +89,8 @@ def test_states_what_is_wrong_with_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("match", ["*" * 60 + "x", "*a" * 60 + "*x", "exposed[axis=" + "*" * 60 + "x]"])
-def test_many_stars_take_no_time(match: str) -> None:
-    """Each of them doubled it: a check with such a rule never ended."""
+def test_many_wildcards_are_matched_fast(match: str) -> None:
+    """Each wildcard used to double the time, so a check with such a rule never ended."""
     begun = time.process_time()
     assert not fits(match, "exposed[axis=" + "a" * 300 + "]")
     assert time.process_time() - begun < 1
@@ -105,11 +105,11 @@ def test_many_stars_take_no_time(match: str) -> None:
         ("*b*", "abc", True), ("a*a", "a", False), ("a.c", "abc", False),
     ],
 )  # fmt: skip
-def test_a_star_matches_one_value(match: str, key: str, expected: bool) -> None:
+def test_a_wildcard_matches_one_value(match: str, key: str, expected: bool) -> None:
     assert fits(match, key) is expected
 
 
-def test_pairs_of_the_command_line() -> None:
+def test_name_value_pairs_are_parsed() -> None:
     assert parse_pairs(["mfu=2%,step_time=3%", "exposed[axis=dp,part=x]=1pp"]) == {
         "mfu": "2%",
         "step_time": "3%",
@@ -119,12 +119,12 @@ def test_pairs_of_the_command_line() -> None:
         parse_pairs(["mfu"])
 
 
-def test_a_policy_may_leave_findings_out() -> None:
+def test_a_policy_can_ignore_findings() -> None:
     assert policy_from({"findings": "none"}).findings is None
     assert policy_from({}).findings is Level.CRITICAL
 
 
-def test_a_file_states_how_much_runs_differ() -> None:
+def test_a_policy_file_can_set_the_noise_between_runs() -> None:
     policy = policy_from({"noise": {"shared": {"share": 0.5, "enough": 3}}})
     assert policy.noise[Machine.SHARED] == Prior(0.5, PRIORS[Machine.SHARED].worth, 3)
     assert policy.noise[Machine.DEDICATED] == PRIORS[Machine.DEDICATED]
@@ -137,7 +137,7 @@ def test_a_file_states_how_much_runs_differ() -> None:
 
 
 @pytest.mark.parametrize("name", ["stpe_time", "exposed_com_fraction[axis=dp]", "nothing*"])
-def test_a_rule_about_no_metric_is_refused(name: str) -> None:
+def test_a_rule_for_an_unknown_metric_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="no metric"):
         check_names(Policy().with_options(minimum={}, max_regression={name: "1%"}))
     with pytest.raises(UsageError, match="no metric"):

@@ -12,7 +12,7 @@ from usp_prof.gate.sample import boil_down, effective_number, pseudo_median
 VALUES = st.lists(st.floats(1, 1e6), min_size=1, max_size=40)
 
 
-def test_warm_up_is_left_out() -> None:
+def test_warm_up_steps_are_excluded() -> None:
     noise = np.random.default_rng(3).normal(0, 1, 20)
     sample = boil_down(np.concatenate(([400, 180, 130], 100 + noise)), range(10, 33))
     assert sample.warm_up == (10, 11, 12)
@@ -20,7 +20,7 @@ def test_warm_up_is_left_out() -> None:
     assert sample.centre == pytest.approx(100, abs=1)
 
 
-def test_one_odd_step_moves_nothing() -> None:
+def test_one_outlier_step_does_not_move_the_center() -> None:
     calm = 100 + np.random.default_rng(4).normal(0, 1, 20)
     odd = calm.copy()
     odd[11] *= 1.3
@@ -29,12 +29,12 @@ def test_one_odd_step_moves_nothing() -> None:
     assert sample.centre == pytest.approx(boil_down(calm, range(20)).centre, abs=0.3)
 
 
-def test_a_pattern_that_recurs_is_no_odd_step() -> None:
+def test_a_recurring_pattern_is_not_an_outlier() -> None:
     every_third = [100.0, 101.0, 140.0] * 7
     assert boil_down(every_third, range(21)).odd == ()
 
 
-def test_equal_steps_but_one() -> None:
+def test_one_different_step_among_equal_ones_is_an_outlier() -> None:
     sample = boil_down([5.0] * 9 + [6.0], range(10))
     assert (sample.centre, sample.spread, sample.odd) == (5.0, 0.0, (9,))
 
@@ -45,7 +45,7 @@ def test_one_step_has_no_error() -> None:
     assert sample.freedom == 0
 
 
-def test_nothing_is_no_series() -> None:
+def test_an_empty_series_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         boil_down([], [])
 
@@ -67,7 +67,7 @@ def test_long_series_fall_back_to_the_median() -> None:
     assert pseudo_median(np.arange(3001.0)) == 1500
 
 
-def test_correlated_steps_are_worth_less() -> None:
+def test_correlated_steps_count_less() -> None:
     rng = np.random.default_rng(5)
     shocks = rng.normal(0, 1, 400)
     series = np.zeros(400)
@@ -78,7 +78,7 @@ def test_correlated_steps_are_worth_less() -> None:
     assert effective_number(np.ones(50)) == 50
 
 
-def test_the_error_is_the_spread_of_centres() -> None:
+def test_the_error_is_the_spread_of_centers() -> None:
     rng = np.random.default_rng(6)
     samples = [boil_down(rng.normal(100, 1, 20), range(20)) for _ in range(400)]
     seen = np.std([sample.centre for sample in samples])

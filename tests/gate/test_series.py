@@ -35,7 +35,7 @@ def test_the_metric_determines_how_ranks_are_combined() -> None:
     assert [one_series.per_step for one_series in folded] == [False, False, True]
 
 
-def test_shares_that_ranks_divide_among_them_have_no_mean() -> None:
+def test_shares_divided_among_ranks_are_not_averaged() -> None:
     folded = from_values(
         [
             Value(PATH_FRACTION, 0.9, {"rank": 0}),
@@ -51,11 +51,11 @@ def test_the_runs_own_value_wins_over_its_ranks() -> None:
     assert series.samples == (30.0,)
 
 
-def test_a_figure_that_is_not_known_is_no_sample() -> None:
+def test_an_unknown_value_is_not_a_sample() -> None:
     assert from_values([Value(MFU, math.nan)]) == ()
 
 
-def test_shares_of_the_step() -> None:
+def test_times_become_shares_of_the_step() -> None:
     derived = with_derived(
         from_values(
             [

@@ -11,12 +11,12 @@ from usp_prof.report.answers.wording import bare_table, metric_cell
 
 
 @pytest.mark.parametrize(("width", "lines"), [(80, 2), (120, 1)])
-def test_dimensions_go_to_their_own_line_where_it_is_narrow(width: int, lines: int) -> None:
+def test_dimensions_are_on_their_own_line_in_narrow_terminals(width: int, lines: int) -> None:
     assert len(metric_cell("exposed_comm_fraction[axis=dp]", width).plain.splitlines()) == lines
 
 
 @pytest.mark.parametrize(("width", "blanks"), [(80, 1), (120, 2)])
-def test_columns_move_together_where_it_is_narrow(width: int, blanks: int) -> None:
+def test_columns_are_closer_in_narrow_terminals(width: int, blanks: int) -> None:
     table = bare_table(width)
     table.add_column("a")
     table.add_column("b")

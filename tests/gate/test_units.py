@@ -26,11 +26,11 @@ from usp_prof.report.answers.wording import figure, interval, signed, signed_dur
         (800.0, Unit.PER_SECOND, "800 /s"),
     ],
 )
-def test_figures(value: float, unit: Unit, text: str) -> None:
+def test_values_have_their_units(value: float, unit: Unit, text: str) -> None:
     assert figure(value, unit) == text
 
 
-def test_changes() -> None:
+def test_changes_have_their_signs_and_units() -> None:
     bytes_ = Judgement("m", "m", Unit.BYTES, Better.LOWER, Verdict.PASS, scale=Scale.ABSOLUTE)
     assert signed(-2048, bytes_) == "-2.00 KiB"
     assert interval(bytes_) == "-"
@@ -48,7 +48,7 @@ def test_changes() -> None:
         (Scale.ABSOLUTE, Unit.BYTES, -2048, 2048, "-2.00 KiB .. +2.00 KiB"),
     ],
 )
-def test_an_interval_is_no_wider_than_what_it_says(
+def test_intervals_are_limited_to_a_readable_range(
     scale: Scale, unit: Unit, low: float, high: float, text: str
 ) -> None:
     judgement = Judgement("m", "m", unit, Better.LOWER, Verdict.INCONCLUSIVE, scale=scale, low=low, high=high)

@@ -70,7 +70,7 @@ def test_too_few_steps_are_inconclusive_and_state_how_many_more() -> None:
     assert replace(report, inconclusive=Inconclusive.FAIL).exit_code == 1
 
 
-def test_the_number_of_steps_it_asks_for_settles_it() -> None:
+def test_the_requested_number_of_steps_decides() -> None:
     rng = np.random.default_rng(10)
     calm = Baseline((measured(series("step_time", steps(rng, noise=0.002, number=400))),))
     requests = settled = 0
@@ -113,7 +113,7 @@ def test_counts_are_compared_exactly() -> None:
     assert _check(run(11), run(12), policy=policy).verdict is Verdict.REGRESSED
 
 
-def test_one_value_a_run_uses_the_assumed_spread_between_runs() -> None:
+def test_metrics_with_one_value_per_run_use_the_assumed_spread() -> None:
     def run(peak: float) -> Measured:
         return measured(series("peak_memory", [peak], unit=Unit.BYTES, steps=[-1]))
 
@@ -141,7 +141,7 @@ def test_a_run_of_one_rank_is_judged_against_the_same_rank() -> None:
     assert report.verdict is Verdict.PASS
 
 
-def test_other_world_sizes_must_be_whole() -> None:
+def test_runs_with_another_world_size_must_have_all_ranks() -> None:
     facts = with_fact(FactKind.LAYOUT, "world size", "2")
     assert _check(_run(2, facts=facts, ranks=(0, 1))).unusable == ()
     assert "rank 1 missing" in _check(_run(2, facts=facts, ranks=(0,), missing=(1,))).unusable[0]
@@ -156,7 +156,7 @@ def test_damage_is_never_a_pass() -> None:
     assert _check(_run(2, damage=(slight,))).verdict is Verdict.PASS
 
 
-def test_other_hardware_bars_times() -> None:
+def test_times_are_not_compared_across_hardware() -> None:
     report = _check(_run(2, mean=2e9, facts=with_fact(FactKind.HARDWARE, "device", "A100")))
     assert report.with_verdict(Verdict.NOT_COMPARED)
     assert report.exit_code == 2
@@ -174,7 +174,7 @@ def test_a_check_that_compares_nothing_explains_no_change_on_the_terminal() -> N
     assert ["why" in lines for lines in shown] == [False, True]
 
 
-def test_other_work_bars_amounts_and_lets_fractions_pass() -> None:
+def test_amounts_are_not_compared_across_work_but_fractions_are() -> None:
     def run(mfu: float, facts: tuple[Fact, ...]) -> Measured:
         return measured(
             series("mfu", np.linspace(0.99, 1.01, 20) * mfu, unit=Unit.FRACTION, better=Better.HIGHER),
@@ -189,13 +189,13 @@ def test_other_work_bars_amounts_and_lets_fractions_pass() -> None:
     }
 
 
-def test_other_software_is_said_and_compared() -> None:
+def test_other_software_is_stated_and_compared() -> None:
     report = _check(_run(2, facts=with_fact(FactKind.SOFTWARE, "torch", "2.13")))
     assert [str(difference) for difference in report.differences] == ["software torch: 2.12 -> 2.13"]
     assert report.verdict is Verdict.PASS
 
 
-def test_a_metric_that_is_gone_is_inconclusive() -> None:
+def test_a_missing_metric_is_inconclusive() -> None:
     before = measured(series("step_time", [1.0] * 8), series("bubble_fraction", [0.1] * 8, unit=Unit.FRACTION))
     report = _check(measured(series("step_time", [1.0] * 8)), before)
     assert [judgement.key for judgement in report.with_verdict(Verdict.INCONCLUSIVE)] == ["bubble_fraction"]
@@ -203,7 +203,7 @@ def test_a_metric_that_is_gone_is_inconclusive() -> None:
     assert [judgement.key for judgement in report.with_verdict(Verdict.NOT_COMPARED)] == ["bubble_fraction"]
 
 
-def test_new_findings_that_are_bad_enough_regress() -> None:
+def test_new_critical_findings_regress() -> None:
     bad = SeenFinding("slow-rank", Level.CRITICAL, "Rank 3 is slow", "rank=3")
     baseline = _run(1, findings=(bad,))
     assert _check(_run(2, findings=(bad,))).verdict is Verdict.REGRESSED
@@ -214,7 +214,7 @@ def test_new_findings_that_are_bad_enough_regress() -> None:
 @pytest.mark.parametrize(
     ("level", "verdict"), [(0.45, Verdict.PASS), (0.30, Verdict.REGRESSED), (0.399, Verdict.INCONCLUSIVE)]
 )
-def test_lower_bounds(level: float, verdict: Verdict) -> None:
+def test_lower_bounds_are_checked(level: float, verdict: Verdict) -> None:
     policy = Policy().with_options(minimum={"mfu": 0.4}, max_regression={})
     run = measured(series("mfu", steps(np.random.default_rng(8), mean=level), unit=Unit.FRACTION, better=Better.HIGHER))
     assert check(None, run, policy).verdict is verdict
@@ -234,14 +234,14 @@ def test_two_steps_within_a_bound_are_inconclusive_if_their_noise_is_unknown() -
     assert check(None, mfu_of(0.39, 0.41, 0.38, 0.40, 0.399), policy).exit_code == 0, "noise alone warns"
 
 
-def test_a_bound_on_what_was_not_measured_is_inconclusive() -> None:
+def test_a_bound_on_an_unmeasured_metric_is_inconclusive() -> None:
     policy = Policy().with_options(minimum={"mfu": 0.4}, max_regression={})
     report = check(None, _run(2), policy)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert math.isnan(report.judgements[0].after)
 
 
-# The bars, smaller than `benchmarks/gate.py` measures them.
+# The requirements, on smaller samples than in `benchmarks/gate.py`.
 
 
 def _share(verdict: Verdict, runs: int, *, slower: float = 0.0, between: float = 0.0, outlier: float = 0.0) -> float:
@@ -256,19 +256,19 @@ def _share(verdict: Verdict, runs: int, *, slower: float = 0.0, between: float =
     return hits / runs
 
 
-def test_repeats_do_not_alarm() -> None:
+def test_repeated_runs_do_not_alarm() -> None:
     assert _share(Verdict.REGRESSED, 300, between=0.003) <= 0.01
 
 
-def test_three_percent_is_found() -> None:
+def test_a_change_of_three_percent_is_found() -> None:
     assert _share(Verdict.REGRESSED, 300, slower=0.03) >= 0.95
 
 
-def test_one_odd_step_never_alarms() -> None:
+def test_one_outlier_step_never_alarms() -> None:
     assert _share(Verdict.REGRESSED, 300, outlier=0.3) == 0
 
 
-def test_a_requested_metric_that_cannot_be_judged_is_no_pass() -> None:
+def test_a_requested_metric_that_cannot_be_judged_does_not_pass() -> None:
     policy = POLICY.with_options(minimum={}, max_regression={"bubble_fraction": "1pp"})
     report = _check(_run(2), policy=policy)
     assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 2)
@@ -281,7 +281,7 @@ def test_a_requested_metric_that_cannot_be_judged_is_no_pass() -> None:
     assert slower.unanswered
 
 
-def test_a_run_without_steps_is_no_pass() -> None:
+def test_a_run_without_steps_does_not_pass() -> None:
     before = measured(series("step_time", [1.0] * 8), series("bubble_fraction", [0.1] * 8, unit=Unit.FRACTION))
     report = _check(measured(series("bubble_fraction", [0.1] * 8, unit=Unit.FRACTION)), before)
     assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 2)
@@ -303,7 +303,7 @@ def test_a_time_and_its_rate_have_the_same_verdict() -> None:
         assert (1 + time.change) * (1 + rate.change) == pytest.approx(1)
 
 
-def test_peaks_that_were_measured_again_are_the_same_machine() -> None:
+def test_repeated_peak_measurements_are_the_same_machine() -> None:
     def peak(value: str) -> tuple[Fact, ...]:
         return with_fact(FactKind.HARDWARE, "measured peak", value)
 
@@ -357,7 +357,7 @@ def test_one_slowdown_has_one_threshold() -> None:
     assert _check(run(1.028), run(1.0), policy=narrow).verdict is Verdict.REGRESSED
 
 
-def test_a_baseline_without_step_time_is_no_pass() -> None:
+def test_a_baseline_without_step_time_does_not_pass() -> None:
     memory = series("peak_memory", [1e9], unit=Unit.BYTES)
     report = _check(measured(series("step_time", [1e9, 1.01e9, 1.02e9]), memory), measured(memory))
     assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 2)

@@ -35,7 +35,7 @@ def test_the_parts_add_up_to_the_step() -> None:
     assert sum(part.delta_ns for part in why.parts) == why.delta_ns
 
 
-def test_says_it_in_one_line() -> None:
+def test_each_reason_is_one_line() -> None:
     lines = why_lines(explain(BEFORE, AFTER))
     assert lines[0] == "+11 ms per step: +9 ms exposed dp, +2 ms idle host"
     assert "+9 ms call dp reduce_scatter 4096 B (4 -> 8 per step)" in lines
@@ -45,7 +45,7 @@ def test_says_it_in_one_line() -> None:
     assert "finding disappeared: X1: Exposed gradients [axis=dp]" in why_lines(explain(AFTER, BEFORE))
 
 
-def test_names_the_collective_that_brings_most_of_it() -> None:
+def test_the_collective_that_causes_most_is_named() -> None:
     def run(exposed: float, scatter: float, reduce: float) -> Measured:
         kinds = [("all_reduce", reduce), ("reduce_scatter", scatter)]
         times = [series("comm_time", [ns + 2e6], axis="dp", collective=kind, steps=[-1]) for kind, ns in kinds]
@@ -68,5 +68,5 @@ def test_work_is_matched_by_shape_and_place() -> None:
     assert [(change.shape, change.delta_ns) for change in changes] == [("[1]", -1e6), ("[2]", 1e6)]
 
 
-def test_waterfall_has_the_parts_only() -> None:
+def test_the_waterfall_has_only_the_parts() -> None:
     assert waterfall(BEFORE) == (("compute", 60e6), ("exposed dp", 30e6), ("idle host", 10e6))

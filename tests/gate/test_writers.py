@@ -61,7 +61,7 @@ def test_every_writer_writes_every_verdict(report: Report, form: str) -> None:
     assert not re.search(r"\bnan\b", first.lower())
 
 
-def test_terminal_states_what_matters_first() -> None:
+def test_the_terminal_starts_with_the_verdict() -> None:
     lines = checking.text(_report()).splitlines()
     assert lines[0] == "regressed: step_time +8.00%"
     assert lines[1] == "new against old"
@@ -70,7 +70,7 @@ def test_terminal_states_what_matters_first() -> None:
     assert "to keep what improved: usp-prof baseline save new -o baseline.json" in checking.text(_report(0.9e9))
 
 
-def test_json_is_plain() -> None:
+def test_the_json_is_valid() -> None:
     data = json.loads(checking.render(_report(), "json"))
     assert (data["format"], data["verdict"], data["exit_code"]) == ("usp-prof-check", "regressed", 1)
     step = next(judgement for judgement in data["judgements"] if judgement["key"] == "step_time")
@@ -78,14 +78,14 @@ def test_json_is_plain() -> None:
     assert step["low"] < 0.08 < step["high"]
 
 
-def test_markdown_is_a_summary() -> None:
+def test_the_markdown_is_a_summary() -> None:
     text = checking.render(_report(findings=(BAD,)), "markdown")
     assert text.startswith("## ❌ usp-prof: regressed: step_time +8.00%, new finding X1")
     assert "| ❌ regressed | `step_time` |" in text
     assert "Late \\| input" in text
 
 
-def test_junit_can_be_read() -> None:
+def test_the_junit_file_can_be_parsed() -> None:
     root = ET.fromstring(checking.render(_report(findings=(BAD,)), "junit"))  # noqa: S314 - our own text
     assert root.attrib["failures"] == "2"
     failed = [case.attrib["name"] for case in root.iter("testcase") if case.find("failure") is not None]
@@ -106,7 +106,7 @@ def test_annotations_are_workflow_commands() -> None:
 
 
 def test_passed_metrics_and_bounds_are_counted_separately() -> None:
-    """One metric was "1 metrics", and a bound that no baseline belongs to was "as before"."""
+    """One metric used to be "1 metrics", and a bound without a baseline "as before"."""
     judged = Judgement("step_time", "Step time", Unit.NS, Better.LOWER, Verdict.PASS)
     bound = replace(judged, key="mfu >= 0.38")
     report = replace(_report(1e9), judgements=(judged,))

@@ -14,7 +14,7 @@ MEANT = "is not what it was; if the change is meant, run tools/make_golden and l
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_the_report_of_a_recorded_run_is_what_it_was(run: str, tmp_path: Path) -> None:
+def test_the_report_of_a_recorded_run_equals_its_golden_report(run: str, tmp_path: Path) -> None:
     lines = condensed(report_of(run, tmp_path)).splitlines()
     assert lines == path_of(run).read_text(encoding="utf-8").splitlines(), f"the report of {run} {MEANT}"
 
@@ -23,7 +23,7 @@ def test_every_recorded_run_has_a_golden_report_and_none_is_left_over() -> None:
     assert {path.stem for path in FOLDER.glob("*.json")} == set(RUNS)
 
 
-def test_a_changed_figure_is_seen_and_a_tenth_digit_is_not() -> None:
+def test_changed_figures_are_detected_but_not_the_tenth_digit() -> None:
     def report(overall: float, cell: float) -> dict[str, object]:
         unit = {"id": "step_time", "unit": "ns"}
         metrics = [

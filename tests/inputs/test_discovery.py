@@ -33,7 +33,7 @@ def trace(
     fields: dict[str, Any] = {"schemaVersion": 1}
     if rank is not None:
         fields["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world}
-    if noon >= 0:  # minutes after NOON; as newer traces do, the base stands before the events
+    if noon >= 0:  # minutes after NOON; as in newer traces, the base time precedes the events
         fields["baseTimeNanoseconds"] = NOON + noon * MINUTE
     if device:
         fields["deviceProperties"] = [{"id": 0, "name": device}]
@@ -67,7 +67,7 @@ def test_a_folder_with_one_file_per_rank_is_one_run(tmp_path: Path) -> None:
     assert discovery.health == ()
 
 
-def test_one_file_and_a_glob(tmp_path: Path) -> None:
+def test_a_file_or_a_glob_is_a_run(tmp_path: Path) -> None:
     for rank in range(4):
         trace(tmp_path / f"r{rank}" / "trace.json", rank)
     assert ranks(discover(tmp_path / "r2" / "trace.json")) == [2]
@@ -84,7 +84,7 @@ def test_minified_and_indented_files_have_the_same_rank(tmp_path: Path) -> None:
     assert ranks(discover(tmp_path)) == [0, 1, 2, 3]
 
 
-def test_the_rank_behind_the_events_is_found(tmp_path: Path) -> None:
+def test_the_rank_after_the_events_is_found(tmp_path: Path) -> None:
     for rank in range(2):
         text = json.dumps({"traceEvents": [{"ph": "X", "ts": 1}], "distributedInfo": {"rank": rank}, "end": [{"a": 1}]})
         (tmp_path / f"{rank}.json").write_text(text)
@@ -104,7 +104,7 @@ def test_the_rank_behind_the_events_is_found(tmp_path: Path) -> None:
         ("frank3.json", None), ("rank7/trace.json", 7), ("rank_5/iteration_10.json.zst", 5),
     ],
 )  # fmt: skip
-def test_words_in_names(name: str, rank: int | None) -> None:
+def test_ranks_are_parsed_from_file_names(name: str, rank: int | None) -> None:
     assert rank_from_words(Path(name)) == rank
 
 
@@ -123,7 +123,7 @@ def test_file_names_supply_missing_ranks(tmp_path: Path) -> None:
     assert {file.rank_source for file in discovery.runs[0].files} == {"name"}
 
 
-def test_the_recorder_s_word_is_taken(tmp_path: Path) -> None:
+def test_the_recorders_rank_takes_precedence(tmp_path: Path) -> None:
     trace(tmp_path / "a.json", usp_prof={"rank": 5})
     discovery = discover(tmp_path)
     assert [(file.rank, file.rank_source) for file in discovery.runs[0].files] == [(5, "manifest")]
@@ -158,7 +158,7 @@ def gpu_trace(path: Path, rank: int | None, **fields: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", ["host-gpu-0.frontend.json.gz", "frontend.json", "rank0/tokenizer.json"])
-def test_a_frontend_next_to_ranks_is_no_rank(tmp_path: Path, name: str) -> None:
+def test_a_frontend_trace_next_to_ranks_is_not_a_rank(tmp_path: Path, name: str) -> None:
     for rank in range(1, 4):
         gpu_trace(tmp_path / f"{rank}.json.gz", rank)
     trace(tmp_path / name)
@@ -169,7 +169,7 @@ def test_a_frontend_next_to_ranks_is_no_rank(tmp_path: Path, name: str) -> None:
     assert "without device" in discovery.health[0].detail
 
 
-def test_a_frontend_is_no_second_run_of_rank_0(tmp_path: Path) -> None:
+def test_a_frontend_trace_is_not_a_second_run_of_rank_0(tmp_path: Path) -> None:
     for rank in range(2):
         gpu_trace(tmp_path / f"rank{rank}.json", None)
     trace(tmp_path / "gpu0.frontend.json", at=900.0)
@@ -328,13 +328,13 @@ class TestBeside:
 
 
 @pytest.mark.parametrize("name", ["", "nothing", "no*thing"])
-def test_nothing_there(tmp_path: Path, name: str) -> None:
+def test_missing_and_empty_paths_are_refused_with_a_hint(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError) as caught:
         discover(tmp_path / name)
     assert caught.value.hint
 
 
-def test_a_file_that_is_no_trace_states_what_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_trace_is_identified(tmp_path: Path) -> None:
     (tmp_path / "et.json").write_text('{"schema": "1", "nodes": []}')
     with pytest.raises(InputError, match="execution trace"):
         discover(tmp_path / "et.json")

@@ -43,19 +43,19 @@ def test_every_folder_is_a_listed_format(folder: str) -> None:
     assert module.FORMAT in FORMATS
 
 
-def test_each_format_has_a_name_of_its_own() -> None:
+def test_each_format_has_a_unique_name() -> None:
     assert len(set(NAMES)) == len(FORMATS) == len(FOLDERS)
     assert [by_name(name).name for name in NAMES] == NAMES
 
 
-def test_a_file_of_one_rank_is_kineto_s_and_one_of_several_ranks_is_merged(tmp_path: Path) -> None:
+def test_files_with_one_rank_are_kineto_and_with_several_merged(tmp_path: Path) -> None:
     alone = peek(tiny.Trace(3, 8).op("aten::mm", 10, 5).write(tmp_path / "rank3.json"))
     together = peek(merged_file(tmp_path))
     assert (alone.format, alone.rank, alone.ranks) == ("Kineto", 3, ())
     assert (together.format, together.ranks) == ("merged Chrome", (0, 1))
 
 
-def test_other_files_have_a_kind_and_the_error_of_the_reader_states_more(tmp_path: Path) -> None:
+def test_other_files_are_identified_and_explained_by_the_reader(tmp_path: Path) -> None:
     file = tmp_path / "other.json"
     file.write_text("{}")
     assert peek(file).kind is FileKind.JSON

@@ -21,7 +21,7 @@ from usp_prof.inputs.kineto.wire import category_text
 
 
 @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1))))
-def test_numbers(pieces: list[list[int]]) -> None:
+def test_numbers_are_collected_in_order(pieces: list[list[int]]) -> None:
     column = Numbers(np.int64)
     for piece in pieces:
         column.add(np.array(piece, np.int64))
@@ -29,7 +29,7 @@ def test_numbers(pieces: list[list[int]]) -> None:
 
 
 @given(st.lists(st.lists(st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**63 - 1)))))
-def test_narrow_numbers(pieces: list[list[int]]) -> None:
+def test_narrow_numbers_are_collected_in_order(pieces: list[list[int]]) -> None:
     column = NarrowNumbers()
     for piece in pieces:
         column.add(np.array(piece, np.int64))
@@ -39,14 +39,14 @@ def test_narrow_numbers(pieces: list[list[int]]) -> None:
 
 
 @given(st.lists(st.lists(st.text(alphabet="ab", max_size=2))))
-def test_texts(pieces: list[list[str]]) -> None:
+def test_texts_are_collected_in_order(pieces: list[list[str]]) -> None:
     column = Texts()
     for piece in pieces:
         assert len(column.add(piece)) == len(piece)
     assert column.array(plain_text).to_pylist() == [text for piece in pieces for text in piece]
 
 
-def test_values_that_are_spelt_alike_become_one() -> None:
+def test_values_with_equal_text_become_one() -> None:
     column = Texts()
     column.add(["Kernel", "kernel", "Runtime", None, ""])
     made = column.array(category_text)
@@ -55,7 +55,7 @@ def test_values_that_are_spelt_alike_become_one() -> None:
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from("XiB"), st.sampled_from(["Kernel", "kernel", 1, 1.0, None])))))
-def test_columns_that_share_one_code_are_as_if_each_had_its_own(pieces: list[list[tuple[str, object]]]) -> None:
+def test_columns_that_share_codes_equal_separate_columns(pieces: list[list[tuple[str, object]]]) -> None:
     together, phases, categories = Kinds(lambda key: key[1] == "kernel", lambda key: key[0] == "B"), Texts(), Texts()
     for piece in filter(None, pieces):
         columns = [list(column) for column in zip(*piece, strict=True)]
@@ -81,7 +81,7 @@ def test_arguments_begin_a_new_array_before_offsets_run_out(monkeypatch: pytest.
     assert (made.num_chunks == 1) == (chunk > 10)
 
 
-def test_times_as_text_that_are_no_plain_decimals() -> None:
+def test_unusual_numbers_as_text_are_read_or_absent() -> None:
     texts = [b"1.5", b"", b"1e3", b"nan", b'"2.001"', b"null", b"-1.0005", b"1e30", b"\xff", b"1e999999"]
     ns, finer = nanoseconds.from_texts(texts)
     absent = int(nanoseconds.ABSENT)
@@ -89,7 +89,7 @@ def test_times_as_text_that_are_no_plain_decimals() -> None:
     assert finer == 1
 
 
-def test_times_as_floats() -> None:
+def test_float_times_become_nanoseconds() -> None:
     ns, finer = nanoseconds.from_floats(np.array([1.001, -0.5, np.nan, np.inf, 1e300, 8796093022207.999]))
     absent = int(nanoseconds.ABSENT)
     assert ns.tolist() == [1001, -500, absent, absent, absent, 8796093022207999]
@@ -97,7 +97,7 @@ def test_times_as_floats() -> None:
 
 
 @given(st.integers(-(2**53), 2**53))
-def test_every_nanosecond_survives_the_float_below_the_bound(ns: int) -> None:
+def test_every_nanosecond_below_the_bound_survives_a_float(ns: int) -> None:
     us = float(f"{'-' if ns < 0 else ''}{abs(ns) // 1000}.{abs(ns) % 1000:03d}")
     got, finer = nanoseconds.from_floats(np.array([us]))
     assert nanoseconds.too_large_for_floats(np.array([us])) is (abs(us) >= 2.0**43)

@@ -23,7 +23,7 @@ TEXTS = st.lists(st.lists(st.text(max_size=4).map(lambda text: text.encode("utf-
 
 
 def chunked(parts: list[list[str]]) -> pa.ChunkedArray:
-    # Chunks that begin somewhere inside a buffer, as slices do.
+    # Chunks that start inside a buffer, like slices.
     chunks = [pa.array(["before", *part, "behind"], pa.string()).slice(1, len(part)) for part in parts]
     return pa.chunked_array(chunks, pa.string())
 
@@ -35,7 +35,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(TEXTS)
-def test_texts_that_are_kept_are_the_same_in_the_same_order(parts: list[list[str]]) -> None:
+def test_remaining_texts_are_unchanged_and_in_order(parts: list[list[str]]) -> None:
     texts = chunked(parts)
     keep = np.random.default_rng(len(texts)).random(len(texts)) < 0.6
     assert filter_texts(texts, keep).to_pylist() == [
@@ -55,7 +55,7 @@ def test_texts_are_taken_row_by_row(parts: list[list[str]]) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.sampled_from(["", "x", "y"])), max_size=30))
-def test_repeats_are_those_alike_in_every_field(
+def test_only_events_equal_in_every_field_are_duplicates(
     tmp_path_factory: pytest.TempPathFactory, made: list[tuple[str, int, str]]
 ) -> None:
     trace = tiny.Trace(device="cpu").op("aten::first", 10, 1)

@@ -76,7 +76,7 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
         (b"Llama-3-8B,512,H100,8", "more cells than columns in row 2"),
     ],
 )
-def test_a_table_that_is_no_csv_is_refused(
+def test_a_table_that_is_not_csv_is_refused(
     tmp_path: Path, rows: bytes, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rows.csv").write_bytes(b"model,sequence,device\n" + rows)
@@ -84,22 +84,22 @@ def test_a_table_that_is_no_csv_is_refused(
     assert sentence in capsys.readouterr().err
 
 
-def test_a_cell_that_is_left_out_is_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_cell_is_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rows.csv").write_text("model,sequence,device\nLlama-3-8B\n")
     assert main(["plan", "--table", str(tmp_path / "rows.csv")]) == 2
     assert "refused 1 of 1 row:" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[" * 200 + "]" * 200, '{"a":' * 150 + "1" + "}" * 150, "", "{", "\0"])
-def test_json_nested_beyond_all_use_is_no_description(tmp_path: Path, text: str) -> None:
+def test_deeply_nested_json_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "model.json").write_text(text)
     with pytest.raises(InputError, match="is not a model"):
         read_json(tmp_path / "model.json", "model", "")
 
 
-def test_a_description_beyond_all_use_is_refused_unread(tmp_path: Path) -> None:
+def test_an_oversized_description_is_refused_unread(tmp_path: Path) -> None:
     with (tmp_path / "model.json").open("wb") as file:
-        file.truncate(limits.MAX_DESCRIPTION_BYTES + 1)  # a hole: it takes no room on the disk
+        file.truncate(limits.MAX_DESCRIPTION_BYTES + 1)  # a sparse file: it uses no disk space
     with pytest.raises(InputError, match=r"model .* is larger than 256 MB"):
         read_json(tmp_path / "model.json", "model", "")
 
@@ -141,15 +141,15 @@ def test_a_synthetic_run_beyond_the_limits_is_refused(
     assert any(reason in error for reason in ("at most", "is not a mesh", "is not a whole number from"))
 
 
-def test_a_watchdog_that_hardly_sleeps_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_watchdog_with_a_tiny_interval_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     declaration = tmp_path / "declared.json"
     declaration.write_text('{"mesh": {"dp": 2}, "speed": {"watchdog_ns": 1}}')
     assert main(["synth", str(tmp_path / "run"), "--declaration", str(declaration), "--steps", "1"]) == 2
     assert "watchdog_ns = 1 makes" in capsys.readouterr().err
 
 
-def test_a_snapshot_that_notes_something_under_a_huge_number_is_refused(tmp_path: Path) -> None:
-    bomb = b"\x80\x02]r\xff\xff\xff\x7f."  # LONG_BINPUT 2**31 - 1: the unpickler would make room for all of them
+def test_a_snapshot_with_a_huge_memo_index_is_refused(tmp_path: Path) -> None:
+    bomb = b"\x80\x02]r\xff\xff\xff\x7f."  # LONG_BINPUT 2**31 - 1: the unpickler would allocate memory for all of them
     (tmp_path / "bomb.pickle").write_bytes(bomb)
     with pytest.raises(InputError, match="notes something under number 2147483647"):
         read_memory_snapshot(tmp_path / "bomb.pickle")
@@ -158,7 +158,7 @@ def test_a_snapshot_that_notes_something_under_a_huge_number_is_refused(tmp_path
 BLOCK = {"size": 1, "state": "active_allocated", "address": 1, "frames": [{"filename": "a"}] * 3000}
 EVENT = {"action": "alloc", "size": 1, "time_us": 1}
 SHARED_LISTS = {
-    # One list of thousands, named thousands of times: a few kilobytes that would be walked for hours.
+    # One list with thousands of items, repeated thousands of times: a few kilobytes that would take hours.
     "blocks": {"segments": [{"device": 0, "total_size": 1, "allocated_size": 1, "blocks": [BLOCK] * 9000}] * 9000},
     "events": {"segments": [], "device_traces": [[EVENT] * 9000] * 900},
     "devices": {"segments": [], "device_traces": [[EVENT]] * 9000},
@@ -166,13 +166,13 @@ SHARED_LISTS = {
 
 
 @pytest.mark.parametrize("lists", SHARED_LISTS)
-def test_a_snapshot_that_names_its_lists_again_and_again_is_refused(tmp_path: Path, lists: str) -> None:
+def test_a_snapshot_that_repeats_its_lists_is_refused(tmp_path: Path, lists: str) -> None:
     (tmp_path / "bomb.pickle").write_bytes(pickle.dumps(SHARED_LISTS[lists]))
     with pytest.raises(InputError, match=r"bytes name [0-9]+ blocks and events"):
         read_memory_snapshot(tmp_path / "bomb.pickle")
 
 
-def test_a_stack_that_blocks_share_is_looked_at_once(tmp_path: Path) -> None:
+def test_a_stack_shared_by_blocks_is_read_once(tmp_path: Path) -> None:
     segment = {"device": 0, "total_size": 1, "allocated_size": 1, "blocks": [BLOCK] * 9000}
     (tmp_path / "s.pickle").write_bytes(pickle.dumps({"segments": [segment], "device_traces": []}))
     begun = time.process_time()
@@ -182,7 +182,7 @@ def test_a_stack_that_blocks_share_is_looked_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", [-1, 1024, 2**40])
-def test_a_snapshot_of_no_device_is_refused(tmp_path: Path, device: int) -> None:
+def test_a_snapshot_with_an_invalid_device_is_refused(tmp_path: Path, device: int) -> None:
     segment = {"device": device, "total_size": 1, "allocated_size": 1}
     (tmp_path / "s.pickle").write_bytes(pickle.dumps({"segments": [segment], "device_traces": []}))
     with pytest.raises(InputError, match=f"device={device} is not a whole number within 0 to 1023"):
@@ -190,7 +190,7 @@ def test_a_snapshot_of_no_device_is_refused(tmp_path: Path, device: int) -> None
 
 
 @pytest.mark.parametrize("size", [float("inf"), float("nan"), 2**70, True, "many", None])
-def test_a_snapshot_with_a_size_that_is_none_is_refused_by_the_field(tmp_path: Path, size: object) -> None:
+def test_a_snapshot_with_an_invalid_size_is_refused_with_the_field(tmp_path: Path, size: object) -> None:
     segment = {"device": 0, "total_size": size, "allocated_size": 0, "blocks": []}
     (tmp_path / "odd.pickle").write_bytes(pickle.dumps({"segments": [segment], "device_traces": []}))
     with pytest.raises(InputError, match="total_size"):
@@ -203,7 +203,7 @@ def test_every_limit_is_in_the_documentation() -> None:
     assert [name for name in limit_names if f"`{name}`" not in text] == []
 
 
-def test_a_snapshot_is_read_from_memory_not_run(tmp_path: Path) -> None:
+def test_a_snapshot_is_read_without_running_code(tmp_path: Path) -> None:
     path = tmp_path / "evil.pickle"
     buffer = io.BytesIO()
     pickle.Pickler(buffer).dump(print)

@@ -28,7 +28,7 @@ def _grown(pieces: list[bytes]) -> LongText:
 
 @pytest.mark.parametrize("held", [1, 5, 1 << 20])
 @given(pieces=st.lists(st.binary(max_size=8)))
-def test_text_comes_back_from_memory_and_from_its_file(held: int, pieces: list[bytes]) -> None:
+def test_text_is_read_back_from_memory_and_from_its_file(held: int, pieces: list[bytes]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "HELD", held)
         buffer = _grown(pieces).buffer()
@@ -62,13 +62,13 @@ class Scarce(io.FileIO):
 
 
 @pytest.mark.parametrize("room", [0, 1, 3, 4, 8])
-def test_text_is_taken_back_when_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+def test_text_returns_to_memory_if_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     monkeypatch.setattr(memory, "HELD", 2)
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Scarce(tmp_path / "text", room))
     assert _grown([b"a", b"bcd", b"efgh", b"i"]).buffer().to_pybytes() == b"abcdefghi"
 
 
-def test_text_is_taken_back_where_it_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_returns_to_memory_if_it_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> object:
         raise OSError(errno.ENODEV, "no")
 

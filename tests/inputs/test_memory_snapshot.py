@@ -26,7 +26,7 @@ def saved(path: Path, data: Any) -> Path:
     return path
 
 
-def test_a_snapshot_gives_its_peak_and_its_fragmentation(tmp_path: Path) -> None:
+def test_a_snapshot_has_a_peak_and_fragmentation(tmp_path: Path) -> None:
     history = [
         event("segment_alloc", 1_000, 0), event("alloc", 500, 1), event("alloc", 300, 2),
         event("free_requested", 300, 3), event("free_completed", 300, 4), event("oom", 9_000, 5),
@@ -35,12 +35,12 @@ def test_a_snapshot_gives_its_peak_and_its_fragmentation(tmp_path: Path) -> None
         saved(tmp_path / "s.pickle", {"segments": [SEGMENT], "device_traces": [history]})
     )
     assert (snapshot.reserved, snapshot.allocated, snapshot.largest_free, snapshot.segments) == (1_000, 600, 400, 1)
-    # 600 are in use now, 500 more than before the history; at most there were 300 more on top.
+    # 600 are in use now, 500 more than before the history; the peak was 300 higher.
     assert snapshot.peak == 900
     assert snapshot.fragmentation == 0.4
     assert snapshot.out_of_memory == 1
     assert snapshot.time_us.tolist() == [0, 1, 2, 4]
-    # 1,000 are held now, and the history began with nothing held.
+    # 1,000 are in use now, and nothing was in use when the history started.
     assert (snapshot.held_peak, snapshot.held_at_peak, snapshot.held.tolist()) == (1_000, 1_000, [1_000] * 4)
     assert snapshot.in_use.tolist() == [100, 600, 900, 600]
 
@@ -77,7 +77,7 @@ def test_memory_in_use_is_attributed_to_the_innermost_line_of_user_code(tmp_path
     ]
 
 
-def test_without_a_history_the_peak_is_what_is_in_use(tmp_path: Path) -> None:
+def test_without_a_history_the_peak_is_the_memory_in_use(tmp_path: Path) -> None:
     (snapshot,) = read_memory_snapshot(saved(tmp_path / "s.pickle", {"segments": [{**SEGMENT, "device": 3}]}))
     assert (snapshot.device, snapshot.peak) == (3, 600)
 

@@ -28,7 +28,7 @@ def traces(name: str) -> dict[int, dict[str, Any]]:
 
 
 def with_ranks_in_arguments(name: str) -> dict[str, Any]:
-    """Merge as TraceLens does: processes and correlations are moved apart, each event names its rank."""
+    """Merge like TraceLens: process and correlation ids are shifted, and each event names its rank."""
     events = []
     first_base = int(traces(name)[0].get("baseTimeNanoseconds", 0))
     for rank, trace in traces(name).items():
@@ -45,7 +45,7 @@ def with_ranks_in_arguments(name: str) -> dict[str, Any]:
 
 
 def with_ranks_in_labels(name: str) -> dict[str, Any]:
-    """Merge by hand: each process is called by its rank, in a metadata event behind the others."""
+    """Merge by hand: a metadata event at the end names each process after its rank."""
     merged = with_ranks_in_arguments(name)
     rank_of = {}
     for event in merged["traceEvents"]:
@@ -82,7 +82,7 @@ def test_our_own_export_of_all_ranks_reads_back(name: str, ending: str, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("merge", [with_ranks_in_arguments, with_ranks_in_labels])
-def test_traces_that_other_tools_merged_read_as_their_ranks(merge: Any, tmp_path: Path) -> None:
+def test_traces_merged_by_other_tools_read_as_their_ranks(merge: Any, tmp_path: Path) -> None:
     file = tmp_path / "merged.json"
     file.write_text(json.dumps(merge("gpu-nccl-zero3")), encoding="utf-8")
     own = usp_prof.open_run(TRACES / "gpu-nccl-zero3", cache_dir=tmp_path / "store")

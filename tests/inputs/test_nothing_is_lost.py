@@ -36,7 +36,7 @@ def names(path: Path) -> list[str]:
     return sorted(read(path).events.column("name").to_pylist())
 
 
-def test_a_second_list_as_long_as_the_first_is_read(tmp_path: Path) -> None:
+def test_a_second_event_list_as_long_as_the_first_is_read(tmp_path: Path) -> None:
     event = b'{"ph":"X","cat":"cpu_op","name":"mm","pid":1,"tid":1,"dur":1,"ts":'
     lists = [b",".join(event + b"%d}" % at for at in range(first, first + 20_000)) for first in (0, 20_000)]
     text = b'{"schemaVersion":1,"traceEvents":[' + b'],"traceEvents":['.join(lists) + b'],"traceName":"x"}'
@@ -47,7 +47,7 @@ def test_a_second_list_as_long_as_the_first_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 20_000])
-def test_a_second_list_behind_other_fields_is_read(tmp_path: Path, count: int) -> None:
+def test_a_second_event_list_after_other_fields_is_read(tmp_path: Path, count: int) -> None:
     event = '{"ph":"X","cat":"cpu_op","name":"mm","pid":1,"tid":1,"dur":1,"args":{"Ev Idx":%d},"ts":%d}'
     lists = [",".join(event % (at, at) for at in range(first, first + count)) for first in (0, count)]
     fields = '"distributedInfo":{"rank":1,"world_size":2},"stackFrames":[{"name":"a"}]'
@@ -60,7 +60,7 @@ def test_a_second_list_behind_other_fields_is_read(tmp_path: Path, count: int) -
     assert [row.code for row in raw.health if row.severity is Severity.DATA_LOSS] == []
 
 
-def test_a_second_list_of_events_is_read(tmp_path: Path) -> None:
+def test_a_second_event_list_is_read(tmp_path: Path) -> None:
     path = trace().write(tmp_path / "rank0.json")
     plain = names(path)
     more = b',"traceEvents":[{"ph":"X","cat":"cpu_op","name":"late","pid":1,"tid":1,"ts":5.5,"dur":1}]}'
@@ -94,7 +94,7 @@ def test_linked_rank_folders_are_followed_and_loops_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n"])
 @pytest.mark.parametrize("many", [2, 5000])
-def test_events_on_lines_of_their_own_are_read(tmp_path: Path, end: str, many: int) -> None:
+def test_events_on_separate_lines_are_read(tmp_path: Path, end: str, many: int) -> None:
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "dur": 1}
     lines = [json.dumps(event | {"ts": number, "name": f"op{number}"}) for number in range(many)]
     path = tmp_path / "rank0.json"
@@ -107,7 +107,7 @@ def test_events_on_lines_of_their_own_are_read(tmp_path: Path, end: str, many: i
 
 @pytest.mark.timeout(60)
 def test_a_trace_on_one_line_is_recognized_quickly(tmp_path: Path) -> None:
-    """A pattern that tried every brace of a long line against every other took minutes for 2 MB."""
+    """A pattern that compared every brace of a long line with every other took minutes for 2 MB."""
     event = b'{"ph":"X","cat":"cpu_op","name":"aten::add","pid":1,"tid":2,"ts":1,"dur":2,"args":{}},'
     compact = b'{"schemaVersion":1,"traceEvents":[' + event * 50_000
     path = tmp_path / "rank0.json"
@@ -121,7 +121,7 @@ def unpacked(path: Path) -> tuple[bytes, PackingFault | None]:
 
 
 def frames_that_end_at(end: int, pack: Callable[[bytes], bytes]) -> bytes:
-    """Make a frame of so many bytes, whose content does not pack, and a frame behind it."""
+    """Make a frame of this size with incompressible content, followed by another frame."""
     rng = Random(5)  # noqa: S311 - no secret
     first = next(packed for size in range(end - 64, end) if len(packed := pack(rng.randbytes(size))) == end)
     return first + pack(b"behind")
@@ -129,7 +129,7 @@ def frames_that_end_at(end: int, pack: Callable[[bytes], bytes]) -> bytes:
 
 @pytest.mark.parametrize("beside", range(-5, 3))
 @pytest.mark.parametrize(("pack", "block"), [(ZstdCompressor().compress, 1 << 12), (gzip.compress, 1 << 16)])
-def test_a_frame_may_end_where_a_read_ends(
+def test_a_frame_may_end_at_a_read_boundary(
     tmp_path: Path, pack: Callable[[bytes], bytes], block: int, beside: int
 ) -> None:
     path = tmp_path / "rank0.json.packed"
@@ -139,7 +139,7 @@ def test_a_frame_may_end_where_a_read_ends(
     assert fault is None
 
 
-def test_frames_of_zstandard_that_hold_nothing_are_skipped(tmp_path: Path) -> None:
+def test_empty_zstandard_frames_are_skipped(tmp_path: Path) -> None:
     pack, empty = ZstdCompressor().compress, b"\x50\x2a\x4d\x18" + (8).to_bytes(4, "little") + b"whatever"
     path = trace().write(tmp_path / "rank0.json")
     plain, text = names(path), path.read_bytes()
@@ -149,7 +149,7 @@ def test_frames_of_zstandard_that_hold_nothing_are_skipped(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("behind", [b"\0" * 5, b"xyz", b"\x1f", b"\x28\xb5\x2f"])
-def test_bytes_behind_the_last_frame_are_named_and_padding_is_none(tmp_path: Path, behind: bytes) -> None:
+def test_bytes_after_the_last_frame_are_reported_but_not_padding(tmp_path: Path, behind: bytes) -> None:
     path = tmp_path / "rank0.json.gz"
     path.write_bytes(gzip.compress(b"all of it") + behind)
     text, fault = unpacked(path)

@@ -37,14 +37,14 @@ def test_the_code_of_a_lesson_exists(name: str) -> None:
             assert re.search(rf"^(class|def) {symbol}\b", text, re.MULTILINE), f"{symbol} is not in {path}"
 
 
-def test_an_unknown_lesson_is_refused_with_the_nearest() -> None:
+def test_an_unknown_lesson_suggests_the_nearest() -> None:
     with pytest.raises(UspProfError) as refused:
         lesson("pipelin")
     assert "pipeline" in refused.value.hint
 
 
 @pytest.mark.parametrize("tested", lessons(), ids=lambda entry: entry.name)
-def test_the_trainer_takes_each_run(tested: Lesson, tmp_path: Path) -> None:
+def test_the_trainer_accepts_each_run(tested: Lesson, tmp_path: Path) -> None:
     for run in tested.runs:
         words = tested.command(run, str(tmp_path / "run"))
         config = resolve(parse(words[words.index("trainer/run.py") + 1 :]), tested.processes)
@@ -52,7 +52,7 @@ def test_the_trainer_takes_each_run(tested: Lesson, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tested", lessons(), ids=lambda entry: entry.name)
-def test_a_lesson_names_figures_runs_and_edits_that_there_are(tested: Lesson) -> None:
+def test_a_lesson_names_existing_figures_runs_and_edits(tested: Lesson) -> None:
     assert len(tested.runs) > 1
     assert {figure.metric for figure in tested.figures} <= set(metrics())
     assert {figure.theory for figure in tested.figures} - {""} <= set(THEORIES)
@@ -70,7 +70,7 @@ def test_a_page_states_what_was_measured(name: str) -> None:
     assert all(claim.holds for claim in claims(lesson(name), recorded_figures()[name]))
 
 
-def test_a_page_states_which_predictions_miss() -> None:
+def test_a_page_names_predictions_that_miss() -> None:
     """A replay 69% too long was shown next to the measured step without a remark."""
     figures = recorded_figures()["zero"]
     runs = {name: replace(run, measured={"step_time": 100.0}) for name, run in figures.runs.items()}
@@ -89,7 +89,7 @@ def test_the_first_page_lists_what_was_measured() -> None:
     assert (COURSE / "figures.json").read_text() == to_json(recorded_figures())
 
 
-def test_pictures_are_small_and_each_belongs_to_a_run() -> None:
+def test_charts_are_small_and_each_belongs_to_a_run() -> None:
     expected = {f"{name}-{run.name}.svg" for name in recorded_figures() for run in lesson(name).runs}
     sizes = {file.name: file.stat().st_size for file in IMAGES.iterdir()}
     assert set(sizes) == expected
@@ -98,13 +98,13 @@ def test_pictures_are_small_and_each_belongs_to_a_run() -> None:
 
 
 @pytest.mark.parametrize("name", recorded_figures())
-def test_pictures_of_a_lesson_have_one_margin(name: str) -> None:
+def test_charts_of_a_lesson_share_their_margin(name: str) -> None:
     drawings = [(IMAGES / f"{name}-{run.name}.svg").read_text() for run in lesson(name).runs]
     margins = {first_line[1] for drawing in drawings if (first_line := re.search(r'<line x1="([\d.]+)"', drawing))}
     assert len(margins) == 1
 
 
-def test_a_lesson_of_kept_recordings_measures_what_its_page_says(tmp_path: Path) -> None:
+def test_a_lesson_with_stored_recordings_reproduces_its_page(tmp_path: Path) -> None:
     figures, runs = measure("ring", tmp_path, cache_dir=str(tmp_path / "cache"))
     assert to_json({"ring": figures}) == to_json({"ring": recorded_figures()["ring"]})
     drawn = draw(lesson("ring"), runs)
@@ -114,7 +114,7 @@ def test_a_lesson_of_kept_recordings_measures_what_its_page_says(tmp_path: Path)
 @pytest.mark.full
 @pytest.mark.trainer
 @pytest.mark.parametrize("name", LESSONS)
-def test_a_recorded_lesson_shows_its_claims(name: str, tmp_path: Path) -> None:
+def test_the_claims_of_a_recorded_lesson_hold(name: str, tmp_path: Path) -> None:
     record(lesson(name), tmp_path, again=True)
     figures, runs = measure(name, tmp_path, cache_dir=str(tmp_path / "cache"))
     assert [claim for claim in claims(lesson(name), figures) if not claim.holds] == []

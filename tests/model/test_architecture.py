@@ -49,12 +49,12 @@ def attention(model: HandCount, sequence: int, *, causal: bool = False) -> float
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("place", [0, 1], ids=["short", "long"])
-def test_a_model_costs_as_much_as_a_count_by_hand(name: str, place: int) -> None:
+def test_the_cost_of_a_model_equals_a_hand_count(name: str, place: int) -> None:
     model = MODELS[name]
     sequence = model.lengths[place]
     entry = flops.describe(model.config)
     entry.sequence = sequence
-    # The head of multi-token prediction is met twice and is a parameter once, hence no figure of parameters here.
+    # The head of multi-token prediction is used twice but stored once, so no number of parameters is given here.
     met = model.multiplying + model.beside
     state = 6 * model.state_products
     assert flops.per_token(entry, "palm") == 6 * met + attention(model, sequence) + state
@@ -65,7 +65,7 @@ def test_a_model_costs_as_much_as_a_count_by_hand(name: str, place: int) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, model in MODELS.items() if model.kin != "none"])
-def test_the_count_by_hand_has_every_parameter_of_the_class(name: str) -> None:
+def test_the_hand_count_has_every_parameter_of_the_class(name: str) -> None:
     model = MODELS[name]
     total = model.multiplying + model.beside + model.idle
     assert conventions.total_parameters(flops.describe(model.config)) == total
@@ -78,7 +78,7 @@ DENSE = ("llama-3-8b", "mistral-7b-v0.1", "phi-3-mini-4k", "phi-4", "gemma-2-2b"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DENSE)
-def test_a_forward_on_the_meta_device_multiplies_what_the_count_says(name: str) -> None:
+def test_a_forward_pass_on_the_meta_device_multiplies_what_was_counted(name: str) -> None:
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415 - only where torch is there
 
@@ -105,7 +105,7 @@ def test_every_listed_type_has_the_parameters_of_its_class(model_type: str) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", sorted(FAMILIES))
-def test_a_field_left_out_is_the_class_s_default_or_refused(model_type: str) -> None:
+def test_a_missing_field_is_the_class_default_or_refused(model_type: str) -> None:
     config = class_config({"model_type": model_type, **_TOLD.get(model_type, {})})
     if config is None:
         pytest.skip("transformers has no such class")
@@ -126,7 +126,7 @@ def cost(config: dict[str, Any]) -> tuple[int | None, dict[str, float]]:
 
 
 def class_config(values: dict[str, Any]) -> Any:
-    """Make the class's configuration; its text part where it has one."""
+    """Make the configuration of the class, or its text part if it has one."""
     transformers = pytest.importorskip("transformers")
     text = values.get("text_config", values)
     model_type = text["model_type"]
@@ -155,12 +155,12 @@ def parameters_of(built: Any) -> int:
     return sum(parameter.numel() for parameter in built.parameters())
 
 
-def test_the_vision_part_is_left_out_and_reported() -> None:
+def test_the_vision_part_is_excluded_and_reported() -> None:
     for name in ("qwen2.5-vl-7b", "gemma-3-4b", "llama-4-scout"):
         assert any("vision_config left out" in note for note in flops.describe(MODELS[name].config).notes)
 
 
-def test_multi_token_prediction_is_said_and_counted_where_the_run_trains_it() -> None:
+def test_multi_token_prediction_is_reported_and_counted_if_trained() -> None:
     plain, trained = (flops.describe(MODELS[name].config) for name in MODELS if name.startswith("deepseek-v3"))
     assert any("1 multi-token-prediction layers are left out" in note for note in plain.notes)
     assert any("are counted" in note for note in trained.notes)
@@ -171,7 +171,7 @@ def test_multi_token_prediction_is_said_and_counted_where_the_run_trains_it() ->
     )
 
 
-def test_a_type_that_is_not_known_is_counted_by_its_fields_and_reported() -> None:
+def test_an_unknown_type_is_counted_by_its_fields_and_reported() -> None:
     entry = flops.describe({**LLAMA, "model_type": "llama_of_tomorrow", "hidden_act": "silu"})
     entry.sequence = 4096
     model = flops.describe(LLAMA)
@@ -217,7 +217,7 @@ def test_a_field_that_a_known_type_does_not_have_is_reported() -> None:
     assert flops.describe(LLAMA).notes == []
 
 
-def test_a_window_that_is_switched_off_is_none() -> None:
+def test_a_disabled_window_is_ignored() -> None:
     for fields in ({"use_sliding_window": False, "sliding_window": 64}, {"sliding_window": None}):
         entry = flops.describe({**MODELS["mistral-7b-v0.1"].config, **fields})
         assert {block.window for kind in entry.layer_kinds for block in kind.blocks} == {0}
@@ -235,7 +235,7 @@ def test_layers_list_their_parts() -> None:
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "granite-4.0-h-small", "nemotron-h-8b", "gemma-3-4b"])
-def test_layers_on_average_hold_all_but_vocabulary_and_last_norm(name: str) -> None:
+def test_mean_layers_contain_all_but_vocabulary_and_last_norm(name: str) -> None:
     entry = flops.describe(MODELS[name].config)
     layer = conventions.mean_layer(entry)
     vocabulary = entry.vocab * entry.hidden
@@ -244,7 +244,7 @@ def test_layers_on_average_hold_all_but_vocabulary_and_last_norm(name: str) -> N
     )
     assert active_parameters == pytest.approx(conventions.total_parameters(entry), rel=1e-12)
     assert entry.layers * layer.multiplying + vocabulary == pytest.approx(MODELS[name].multiplying, rel=1e-12)
-    # Routed experts: all that there are, of which `idle` are not met.
+    # Routed experts: all of them, of which a token does not use `idle`.
     if entry.experts:
         share = 1 - entry.experts_per_token / entry.experts
         assert entry.layers * layer.routed * share == pytest.approx(MODELS[name].idle, rel=1e-12)
@@ -264,7 +264,7 @@ def test_an_uncountable_model_may_declare_its_cost(tmp_path: Path) -> None:
     assert any("retention" in note for note in entry.notes)
 
 
-def test_lfm2_names_its_width_by_a_field_of_its_own() -> None:
+def test_lfm2_has_its_own_field_for_its_width() -> None:
     config = {
         "model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 16, "vocab_size": 65536, "conv_L_cache": 3,
         "num_attention_heads": 32, "num_key_value_heads": 8, "full_attn_idxs": [2, 5, 8, 10, 12, 14],

@@ -26,13 +26,13 @@ def test_a_broken_rule_is_named(change: dict[str, int], sentence: str) -> None:
     assert sentence in broken_rule(MODEL, replace(Configuration(), **change))
 
 
-def test_heads_and_tensor_ranks_must_divide_one_another() -> None:
+def test_heads_and_tensor_ranks_must_be_divisible() -> None:
     few = replace(MODEL, heads=12, kv_heads=3)
     assert "3 key/value heads" in broken_rule(few, Configuration(tp=2))
     assert not broken_rule(replace(few, sequence=768), Configuration(tp=6))
 
 
-def test_experts_are_dealt_over_the_data_parallel_ranks() -> None:
+def test_experts_are_distributed_over_data_parallel_ranks() -> None:
     sparse = replace(MODEL, experts=6)
     assert "does not divide dp x cp" in broken_rule(sparse, Configuration(dp=4, ep=3))
     assert "does not divide the 6 experts" in broken_rule(sparse, Configuration(dp=4, ep=4))

@@ -49,7 +49,7 @@ def test_llm_foundry_counts_as_palm() -> None:
         cost = flops.per_token(model, "palm")
         assert cost is not None
         mfu = 100 * cost * row.tok_s_gpu / peak
-        # Throughput is cut to whole tokens, parameters are rounded: that is all that may be left.
+        # Only rounding may differ: throughput is truncated to whole tokens, and parameters are rounded.
         assert mfu == pytest.approx(row.mfu_pct, abs=0.01 + mfu / row.tok_s_gpu + 5e-5 / row.params_B * mfu)
         if row.recompute == "full":
             recomputed_cost = flops.hardware_per_token(model, "palm", "full")
@@ -60,7 +60,7 @@ def test_llm_foundry_counts_as_palm() -> None:
 @pytest.mark.real
 def test_megatron_bridge_counts_as_causal() -> None:
     rows = dense(published("megatron_bridge.csv", "model_tflops_gpu", "tok_s_gpu"))
-    # Not LoRA and fine-tuning, which do other work a token, nor the release whose throughputs are rounded to 32.
+    # Excludes LoRA and fine-tuning, which do other work per token, and the release whose throughputs are rounded to 32.
     plain = rows.notes.str.contains("Pre-Training") & ~rows.notes.str.contains("26.04")
     rows = rows[rows.model.str.contains("Llama-3") & plain]
     assert len(rows) > 10
@@ -159,7 +159,7 @@ def test_a_file_that_describes_no_model_is_refused(tmp_path: Path, text: str) ->
         flops.load(path)
 
 
-def test_recomputation_shows_in_hardware_flop_alone() -> None:
+def test_recomputation_counts_only_in_hardware_flops() -> None:
     model = flops.describe({**LLAMA_8B_CONFIG, "sequence": 8192})
     cost = flops.per_token(model, "matmul") or 0.0
     assert flops.hardware_per_token(model, "matmul", "none") == cost
@@ -178,7 +178,7 @@ def test_an_unknown_convention_is_refused() -> None:
         flops.per_token(ModelEntry(), "megatron")
 
 
-def test_repeated_forward_passes_are_counted_as_often_as_they_run() -> None:
+def test_repeated_forward_passes_count_each_time() -> None:
     model = ModelEntry(
         layers=2, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn_hidden=128, vocab=100, sequence=32, parameters=90_000
     )

@@ -54,7 +54,7 @@ def test_an_unknown_device_is_none(driver: str) -> None:
     assert hardware.find(driver) is None
 
 
-def test_every_device_has_a_source_and_finds_itself() -> None:
+def test_every_device_has_a_source_and_is_found_by_its_name() -> None:
     assert len({device.name for device in hardware.DEVICES}) == len(hardware.DEVICES)
     for device in hardware.DEVICES:
         assert device.source
@@ -75,7 +75,7 @@ def test_pytorchs_spellings_are_understood(dtype: str, kind: Precision | None, s
     assert hardware.element_bytes(dtype) == size
 
 
-def test_a_peak_that_no_source_gives_is_nothing() -> None:
+def test_a_peak_without_a_source_is_zero() -> None:
     device = hardware.find("Tesla V100-SXM2-16GB")
     assert device is not None
     assert (device.peak(Precision.FP16), device.peak(Precision.BF16), device.peak(Precision.FP64)) == (125e12, 0.0, 0.0)

@@ -25,7 +25,7 @@ def test_different_rows_stay_separate() -> None:
     assert gathered([]) == ()
 
 
-def test_spans() -> None:
+def test_numbers_are_written_as_spans() -> None:
     assert spans([]) == ""
     assert spans([5]) == "5"
     assert spans([3, 1, 2, 9, 10]) == "1-3, 9-10"

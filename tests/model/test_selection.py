@@ -12,7 +12,7 @@ bounds = st.none() | st.integers(-3, 12)
 
 
 @given(st.lists(st.integers(-5, 15)), bounds, bounds)
-def test_many_steps_are_taken_as_each_one_is(steps: list[int], first: int | None, last: int | None) -> None:
+def test_array_selection_equals_single_steps(steps: list[int], first: int | None, last: int | None) -> None:
     selection = Selection(first_step=first, last_step=last)
     is_selected = selection.takes_steps(np.array(steps, np.int64))
     assert is_selected.tolist() == [selection.takes_step(step) for step in steps]

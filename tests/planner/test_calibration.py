@@ -31,7 +31,7 @@ SHARDED = ("recorded-zero0", "recorded-zero1", "recorded-zero3-prefetch")
 
 @pytest.fixture(scope="module")
 def of_sharding(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Calibration]:
-    """Calibrate on each run of one model; they differ in their ZeRO stage alone."""
+    """Calibrate on each run of one model; the runs differ only in their ZeRO stage."""
     cache = tmp_path_factory.mktemp("cache")
     names = (*SHARDED, "recorded-zero3-no-prefetch")
     return {name: calibrate(open_run(TRACES / name, cache_dir=cache).tables) for name in names}
@@ -39,7 +39,7 @@ def of_sharding(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Calibrati
 
 @pytest.mark.parametrize("taught_by", SHARDED)
 @pytest.mark.parametrize("neighbour", SHARDED)
-def test_a_run_predicts_its_neighbours_of_another_zero_stage(
+def test_a_run_predicts_its_neighbors_with_another_zero_stage(
     of_sharding: dict[str, Calibration], taught_by: str, neighbour: str
 ) -> None:
     teacher, other = of_sharding[taught_by], of_sharding[neighbour]
@@ -47,25 +47,25 @@ def test_a_run_predicts_its_neighbours_of_another_zero_stage(
     assert prediction.step_ns == pytest.approx(other.measured_step_ns, rel=0.1)
 
 
-def test_links_of_gloo_are_learnt_from_their_own_calls(of_sharding: dict[str, Calibration]) -> None:
-    """Recorded over links of 25 Mbit/s: what a ring reaches of them, whatever kind of call it carries."""
+def test_gloo_links_are_fitted_to_their_own_calls(of_sharding: dict[str, Calibration]) -> None:
+    """The runs were recorded over links of 25 Mbit/s, so every kind of call reaches the same share of them."""
     for calibration in of_sharding.values():
         reached = calibration.profile.data_share * machine_of(calibration.cluster).link_rate * (1 - FEW_MEMBERS / 4**2)
         assert reached == pytest.approx(25e6 / 8, rel=0.25)
 
 
-def test_a_run_without_prefetch_teaches_that_compute_hides_no_gather(of_sharding: dict[str, Calibration]) -> None:
+def test_calibration_on_a_run_without_prefetch_hides_no_gather(of_sharding: dict[str, Calibration]) -> None:
     assert of_sharding["recorded-zero3-no-prefetch"].profile.gather_overlap < 0.1
     assert of_sharding["recorded-zero3-prefetch"].profile.gather_overlap > 0.9
 
 
-def test_all_axes_are_read_off_the_manifest(tmp_path: Path) -> None:
+def test_all_axes_are_read_from_the_manifest(tmp_path: Path) -> None:
     calibration = calibrate(open_run(TRACES / "recorded-5d", cache_dir=tmp_path).tables)
     assert calibration.configuration.degrees() == {"dp": 2, "cp": 2, "tp": 2, "pp": 2, "ep": 2}
 
 
-def test_devices_hold_what_their_driver_says(tmp_path: Path) -> None:
-    """A board of 16 GB was planned with the 32 GB of the table's: the smallest that a rank recorded counts."""
+def test_device_memory_is_that_reported_by_the_driver(tmp_path: Path) -> None:
+    """A device with 16 GB used to be planned with the table's 32 GB. The smallest recorded memory counts."""
     folder = tmp_path / "run"
     folder.mkdir()
     for path in sorted((TRACES / "recorded-1f1b").glob("r*.json*")):
@@ -78,7 +78,7 @@ def test_devices_hold_what_their_driver_says(tmp_path: Path) -> None:
     assert calibration.cluster.memory_bytes == 16_945_709_056
 
 
-def test_a_run_that_says_nothing_of_its_model_is_refused(tmp_path: Path) -> None:
+def test_a_run_without_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(
         '{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"aten::mm","ts":1,"dur":2,"pid":1,"tid":1}]}'
     )
@@ -87,7 +87,7 @@ def test_a_run_that_says_nothing_of_its_model_is_refused(tmp_path: Path) -> None
 
 
 def test_a_run_that_contradicts_its_tokens_or_its_mesh_is_refused(tmp_path: Path) -> None:
-    """Its plans stood, although no MFU was shown for the same inputs."""
+    """Plans used to be listed, although MFU was withheld for the same inputs."""
     tables = open_run(TRACES / "recorded-5d", cache_dir=tmp_path).tables
     recorded = tables.tokens_per_step
     tables = tables.assuming(Assumptions(tokens_per_step=100 * recorded))

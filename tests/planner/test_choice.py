@@ -24,7 +24,7 @@ SECOND = replace(
 )  # fmt: skip
 
 
-def test_the_part_that_turns_the_order_is_named_with_its_factor() -> None:
+def test_the_part_that_would_reverse_the_order_is_named_with_its_factor() -> None:
     (runner_up,) = runners_up([FIRST, SECOND])
     assert runner_up.longer_fraction == pytest.approx(0.2)
     # 100 + (f - 1) 50 = 120 + (f - 1) 10 at f = 1.5
@@ -32,19 +32,19 @@ def test_the_part_that_turns_the_order_is_named_with_its_factor() -> None:
     assert runner_up.within(FIRST)
 
 
-def test_no_part_turns_an_order_where_the_first_spends_less_on_all() -> None:
+def test_no_part_reverses_an_order_if_the_first_plan_is_faster_in_all() -> None:
     slower = replace(SECOND, exposed_ns={"dp": 60.0, "tp": 10.0}, step_ns=150.0)
     (runner_up,) = runners_up([FIRST, slower])
     assert runner_up.turned_by == ""
     assert not runner_up.within(FIRST)
 
 
-def test_plans_of_the_same_degrees_are_no_runners_up() -> None:
+def test_plans_with_equal_degrees_are_not_runners_up() -> None:
     same = replace(FIRST, configuration=Configuration(dp=8, zero=1, micro_batch=2), step_ns=101.0)
     assert [runner_up.plan for runner_up in runners_up([FIRST, same, SECOND])] == [SECOND]
 
 
-def test_values_with_which_nothing_fits_are_named() -> None:
+def test_values_with_which_nothing_fits_are_listed() -> None:
     plans = search(Question(replace(LLAMA_8B, layers=80), of_device("H100"), 8, 32, pinned={"cp": 1, "pp": 1}))
     unsharded = [value for value in plans.barred if (value.knob, value.value) == ("zero", 0)]
     fitting = {plan.configuration.zero for plan in plans.best}

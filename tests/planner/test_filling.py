@@ -54,13 +54,13 @@ def planned(schedule: str, micro_batches: int, *, simulates: bool) -> float:
 @pytest.mark.parametrize("micro_batches", [8, 40])
 def test_a_schedule_that_splits_backward_is_simulated(schedule: str, micro_batches: int) -> None:
     waits, most = by_hand(schedule, micro_batches)
-    # Beyond some micro-batches each takes what it takes the busiest rank.
+    # With enough micro-batches, each further one takes as long as on the busiest rank.
     assert planned(schedule, micro_batches, simulates=True) == pytest.approx(waits, abs=0.5 * most)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
 @pytest.mark.parametrize("micro_batches", [8, 40])
-def test_the_closed_form_of_the_others_is_their_window(schedule: str, micro_batches: int) -> None:
+def test_the_closed_form_equals_the_simulated_window(schedule: str, micro_batches: int) -> None:
     waits, most = by_hand(schedule, micro_batches)
     window = waits + most * micro_batches
     closed = planned(schedule, micro_batches, simulates=False) + most * micro_batches
@@ -69,7 +69,7 @@ def test_the_closed_form_of_the_others_is_their_window(schedule: str, micro_batc
 
 
 def test_weight_gradients_that_are_short_fill_less_of_the_bubble() -> None:
-    """Long sequences make attention's core long, which has no weights."""
+    """Long sequences make the core of attention long, which has no weights."""
 
     def bubble(sequence: int) -> float:
         configuration = Configuration(pp=4, micro_batches=8, schedule="zb-h1")
@@ -79,7 +79,7 @@ def test_weight_gradients_that_are_short_fill_less_of_the_bubble() -> None:
     assert bubble(65536) > 1.2 * bubble(2048)
 
 
-def test_the_last_stage_of_a_v_lies_on_the_first_rank() -> None:
-    """It has the embedding and the head, and the other ranks none of the two."""
+def test_the_last_stage_of_a_v_schedule_is_on_the_first_rank() -> None:
+    """It has both embedding and head; the other ranks have neither."""
     stages = stages_of(cases(Configuration(pp=4, micro_batches=8, schedule="zbv", chunks=2), model=MODEL))
     assert (stages.embedding[:, 0].tolist(), stages.head[:, 0].tolist()) == ([True, False, False], [True, False, False])

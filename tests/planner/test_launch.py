@@ -30,7 +30,7 @@ EACH = Configuration(dp=4, tp=2, pp=2, zero=1, micro_batches=8, schedule="interl
         Configuration(dp=2, zero=1, micro_batches=2, offload=Offload.OPTIMIZER),
     ],
 )
-def test_our_trainer_settles_on_the_planned_configuration(configuration: Configuration) -> None:
+def test_our_trainer_resolves_to_the_planned_configuration(configuration: Configuration) -> None:
     command_line = pytest.importorskip("trainer.configuration.command_line")
     rules = pytest.importorskip("trainer.rules")
     model = replace(TINY, experts=4, experts_per_token=2, expert_ffn_hidden=128) if configuration.ep > 1 else TINY
@@ -43,13 +43,13 @@ def test_our_trainer_settles_on_the_planned_configuration(configuration: Configu
     assert (settled.shape.hidden, settled.shape.layers, settled.shape.sequence) == (64, 8, 64)
 
 
-def test_our_trainers_models_are_those_it_has() -> None:
+def test_the_models_of_our_trainer_exist() -> None:
     shape = pytest.importorskip("trainer.configuration.shape")
     sizes = {name: (s.hidden, s.heads, s.kv_heads, s.ffn, s.vocab) for name, s in shape.PRESETS.items()}
     assert sizes == PRESETS
 
 
-def test_torchtitan() -> None:
+def test_torchtitan_gets_the_planned_options() -> None:
     configuration = replace(EACH, zero=3, recompute=Recompute.SELECTIVE)
     text = command("torchtitan", model_named("Llama-3-8B", 8192), configuration)
     assert "--module llama3 --config llama3_8b" in text
@@ -59,7 +59,7 @@ def test_torchtitan() -> None:
     assert "--training.local_batch_size 8 --training.global_batch_size 32" in text
 
 
-def test_megatron() -> None:
+def test_megatron_gets_the_planned_options() -> None:
     text = command("megatron", EXPERTS, replace(EACH, recompute=Recompute.FULL))
     assert "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2" in text
     assert "--sequence-parallel" in text
@@ -69,8 +69,8 @@ def test_megatron() -> None:
     assert "--num-layers 8 --hidden-size 1024" in text
 
 
-def test_embedding_and_head_count_as_layers_where_only_then_stages_are_even() -> None:
-    """The way Llama-3-405B is run: 126 layers, the embedding and the head on 64 stages of two."""
+def test_embedding_and_head_count_as_layers_if_only_then_stages_are_even() -> None:
+    """As Llama-3-405B is trained: 126 layers, embedding and head on 64 stages of two."""
     model = model_named("Llama-3-405B", 8192)
     configuration = Configuration(tp=8, cp=2, pp=8, chunks=8, schedule="interleaved", micro_batches=64, zero=1)
     words = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
@@ -99,13 +99,15 @@ def test_megatrons_zero_3_is_its_own_fsdp_without_a_pipeline() -> None:
         ("usp-prof", Configuration(dtype="fp16"), "no fp16"),
     ],
 )
-def test_what_a_trainer_cannot_run_is_refused_for_it(trainer: str, configuration: Configuration, reason: str) -> None:
+def test_configurations_that_a_trainer_cannot_run_are_refused(
+    trainer: str, configuration: Configuration, reason: str
+) -> None:
     model = model_named("Llama-3-8B", 8192)
     with pytest.raises(UsageError, match=f"^{trainer} cannot run .*{reason}"):
         command(trainer, model, configuration)
 
 
-def test_a_model_that_is_no_preset_of_ours_is_refused() -> None:
+def test_a_model_that_is_not_a_preset_of_our_trainer_is_refused() -> None:
     with pytest.raises(UsageError, match="not one of its presets"):
         command("usp-prof", EXPERTS, Configuration())
     of_tiny = replace(TINY, experts=4, experts_per_token=2, expert_ffn_hidden=128)
@@ -134,7 +136,9 @@ def test_layers_to_recompute_and_an_offloaded_optimizer_reach_megatron() -> None
         ("megatron", {"offload": Offload.OPTIMIZER, "zero": 3, "pp": 1, "chunks": 1, "schedule": "1f1b"}, "FSDP"),
     ],
 )
-def test_what_else_a_trainer_cannot_recompute_or_offload(trainer: str, change: dict[str, Any], reason: str) -> None:
+def test_unsupported_recomputation_and_offloading_are_refused(
+    trainer: str, change: dict[str, Any], reason: str
+) -> None:
     model = TINY if trainer == "usp-prof" else model_named("Llama-3-8B", 8192)
     with pytest.raises(UsageError, match=reason):
         command(trainer, model, replace(EACH, dtype="bf16", **change))
@@ -167,7 +171,7 @@ TORCHTITAN_OPTIONS = {
         Configuration(dp=2, pp=4, zero=2, micro_batches=8, schedule="zbv", chunks=2),
     ],
 )
-def test_torchtitans_words_are_options_of_its_parser(configuration: Configuration) -> None:
+def test_torchtitan_options_are_accepted_by_its_parser(configuration: Configuration) -> None:
     plan = replace(configuration, recompute=Recompute.SELECTIVE)
     words = shlex.split(command("torchtitan", model_named("Llama-3-8B", 8192), plan))
     after = words[words.index("torchtitan.train") + 1 :]
@@ -219,7 +223,7 @@ OF_MEGATRONS_PARSER = {
         (LLAMA_8B, Configuration(dp=8, zero=3, offload_layers=8)),
     ],
 )
-def test_megatrons_words_are_its_options(model: ModelEntry, configuration: Configuration) -> None:
+def test_megatron_options_exist(model: ModelEntry, configuration: Configuration) -> None:
     words = shlex.split(command("megatron", model, configuration))
     options = {word for word in words[words.index("pretrain_gpt.py") :] if word.startswith("--")}
     assert options <= OF_MEGATRONS_DATACLASSES | OF_MEGATRONS_PARSER
@@ -233,8 +237,8 @@ def test_an_optimizer_that_a_trainer_does_not_have_is_refused(trainer: str) -> N
     assert "optimizer state" in refusal(trainer, model, replace(plain, optimizer_bytes=6))
 
 
-def test_megatrons_dataclasses_have_those_fields() -> None:
-    """Where megatron-core is installed: it holds the dataclasses, but not the parser that is made of them."""
+def test_megatron_dataclasses_have_the_written_fields() -> None:
+    """Runs if megatron-core is installed, which contains the dataclasses but not the parser made from them."""
     configurations = [
         ("megatron.core.transformer.transformer_config", "TransformerConfig"),
         ("megatron.core.distributed.distributed_data_parallel_config", "DistributedDataParallelConfig"),
@@ -264,7 +268,7 @@ NANOTRON_KEYS = {
 """Fields of nanotron's dataclasses (src/nanotron/config/): all required ones, and ours."""
 
 
-def test_nanotrons_file_has_its_keys_and_the_plan() -> None:
+def test_the_nanotron_file_has_its_keys_and_the_plan() -> None:
     yaml = pytest.importorskip("yaml")
     layout = Configuration(dp=4, tp=2, pp=2, zero=1, micro_batch=2, micro_batches=8, recompute=Recompute.FULL)
     words = shlex.split(command("nanotron", LLAMA_3, layout))
@@ -317,7 +321,7 @@ def test_a_command_starts_the_devices_of_a_host_and_not_of_an_nvlink_domain() ->
         ({"offload": Offload.OPTIMIZER}, "offload"),
     ],
 )
-def test_nanotrons_rules(change: dict[str, Any], reason: str) -> None:
+def test_configurations_that_nanotron_cannot_run_are_refused(change: dict[str, Any], reason: str) -> None:
     assert not refusal("nanotron", LLAMA_3, Configuration(dp=8))
     assert reason in refusal("nanotron", LLAMA_3, replace(Configuration(dp=8), **change))
     assert "no experts" in refusal("nanotron", EXPERTS, Configuration(dp=8))

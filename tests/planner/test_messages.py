@@ -27,7 +27,7 @@ from usp_prof.extras.planner.stages import Stages, stages_of
 from usp_prof.extras.planner.step import step
 from usp_prof.model.configuration import Configuration
 
-# One row a layout: options, model, configuration, and by pipeline rank and operation the calls and bytes of a step.
+# One row per layout: options, model, configuration, and calls and bytes per step by pipeline rank and operation.
 # Written by benchmarks/planner_messages.py from runs of our trainer.
 RECORDED = json.loads((Path(__file__).parent / "recorded_messages.json").read_text())
 OURS = PROFILES["usp-prof"]
@@ -53,12 +53,12 @@ def total(sent: dict[str, dict[str, int]], collective: str, operation: str) -> i
 def test_a_recorded_step_sent_the_bytes_that_the_planner_counts(row: dict[str, Any]) -> None:
     c = cases_of_row(row)
     stages = stages_of(c)
-    # Norms are whole on each rank of tp, which the planner passes over.
+    # Norms are complete on each tp rank, which the planner ignores.
     room = 0.005 if row["configuration"]["tp"] > 1 else 0.0
     for rank, sent in enumerate(row["messages"]):
         weights = weights_of_rank(c, stages, rank, len(row["messages"]))
         gathered, summed = (float(count(c, weights)[0]) for count in (messages.gathered_bytes, messages.summed_bytes))
-        # Whole gradients are all-reduced; with hybrid sharding, each shard over its replicas.
+        # Full gradients are all-reduced; with hybrid sharding, each shard is reduced over its replicas.
         reduced = summed if row["configuration"]["zero"] == 0 else 0.0
         reduced += summed / float(c.shards[0]) if row["configuration"]["replicas"] > 1 else 0.0
         scattered = 0.0 if row["configuration"]["zero"] == 0 else summed
@@ -73,14 +73,14 @@ def test_a_recorded_step_sent_each_layer_as_often_as_the_planner_counts(row: dic
     if not messages.goes_by_layer(c)[0]:
         pytest.skip("buckets, whose number is a matter of their size")
     often = messages.times_a_step(c)
-    # Experts, and under tensor parallelism norms, are units of their own in a layer; these are no ends.
+    # Experts, and with tensor parallelism norms, are separate units within a layer; they are not ends.
     is_mixture, has_slices = row["model"]["experts"] > 0, row["configuration"]["tp"] > 1
     units_of_layer, units_of_ends = 1 + is_mixture + has_slices, 1 + has_slices
     layers = stages_of(c).layers[:, 0]
     stages_a_rank = float(c.stages_of_rank[0])
     for rank, sent in enumerate(row["messages"]):
         held = layers[0 if rank == 0 else 2]
-        # A rank between the ends has no ends: with chunks, only one of its stages has them.
+        # Ranks between the ends have none; with chunks, only one of a rank's stages has them.
         of_ends = units_of_ends if stages_a_rank == 1 or rank in (0, len(row["messages"]) - 1) else 0
         gathers = float(often.forward_gathers[0] + often.backward_gathers[0])
         assert sent["all_gather"]["calls"] == held * gathers * units_of_layer + often.end_gathers[0] * of_ends
@@ -117,7 +117,7 @@ IN_PIPELINE = {
 @pytest.mark.parametrize("pp", [1, 2])
 @pytest.mark.parametrize("micro_batches", [1, 4, 8])
 @pytest.mark.parametrize(("trainer", "zero"), TABLE)
-def test_messages_a_step_by_trainer_stage_accumulation_and_pipeline(
+def test_messages_per_step_depend_on_trainer_stage_accumulation_and_pipeline(
     trainer: str, zero: int, micro_batches: int, pp: int
 ) -> None:
     configuration = Configuration(dp=4, pp=pp, zero=zero, micro_batches=micro_batches)
@@ -173,7 +173,7 @@ class Small(nn.Module):
 
 @pytest.fixture(scope="module")
 def four_ranks() -> Iterator[None]:
-    """Be one of four ranks that are not there."""
+    """Simulate one of four ranks without its peers."""
     dist.init_process_group("fake", rank=0, world_size=4, store=fake_pg.FakeStore())
     yield
     dist.destroy_process_group()
@@ -184,7 +184,7 @@ SHARDED = [("fsdp", 2, 1), ("fsdp", 3, 1), ("torchtitan", 2, 2), ("torchtitan", 
 
 
 def assert_sent(counted: Counted, trainer: str, units_of_ends: int, configuration: Configuration) -> None:
-    """Hold what a model of three layers sent against the planner's counts."""
+    """Compare the messages of a three-layer model with the planner's counts."""
     often = messages.times_a_step(cases(configuration, profile=PROFILES[trainer]))
     of_layers = 3 * (often.forward_gathers + often.backward_gathers)
     assert counted.gathers == of_layers[0] + units_of_ends * often.end_gathers[0]
@@ -193,7 +193,7 @@ def assert_sent(counted: Counted, trainer: str, units_of_ends: int, configuratio
 
 @pytest.mark.usefixtures("four_ranks")
 @pytest.mark.parametrize(("trainer", "zero", "units_of_ends"), SHARDED)
-def test_fsdp2_itself_sends_as_often(trainer: str, zero: int, units_of_ends: int) -> None:
+def test_fsdp2_sends_as_many_messages(trainer: str, zero: int, units_of_ends: int) -> None:
     model = Small(frees=zero == 3, ends_are_units=trainer == "torchtitan")
     with Counted() as counted:
         for _ in range(3):
@@ -204,23 +204,23 @@ def test_fsdp2_itself_sends_as_often(trainer: str, zero: int, units_of_ends: int
 @pytest.mark.usefixtures("four_ranks")
 @pytest.mark.parametrize("schedule", [Schedule1F1B, ScheduleGPipe])
 @pytest.mark.parametrize(("trainer", "zero", "units_of_ends"), SHARDED)
-def test_fsdp2_in_pytorchs_pipeline_sends_as_often(
+def test_fsdp2_in_a_pytorch_pipeline_sends_as_many_messages(
     trainer: str, zero: int, units_of_ends: int, schedule: type[PipelineScheduleSingle]
 ) -> None:
-    """A pipeline of one stage: what it does with weights and gradients is what each stage does."""
+    """A pipeline of one stage treats weights and gradients like each stage of a longer one."""
     model = Small(frees=zero == 3, ends_are_units=trainer == "torchtitan")
     stage = PipelineStage(model, 0, 1, torch.device("cpu"), group=dist.new_group([0]))
     pipeline = schedule(stage, 4, loss_fn=lambda output, _: output.sum())
     tokens = torch.zeros(4, 4, dtype=torch.long)
-    pipeline.step(tokens, target=tokens)  # the first step tries shapes out
+    pipeline.step(tokens, target=tokens)  # the first step determines shapes
     with Counted() as counted:
         pipeline.step(tokens, target=tokens)
     assert_sent(counted, trainer, units_of_ends, Configuration(dp=4, pp=2, zero=zero, micro_batches=4))
 
 
 @pytest.mark.parametrize("trainer", ["fsdp", "torchtitan"])
-def test_the_ends_show_in_every_micro_batch_of_fsdp2(trainer: str) -> None:
-    """The embedding is gathered before its forward and its gradient summed after its backward, beside nothing."""
+def test_fsdp2_exposes_the_ends_in_every_micro_batch(trainer: str) -> None:
+    """Gather and reduction of the embedding do not overlap with its forward and backward pass."""
     few, many = (
         cases(Configuration(dp=8, zero=3, micro_batches=number), profile=PROFILES[trainer]) for number in (2, 6)
     )
@@ -228,7 +228,7 @@ def test_the_ends_show_in_every_micro_batch_of_fsdp2(trainer: str) -> None:
     assert thrice[0] == pytest.approx(3 * once[0])
 
 
-def test_gradients_that_are_summed_once_show_less_than_those_of_every_micro_batch() -> None:
+def test_gradients_summed_once_are_exposed_less_than_those_of_every_micro_batch() -> None:
     configuration = Configuration(dp=8, zero=3, micro_batches=8)
     shown = [step(cases(configuration, profile=replace(OURS, sums_once=once))).exposed["dp"][0] for once in (1, 0)]
     assert shown[0] < shown[1]

@@ -28,7 +28,7 @@ NARROW = model_named("Qwen3-30B-A3B", 4096)
 
 @st.composite
 def configurations(draw: st.DrawFn, **fixed: object) -> Configuration:
-    """Draw a configuration, legal or not."""
+    """Draw a configuration that may be illegal."""
     knobs: dict[str, object] = {
         "dp": draw(st.sampled_from([1, 2, 8, 64])), "tp": draw(DEGREES), "cp": draw(st.sampled_from([1, 2])),
         "pp": draw(st.sampled_from([1, 2, 4])), "zero": draw(st.sampled_from([0, 1, 2, 3])),
@@ -39,7 +39,7 @@ def configurations(draw: st.DrawFn, **fixed: object) -> Configuration:
 
 
 def legal(model: str, *configurations: Configuration) -> None:
-    """Leave out what breaks a rule."""
+    """Remove configurations that break a rule."""
     assume(not any(broken_rule(MODELS[model], configuration) for configuration in configurations))
 
 
@@ -49,7 +49,7 @@ def steps(model: str, trainer: str, *plans: Configuration, cluster: Cluster = MA
 
 
 def longer_or_equal(first: float, second: float) -> bool:
-    """Compare with room for rounding."""
+    """Compare with a tolerance for rounding."""
     return first >= second * (1 - 1e-9)
 
 
@@ -83,7 +83,7 @@ def test_zero_3_never_sends_less_than_zero_1(model: str, trainer: str, configura
 
     The exposed part may be smaller, because it overlaps with compute, while ZeRO-1's gather follows the optimizer.
     """
-    # One message a layer or one a bucket: how often latency is paid is another matter.
+    # One message per layer or one per bucket: the number of latencies differs.
     profile = replace(PROFILES[trainer], data_overlap=0.0, gather_overlap=0.0, gather_exposed=1.0, data_latency=0.0)
     sharded = replace(configuration, zero=3)
     legal(model, configuration, sharded)
@@ -94,7 +94,7 @@ def test_zero_3_never_sends_less_than_zero_1(model: str, trainer: str, configura
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(zero=1))
 def test_zero_2_sums_the_gradients_of_every_micro_batch(model: str, trainer: str, configuration: Configuration) -> None:
-    """In buckets it keeps a shard of the sums alone: gradients cannot wait for the last micro-batch, as ZeRO-1's do."""
+    """With buckets, only a shard of the sums is stored, so gradients cannot wait for the last micro-batch."""
     sharded = replace(configuration, zero=2)
     legal(model, configuration, sharded)
     in_buckets = replace(PROFILES[trainer], sums_once=0, layer_by_layer=0, is_fsdp2=0)
@@ -107,7 +107,7 @@ def test_zero_2_sums_the_gradients_of_every_micro_batch(model: str, trainer: str
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(zero=3))
-def test_slower_compute_never_shows_more_of_zero_3(model: str, trainer: str, configuration: Configuration) -> None:
+def test_slower_compute_never_exposes_more_of_zero_3(model: str, trainer: str, configuration: Configuration) -> None:
     """Longer compute hides more of concurrent messages."""
     legal(model, configuration)
     profile = PROFILES[trainer]
@@ -121,7 +121,7 @@ def test_slower_compute_never_shows_more_of_zero_3(model: str, trainer: str, con
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(zero=3))
 def test_hybrid_sharding_still_sums_over_its_replicas(model: str, trainer: str, configuration: Configuration) -> None:
-    """Whole replicas of one device gather nothing; gradients are summed over all of them as under ZeRO-0."""
+    """Replicas of a single device gather nothing; their gradients are summed over all of them as in ZeRO-0."""
     assume(configuration.dp > 1)
     hybrid = replace(configuration, replicas=configuration.dp * configuration.cp)
     legal(model, configuration, hybrid)
@@ -130,9 +130,7 @@ def test_hybrid_sharding_still_sums_over_its_replicas(model: str, trainer: str, 
 
 @settings(max_examples=50)
 @given(MODEL, configurations())
-def test_sharding_more_never_needs_more_memory_but_for_what_is_gathered(
-    model: str, configuration: Configuration
-) -> None:
+def test_more_sharding_never_needs_more_memory_except_for_gathers(model: str, configuration: Configuration) -> None:
     stages = [replace(configuration, zero=zero) for zero in (0, 1, 2, 3)]
     legal(model, *stages)
     parts = memory.fullest(memory.of_stages(cases(*stages, model=MODELS[model])))
@@ -142,8 +140,8 @@ def test_sharding_more_never_needs_more_memory_but_for_what_is_gathered(
 
 @settings(max_examples=50)
 @given(TRAINER, configurations(cp=1, pp=1))
-def test_context_parallelism_costs_what_data_parallelism_does_not(trainer: str, configuration: Configuration) -> None:
-    """Half of dp's ranks become ranks of cp that share each sequence; the batch stays."""
+def test_context_parallelism_costs_more_than_data_parallelism(trainer: str, configuration: Configuration) -> None:
+    """Half of the dp ranks become cp ranks that share each sequence; the batch stays."""
     assume(configuration.dp > 1)
     ring = replace(configuration, dp=configuration.dp // 2, cp=2, micro_batches=2 * configuration.micro_batches)
     legal("Llama-3-8B", configuration, ring)
@@ -168,7 +166,7 @@ def test_tensor_parallelism_across_nodes_exposes_more_than_inside(
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(recompute=Recompute.NONE))
 def test_recomputation_costs_time_and_saves_memory(model: str, trainer: str, configuration: Configuration) -> None:
-    # A stalled send outweighs all of it, and full memory is what makes it likely.
+    # A stalled send outweighs everything else, and full memory makes it likely.
     calm = replace(PROFILES[trainer], stall=0.0)
     kinds = [replace(configuration, recompute=kind) for kind in (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)]
     legal(model, *kinds)
@@ -182,10 +180,10 @@ def test_recomputation_costs_time_and_saves_memory(model: str, trainer: str, con
 
 @settings(max_examples=50)
 @given(TRAINER, st.sampled_from([1, 2, 16]), st.sampled_from([1, 4]), st.booleans())
-def test_twice_the_rows_are_never_faster_in_many_narrow_experts(
+def test_twice_the_rows_are_never_faster_with_many_narrow_experts(
     trainer: str, tp: int, cp: int, sequence_parallel: bool
 ) -> None:
-    """Padding to whole tiles was counted once more for each wave, so that few rows an expert took longer."""
+    """Padding to full tiles used to be counted again for each wave, so few rows per expert took longer."""
     configuration = Configuration(tp=tp, cp=cp, micro_batches=4, sequence_parallel=sequence_parallel)
     c = cases(configuration, replace(configuration, micro_batch=2), model=NARROW, profile=PROFILES[trainer])
     seconds = step(c).seconds
@@ -194,11 +192,9 @@ def test_twice_the_rows_are_never_faster_in_many_narrow_experts(
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations())
-def test_attention_that_is_not_fused_is_never_faster_nor_leaner(
-    model: str, trainer: str, configuration: Configuration
-) -> None:
+def test_unfused_attention_is_never_faster_or_smaller(model: str, trainer: str, configuration: Configuration) -> None:
     legal(model, configuration)
-    # nanotron has no rows without a fused kernel: its constants of them are the defaults.
+    # nanotron has no rows without a fused kernel, so their constants are the defaults.
     profile = replace(
         PROFILES[trainer], unfused_scale=max(PROFILES[trainer].rest_scale, PROFILES[trainer].unfused_scale)
     )
@@ -224,7 +220,7 @@ def test_every_part_is_finite_and_none_is_negative(model: str, trainer: str, con
     assert sum(float(part[0]) for part in parts) == pytest.approx(float(times.seconds[0]))
 
 
-def test_a_step_has_no_part_that_is_not_checked_above() -> None:
+def test_every_part_of_a_step_is_checked() -> None:
     checked = {"seconds", "compute", "exposed", "bubble", "optimizer", "fixed", "stall_chance", "stall"}
     assert {field.name for field in fields(Step)} == checked
 
@@ -232,7 +228,7 @@ def test_a_step_has_no_part_that_is_not_checked_above() -> None:
 @settings(max_examples=50)
 @given(TRAINER, configurations(zero=1))
 def test_shards_of_one_device_send_as_much_as_whole_replicas(trainer: str, configuration: Configuration) -> None:
-    """Nothing is sharded where every rank is a replica: its experts' gradients are summed, too, as under ZeRO-0."""
+    """Nothing is sharded if every rank is a replica; experts' gradients are also summed as in ZeRO-0."""
     assume(configuration.dp * configuration.cp > 1)
     replicated = replace(configuration, replicas=configuration.dp * configuration.cp)
     unsharded = replace(configuration, zero=0)
@@ -247,7 +243,7 @@ def test_smaller_nodes_are_never_faster(model: str, trainer: str, configuration:
     legal(model, configuration)
     nodes = [replace(MACHINE, devices_per_node=node) for node in (8, 4, 2, 1)]
     seconds = [steps(model, trainer, configuration, cluster=node).seconds[0] for node in nodes]
-    # Slower messages of tp make backward longer, which hides a little more of the gradients.
+    # Slower tp messages make backward longer, which hides slightly more of the gradients.
     assert all(longer_or_equal(after, before * 0.999) for before, after in pairwise(seconds))
 
 
@@ -263,10 +259,10 @@ def test_more_ranks_of_dp_never_need_more_memory(model: str, trainer: str, confi
 
 @settings(max_examples=50)
 @given(TRAINER, configurations())
-def test_one_expert_that_every_token_takes_needs_the_memory_of_a_dense_block_and_its_copies(
+def test_one_expert_for_every_token_needs_the_memory_of_a_dense_block_and_copies(
     trainer: str, configuration: Configuration
 ) -> None:
-    """Weights, gradients and optimizer are those of the dense block, but for the router's one row."""
+    """Weights, gradients and optimizer state equal those of the dense block, except for one row of the router."""
     single_expert = replace(EXPERTS, experts=1, experts_per_token=1)
     dense = replace(EXPERTS, experts=0, experts_per_token=0, expert_ffn_hidden=0)
     assume(not broken_rule(single_expert, configuration) and not broken_rule(dense, configuration))

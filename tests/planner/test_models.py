@@ -60,19 +60,19 @@ def test_every_model_has_its_source() -> None:
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_models_counted_by_hand(name: str) -> None:
+def test_models_have_their_hand_counted_parameters(name: str) -> None:
     count = MODELS[BY_HAND[name]]
     model, published = model_named(name, 4096), describe(count.config)
     assert [getattr(model, field) for field in FIELDS] == [getattr(published, field) for field in FIELDS]
-    # All but norms and biases, which are thousandths of it, is the hand's count.
+    # The hand count includes everything except norms and biases, which are a few thousandths.
     assert billions(model) == pytest.approx((count.multiplying + count.beside + count.idle) / 1e9, rel=2e-3)
 
 
 SIZES = {"layers": 2, "hidden": 64, "heads": 4, "ffn_hidden": 128, "vocab": 100}
 
 
-def test_a_file_of_our_own_fields_needs_every_size(tmp_path: Path) -> None:
-    """Without `ffn_hidden` it was planned as attention alone: a plan that fits, of another model."""
+def test_a_file_with_our_own_fields_needs_every_size(tmp_path: Path) -> None:
+    """Without `ffn_hidden`, the model used to be planned as attention only, so the plan was for another model."""
     file = tmp_path / "model.json"
     for name in ("heads", "ffn_hidden", "vocab"):
         file.write_text(json.dumps({field: size for field, size in SIZES.items() if field != name}))
@@ -82,19 +82,19 @@ def test_a_file_of_our_own_fields_needs_every_size(tmp_path: Path) -> None:
     assert model_named(str(file)).ffn_hidden == 128
 
 
-def test_a_model_of_experts_alone_needs_only_their_width(tmp_path: Path) -> None:
+def test_a_model_with_experts_only_needs_only_their_width(tmp_path: Path) -> None:
     file = tmp_path / "model.json"
     mixture = {"experts": 8, "experts_per_token": 2, "expert_ffn_hidden": 32}
     sizes = {field: size for field, size in SIZES.items() if field != "ffn_hidden"}
     file.write_text(json.dumps(sizes | mixture))
     assert model_named(str(file)).expert_ffn_hidden == 32
     file.write_text(json.dumps(sizes | mixture | {"moe_layers": 1}))
-    with pytest.raises(UsageError, match="gives no ffn_hidden"):  # of the layer without experts
+    with pytest.raises(UsageError, match="gives no ffn_hidden"):  # for the layer without experts
         model_named(str(file))
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_models_that_are_a_classs_defaults(name: str) -> None:
+def test_models_equal_the_defaults_of_their_class(name: str) -> None:
     transformers = pytest.importorskip("transformers")
     default = transformers.CONFIG_MAPPING[DEFAULTS[name]]().to_dict()
     entry = json.loads(FILE.read_text())[name]
@@ -111,7 +111,7 @@ def test_models_that_are_a_classs_defaults(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TORCHTITAN)
-def test_models_that_torchtitan_registers(name: str) -> None:
+def test_models_equal_those_that_torchtitan_registers(name: str) -> None:
     model = model_named(name, 4096)
     assert (model.layers, model.hidden, model.heads, model.kv_heads, model.vocab) == TORCHTITAN[name]
 
@@ -125,7 +125,7 @@ COUNTED_BY_TRANSFORMERS = {
 
 @pytest.mark.parametrize("name", COUNTED_BY_TRANSFORMERS)
 def test_models_that_transformers_builds_have_as_many_parameters(name: str) -> None:
-    """One and two layers without storage: their difference is a layer, the rest the vocabulary's matrices."""
+    """Models with one and two layers on the meta device: their difference is one layer."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     model = model_named(name, 4096)
     sizes = {
@@ -142,7 +142,7 @@ def test_models_that_transformers_builds_have_as_many_parameters(name: str) -> N
             built = transformers.AutoModelForCausalLM.from_config(config)
         counts.append(sum(parameter.numel() for parameter in built.parameters()))
     layer = counts[1] - counts[0]
-    # Norms and the biases of Qwen's queries, keys and values are what our count may leave out.
+    # Our count may omit only norms and the biases of Qwen's queries, keys and values.
     assert billions(model) == pytest.approx((counts[0] + (model.layers - 1) * layer) / 1e9, rel=1e-3)
 
 
@@ -155,7 +155,7 @@ def test_models_that_transformers_builds_have_as_many_parameters(name: str) -> N
         ("deepseek-v3 with multi-token prediction", ["its layers differ", "multi-token prediction is counted in MFU"]),
     ],
 )
-def test_what_a_plan_leaves_out_of_a_model_is_said_by_name(name: str, omissions: list[str]) -> None:
+def test_parts_of_a_model_that_a_plan_ignores_are_named(name: str, omissions: list[str]) -> None:
     count = MODELS[name]
     model = describe({**count.config, **({"mtp_layers": 1} if "multi-token" in name else {})})
     sentences = not_modelled(model)
@@ -164,5 +164,5 @@ def test_what_a_plan_leaves_out_of_a_model_is_said_by_name(name: str, omissions:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_models_whose_size_is_published(name: str) -> None:
+def test_models_have_their_published_size(name: str) -> None:
     assert billions(model_named(name, 4096)) == pytest.approx(PUBLISHED[name], rel=0.01)

@@ -19,18 +19,18 @@ def test_a_group_inside_a_node_uses_the_link() -> None:
     assert cluster.all_gather(c, "tp", 800e6) == pytest.approx(8 * 1e-6 + 700e6 / (400e9 * FEW))
 
 
-def test_neighbours_of_an_outer_axis_lie_in_other_nodes_with_one_card_each() -> None:
+def test_neighbors_on_an_outer_axis_are_in_other_nodes_with_one_card_each() -> None:
     _, rate, hop = cluster.link(cases(Configuration(dp=4, tp=8)), "shards")
     assert (float(rate[0]), float(hop[0])) == (50e9, 1e-5)
 
 
 @pytest.mark.parametrize(("tp", "cards"), [(2, 4), (4, 2), (8, 1)])
-def test_a_ring_over_nodes_enters_each_by_the_cards_of_all_its_members(tp: int, cards: int) -> None:
+def test_a_ring_over_nodes_uses_the_cards_of_all_members_of_a_node(tp: int, cards: int) -> None:
     _, rate, _ = cluster.link(cases(Configuration(dp=16, tp=tp)), "shards")
     assert float(rate[0]) == cards * 50e9
 
 
-def test_a_ring_has_the_network_s_latency_once_per_node() -> None:
+def test_a_ring_has_the_network_latency_once_per_node() -> None:
     c = cases(Configuration(dp=64), Configuration(dp=512))
     few, many = cluster.all_gather(c, "shards", 1.0)
     assert many - few == pytest.approx((64 - 8) * 1e-5 + (448 - 56) * 1e-6, rel=5e-3)
@@ -43,8 +43,8 @@ def test_an_all_reduce_moves_twice_the_bytes_in_fewer_steps() -> None:
     assert small < cluster.all_gather(c, "shards", 1.0)
 
 
-def test_the_measured_all_gathers_of_a_large_cluster_are_met() -> None:
-    """256 MB over 8 H100 a node with EFA (Ultra-Scale Playbook): bus bandwidth falls from 185 to 11 GB/s."""
+def test_measured_all_gathers_of_a_large_cluster_are_predicted() -> None:
+    """256 MB over 8 H100 per node with EFA (Ultra-Scale Playbook): bus bandwidth falls from 185 to 11 GB/s."""
     h100, on_efa = replace(MACHINE, link_rate=336e9), replace(PROFILES["nanotron"], network_share=1.0)
     c = cases(*(Configuration(dp=members) for members in (16, 64, 512)), cluster=h100, profile=on_efa)
     members = np.array([16, 64, 512])
@@ -52,7 +52,7 @@ def test_the_measured_all_gathers_of_a_large_cluster_are_met() -> None:
     assert rate == pytest.approx([185, 69, 11], rel=0.2)
 
 
-def test_alone_nothing_is_sent() -> None:
+def test_a_single_rank_sends_nothing() -> None:
     c = cases(Configuration())
     for axis in ("tp", "cp", "shards", "ep"):
         assert not cluster.all_gather(c, axis, 1e9).any()
@@ -60,7 +60,7 @@ def test_alone_nothing_is_sent() -> None:
     assert not cluster.dispatch(c, 1e9).any()
 
 
-def test_a_node_that_holds_several_of_a_tokens_experts_is_sent_it_once() -> None:
+def test_a_token_is_sent_once_to_a_node_with_several_of_its_experts() -> None:
     many = replace(EXPERTS, experts=64, experts_per_token=8)
     c = cases(Configuration(dp=16, ep=16), model=many)
     seconds = float(cluster.dispatch(c, 1e9)[0])
@@ -68,8 +68,8 @@ def test_a_node_that_holds_several_of_a_tokens_experts_is_sent_it_once() -> None
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8", "fp4", "fp32"])
-def test_no_device_reaches_more_than_its_peak(dtype: str) -> None:
-    """In fp32, attention's core and the head run in fp32, too: only narrow products keep them at 16 bits."""
+def test_no_device_exceeds_its_peak(dtype: str) -> None:
+    """In fp32, the core of attention and the head also run in fp32; only narrow products keep them at 16 bits."""
     precision = Precision.FP32 if dtype == "fp32" else Precision(dtype)
     for device in (device for device in DEVICES if device.peak(precision) and device.link != "ICI"):
         machine = cluster.of_device(device.name, dtype)

@@ -22,7 +22,7 @@ def plain(configuration: Configuration, **rates: float) -> Prediction:
     return predict(LLAMA_8B, configuration, replace(MACHINE, **rates), profile=PLAIN_TRAINER)
 
 
-def test_it_leaves_the_device_and_takes_eighteen_bytes_a_weight_of_the_host() -> None:
+def test_an_offloaded_optimizer_needs_eighteen_host_bytes_per_weight() -> None:
     on_device, offloaded = plain(KEPT), plain(OFFLOADED)
     assert on_device.footprint.optimizer_bytes == pytest.approx(12 * WEIGHTS, rel=0.01)
     assert (offloaded.footprint.optimizer_bytes, on_device.host_bytes) == (0, 0)
@@ -36,16 +36,16 @@ def test_it_leaves_the_device_and_takes_eighteen_bytes_a_weight_of_the_host() ->
         ({"host_link_rate": 1e12, "host_memory_rate": 1e9}, 28, 1e9),  # AdamW on the host
     ],
 )
-def test_the_slowest_stage_decides(rates: dict[str, float], bytes_each: int, rate: float) -> None:
+def test_the_slowest_part_determines_the_optimizer_time(rates: dict[str, float], bytes_each: int, rate: float) -> None:
     assert plain(OFFLOADED, **rates).optimizer_ns == pytest.approx(bytes_each * WEIGHTS / rate * 1e9, rel=0.01)
 
 
-def test_our_trainer_keeps_its_fp32_shards_on_the_device_under_zero_3() -> None:
+def test_our_trainer_keeps_fp32_shards_on_the_device_with_zero_3() -> None:
     prediction = predict(LLAMA_8B, replace(OFFLOADED, zero=3), MACHINE, profile=PROFILES["usp-prof"])
     assert prediction.footprint.optimizer_bytes == pytest.approx(4 * WEIGHTS, rel=0.01)
 
 
-def test_it_is_searched_where_nothing_fits_without_it() -> None:
+def test_offloading_is_tried_only_if_nothing_fits_without_it() -> None:
     tight = Question(LLAMA_8B, replace(MACHINE, memory_bytes=80e9), 1, 4)
     plans = search(tight)
     assert plans.best

@@ -16,25 +16,25 @@ FULL = Configuration(pp=2, micro_batches=8, recompute=Recompute.FULL)
 
 
 def activations(*configurations: Configuration) -> list[float]:
-    """Return the activations of the first rank in bytes; it keeps two micro-batches."""
+    """Return the activation bytes of the first rank, which stores two micro-batches."""
     first, *_ = memory.of_stages(cases(*configurations))
     return first["activation_bytes"].tolist()  # type: ignore[no-any-return]
 
 
-def test_each_layer_that_is_computed_again_keeps_its_input_alone() -> None:
+def test_a_recomputed_layer_stores_only_its_input() -> None:
     none, one_layer, two, three, all_of_them = activations(
         replace(FULL, recompute=Recompute.NONE), *(replace(FULL, recompute_layers=count) for count in (1, 2, 3)), FULL
     )
     whole_layer = none / 4 / 2  # of one micro-batch
     its_input = 512 * 2 * 1024  # tokens, bytes, hidden
     saved = 2 * (whole_layer - its_input)
-    # Beside what is kept, one layer is unfolded in backward.
+    # In addition to the stored inputs, one layer is recomputed in backward.
     assert [one_layer, two, three, all_of_them] == pytest.approx(
         [none + whole_layer - count * saved for count in (1, 2, 3, 4)]
     )
 
 
-def test_a_group_of_layers_keeps_one_input_and_is_unfolded_together() -> None:
+def test_a_group_of_layers_stores_one_input_and_is_recomputed_together() -> None:
     one_by_one, pairs, threes = activations(FULL, *(replace(FULL, recompute_group=size) for size in (2, 3)))
     its_input = 512 * 2 * 1024
     unfolded = one_by_one - 2 * 4 * its_input
@@ -42,7 +42,7 @@ def test_a_group_of_layers_keeps_one_input_and_is_unfolded_together() -> None:
     assert threes == pytest.approx(2 * 2 * its_input + 3 * unfolded)  # a group of 3 and one of 1
 
 
-def test_what_is_computed_again_takes_time_by_the_layer_and_a_group_takes_none() -> None:
+def test_recomputation_time_is_per_layer_and_independent_of_groups() -> None:
     none, two, all_of_them, grouped = step(
         cases(
             replace(FULL, recompute=Recompute.NONE), replace(FULL, recompute_layers=2), FULL,
@@ -53,7 +53,7 @@ def test_what_is_computed_again_takes_time_by_the_layer_and_a_group_takes_none()
     assert grouped == pytest.approx(all_of_them)
 
 
-def test_stages_of_a_rank_have_so_many_layers_each() -> None:
+def test_recomputed_layers_count_per_stage() -> None:
     looped = replace(FULL, schedule="interleaved", chunks=2, recompute_layers=1)
     one_chunk, every = step(cases(looped, replace(looped, recompute_layers=2))).compute
     assert one_chunk < every == pytest.approx(step(cases(replace(looped, recompute_layers=0))).compute[0])
@@ -68,7 +68,7 @@ def test_stages_of_a_rank_have_so_many_layers_each() -> None:
         (replace(FULL, recompute_group=2, recompute_layers=2), "give one"),
     ],
 )
-def test_what_no_stage_can_do_is_refused(configuration: Configuration, reason: str) -> None:
+def test_impossible_numbers_of_layers_are_refused(configuration: Configuration, reason: str) -> None:
     assert reason in broken_rule(PLAIN, configuration)
 
 
@@ -107,7 +107,7 @@ def test_the_search_finds_the_fewest_layers_that_fit() -> None:
     assert not any(recompute == "none" for recompute, _, _ in plans)
 
 
-def test_where_all_layers_one_by_one_do_not_fit_a_group_may() -> None:
+def test_groups_may_fit_if_recomputing_single_layers_does_not() -> None:
     keeps_all = {"pp": 4, "dp": 2, "schedule": "gpipe"}
     assert needed(group=2, **keeps_all) < needed(**keeps_all)
     assert set(cheapest(needed(group=2, **keeps_all) * 1.0001, **keeps_all)) == {("full", 0, 2)}

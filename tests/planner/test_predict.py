@@ -25,7 +25,7 @@ def plain(
     return predict(model, configuration, cluster, profile=profile)
 
 
-def test_compute_is_above_the_flop_over_what_the_device_reaches() -> None:
+def test_compute_takes_at_least_the_flops_over_the_reached_rate() -> None:
     prediction = plain(LLAMA_8B, Configuration(micro_batches=4))
     flop = 4 * 8192 * (6 * 7.5e9 + 6 * 32 * 4096 * 8192)
     assert 1.0 < prediction.compute_ns / (flop / 0.5e15 * 1e9) < 1.5
@@ -40,7 +40,7 @@ def test_an_even_pipeline_has_the_textbook_bubble(schedule: str, micro_batches: 
     assert prediction.bubble_ns / window == pytest.approx(textbook, abs=1e-2)
 
 
-def test_more_chunks_and_split_backwards_shorten_the_bubble() -> None:
+def test_more_chunks_and_split_backward_shorten_the_bubble() -> None:
     chunks_of = {"1f1b": 1, "interleaved": 2, "zb-h1": 1, "zbv": 2}
     bubbles = [
         plain(HEADLESS, Configuration(pp=4, micro_batches=16, schedule=name, chunks=chunks), FAST).bubble_ns
@@ -57,7 +57,7 @@ def test_recomputation_costs_a_third_of_compute() -> None:
     assert again.footprint.activation_bytes < without.footprint.activation_bytes
 
 
-def test_tensor_parallel_messages_are_exposed_twice_four_times_a_layer() -> None:
+def test_tensor_parallel_messages_are_exposed_eight_times_per_layer() -> None:
     prediction = plain(LLAMA_8B, Configuration(tp=8, micro_batches=2))
     message_s = 8 * 1e-6 + 8192 * 4096 * 2 * 7 / 8 / (400e9 * (1 - 0.92 / 64))
     assert prediction.exposed_ns["tp"] == pytest.approx(8 * message_s * 1e9 * 32 * 2, rel=1e-6)
@@ -69,19 +69,19 @@ def test_tensor_parallelism_across_nodes_costs_more() -> None:
     assert across.exposed_ns["tp"] > 1.1 * inside.exposed_ns["tp"]
 
 
-def test_gradients_hide_behind_a_long_backward_but_for_their_last_bucket() -> None:
+def test_a_long_backward_hides_all_gradients_but_the_last_bucket() -> None:
     hidden = plain(LLAMA_8B, Configuration(dp=8))
     shown = plain(LLAMA_8B, Configuration(dp=8), replace(MACHINE, link_rate=1e9))
     assert hidden.exposed_ns["dp"] < 0.05 * hidden.step_ns
     assert shown.exposed_ns["dp"] > 0.5 * shown.step_ns
 
 
-def test_data_parallelism_at_scale_pays_for_every_member_of_its_ring() -> None:
+def test_exposed_gradients_grow_with_the_ring() -> None:
     few, many = (plain(LLAMA_8B, Configuration(dp=dp), profile=PROFILES["nanotron"]) for dp in (16, 512))
     assert many.exposed_ns["dp"] > 2 * few.exposed_ns["dp"]
 
 
-def test_weights_gathered_beside_the_next_forward_show_their_first_bucket() -> None:
+def test_weights_gathered_during_the_next_forward_expose_their_first_bucket() -> None:
     slow = replace(MACHINE, link_rate=20e9)
     after, beside = (
         plain(LLAMA_8B, Configuration(dp=8, zero=1), slow, replace(PLAIN_TRAINER, gathers_beside=flag)).exposed_ns["dp"]
@@ -95,7 +95,7 @@ def test_weights_gathered_beside_the_next_forward_show_their_first_bucket() -> N
 
 
 @pytest.mark.parametrize("trainer", sorted(PROFILES))
-def test_large_products_of_8_bits_are_faster_than_those_of_16(trainer: str) -> None:
+def test_large_8_bit_products_are_faster_than_16_bit_ones(trainer: str) -> None:
     wide, narrow = (
         plain(LLAMA_8B, Configuration(dp=8, zero=1, micro_batches=4), of_device("H100", dtype), PROFILES[trainer])
         for dtype in ("bf16", "fp8")
@@ -103,7 +103,7 @@ def test_large_products_of_8_bits_are_faster_than_those_of_16(trainer: str) -> N
     assert 1.15 < wide.compute_ns / narrow.compute_ns < 1.8
 
 
-def test_operations_that_are_not_fused_move_more_bytes() -> None:
+def test_unfused_operations_move_more_bytes() -> None:
     fused, eager = (
         plain(LLAMA_8B, Configuration(), profile=replace(PLAIN_TRAINER, is_eager=flag)).compute_ns for flag in (0, 1)
     )
@@ -121,7 +121,7 @@ def test_experts_exchange_tokens() -> None:
     assert "ep" not in plain(EXPERTS, Configuration(dp=4)).exposed_ns
 
 
-def test_small_experts_reach_less_than_one_large_block() -> None:
+def test_small_experts_are_less_efficient_than_one_large_block() -> None:
     """The same FLOP in 64 narrow experts takes longer than in 8 wide ones."""
     wide = replace(EXPERTS, experts=8, experts_per_token=2, expert_ffn_hidden=2048)
     narrow = replace(EXPERTS, experts=64, experts_per_token=16, expert_ffn_hidden=256)
@@ -142,7 +142,7 @@ def test_launches_that_finish_before_the_layer_hardly_delay_it() -> None:
     assert device_bound <= with_host.compute_ns < 1.02 * device_bound
 
 
-def test_without_a_fused_kernel_attention_passes_over_its_scores() -> None:
+def test_unfused_attention_reads_and_writes_its_scores() -> None:
     fused = plain(LLAMA_8B, Configuration(tp=8))
     unfused = plain(LLAMA_8B, Configuration(tp=8, fused_attention=False))
     assert unfused.compute_ns > 1.5 * fused.compute_ns
@@ -169,7 +169,7 @@ def test_the_parts_add_up_to_the_step(tp: int, pp: int, micro_batches: int, zero
     assert prediction.step_low_ns < prediction.step_ns < prediction.step_high_ns
 
 
-def test_compute_is_the_same_however_weights_are_gathered() -> None:
+def test_compute_does_not_depend_on_how_weights_are_gathered() -> None:
     """ZeRO-3's exposed gathers lie among the layers: they are communication, not compute."""
     slow = replace(MACHINE, link_rate=1e9)
     replicated, sharded = (plain(LLAMA_8B, Configuration(dp=8, zero=zero), slow) for zero in (1, 3))

@@ -29,7 +29,7 @@ def of_modules(model: ModelEntry, *modules: str) -> Prediction:
 
 @pytest.mark.parametrize("model", [DEEPSEEK, EXPERTS, replace(LLAMA_8B, experts=0)], ids=lambda model: model.name)
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_computed_again_takes_no_memory_and_saves_no_time(model: ModelEntry, module: str) -> None:
+def test_recomputing_a_module_never_adds_memory_or_saves_time(model: ModelEntry, module: str) -> None:
     layout = replace(NONE, ep=4 if model.experts else 1)
     stored = predict(model, layout, H100)
     repeated = predict(model, replace(layout, recompute=Recompute.SELECTIVE, recompute_modules=(module,)), H100)
@@ -37,7 +37,7 @@ def test_a_module_computed_again_takes_no_memory_and_saves_no_time(model: ModelE
     assert repeated.step_ns >= stored.step_ns
 
 
-def test_the_default_module_is_the_core_of_attention() -> None:
+def test_the_default_module_is_core_attention() -> None:
     assert of_modules(DEEPSEEK).step_ns == of_modules(DEEPSEEK, "core_attn").step_ns
     assert of_modules(DEEPSEEK).footprint == of_modules(DEEPSEEK, "core_attn").footprint
 
@@ -50,7 +50,7 @@ def test_latents_replace_queries_keys_and_values() -> None:
     assert freed == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_whole_mixture_frees_more_than_its_activation() -> None:
+def test_recomputing_the_whole_mixture_frees_more_than_its_activation() -> None:
     of_act, of_moe = (of_modules(EXPERTS, name).footprint.activation_bytes for name in ("moe_act", "moe"))
     assert of_moe < of_act < predict(EXPERTS, NONE, H100).footprint.activation_bytes
 
@@ -68,7 +68,7 @@ def test_tables_name_modules_in_a_column_or_after_the_word() -> None:
     assert "of selective recomputation" in str(refused[1])
 
 
-def test_modules_are_in_one_order_and_known() -> None:
+def test_modules_are_sorted_and_unknown_ones_refused() -> None:
     assert modules_named("moe_act core_attn") == modules_named(["core_attn", "moe_act"]) == ("core_attn", "moe_act")
     with pytest.raises(UsageError, match="no module is named"):
         modules_named("core")

@@ -21,12 +21,12 @@ from usp_prof.run import open_run
 TRACES = Path(__file__).parents[2] / "traces"
 
 
-def test_a_fixed_zero_stage_is_legal_where_nothing_is_sharded() -> None:
+def test_a_fixed_zero_stage_is_legal_if_nothing_is_sharded() -> None:
     plans = search(Question(LLAMA_8B, MACHINE, devices=8, batch=8, pinned={"tp": 8, "zero": 1, "pp": 1, "cp": 1}))
     assert {plan.configuration.zero for plan in plans.best} == {1}
 
 
-def test_all_are_legal_different_and_use_what_there_is() -> None:
+def test_all_plans_are_legal_distinct_and_use_all_devices() -> None:
     question = Question(EXPERTS, MACHINE, devices=8, batch=32)
     plans = list(configurations(question))
     assert len(set(plans)) == len(plans) > 100
@@ -36,7 +36,7 @@ def test_all_are_legal_different_and_use_what_there_is() -> None:
     assert {plan.ep for plan in plans} == {1, 2, 4, 8}
 
 
-def test_what_does_not_fit_is_left_out() -> None:
+def test_plans_that_do_not_fit_are_excluded() -> None:
     plans = search(Question(LLAMA_8B, MACHINE, devices=8, batch=32))
     assert plans.best
     assert all(plan.footprint.total_bytes <= MACHINE.room_bytes for plan in plans.best)
@@ -45,7 +45,7 @@ def test_what_does_not_fit_is_left_out() -> None:
     assert tight.leanest_bytes > 1e9
 
 
-def test_nothing_recomputes_without_need() -> None:
+def test_no_plan_recomputes_more_than_needed() -> None:
     plans = search(Question(PLAIN, MACHINE, devices=4, batch=16))
     assert {plan.configuration.recompute for plan in plans.best} == {Recompute.NONE}
 
@@ -57,8 +57,8 @@ def test_each_plan_is_listed_once() -> None:
     assert max(counts.values()) == 1
 
 
-def test_of_equally_fast_plans_the_simpler_one_is_first() -> None:
-    """A run of four paced ranks planned ZeRO-3 before ZeRO-0 at the same speed, because it needs less memory."""
+def test_the_simpler_of_equally_fast_plans_is_first() -> None:
+    """For four paced ranks, ZeRO-3 used to be ranked above an equally fast ZeRO-0, because it needs less memory."""
     learnt = calibrate(open_run(str(TRACES / "recorded-1f1b")).tables)
     question = Question(learnt.model, learnt.cluster, devices=8, batch=32, dtype="fp32", profile=learnt.profile)
     plans = [plan for plan in search(question).best if plan.configuration.tp == 4 and plan.configuration.dp == 2]
@@ -90,8 +90,8 @@ NAMED = replace(LLAMA_8B, name="Llama-3-8B")
 
 
 @pytest.mark.parametrize("trainer", ["megatron", "torchtitan"])
-def test_only_what_a_trainer_can_run_is_planned_for_it(trainer: str) -> None:
-    """Of eight devices torchtitan came to a plan of 8.58 s, with one of 8.22 s that it can run left out before."""
+def test_only_plans_that_the_trainer_can_run_are_listed(trainer: str) -> None:
+    """On eight devices, torchtitan's first plan used to take 8.58 s, as a plan of 8.22 s was excluded too early."""
     question = Question(NAMED, MACHINE, devices=8, batch=64, trainer=trainer)
     plans, everything = search(question), search(replace(question, trainer=""))
     assert plans.best
@@ -105,14 +105,14 @@ def test_only_what_a_trainer_can_run_is_planned_for_it(trainer: str) -> None:
     )
 
 
-def test_a_model_that_a_trainer_cannot_run_is_planned_all_the_same() -> None:
+def test_a_model_that_the_trainer_cannot_run_is_planned_anyway() -> None:
     question = Question(PLAIN, MACHINE, devices=4, batch=16, trainer="torchtitan")
     plans, everything = search(question), search(replace(question, trainer=""))
     assert plans.best == everything.best
     assert sum(refused.count for refused in plans.refused) == len(configurations(question))
 
 
-def test_both_searches_give_the_fastest_of_all_and_of_what_the_trainer_can_run() -> None:
+def test_searches_with_and_without_a_trainer_find_their_fastest_plan() -> None:
     question = Question(NAMED, MACHINE, devices=8, batch=64, trainer="torchtitan")
     both = search_both(question)
     assert both.best[0] == search(replace(question, trainer="")).best[0]
@@ -125,7 +125,7 @@ def test_an_impossible_batch_is_refused() -> None:
         search(Question(PLAIN, MACHINE, devices=7, batch=5))
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     heard: list[tuple[int, int]] = []
     plans = search(Question(PLAIN, MACHINE, devices=2, batch=4), lambda done, total: heard.append((done, total)))
     assert heard[-1] == (len(plans.best), len(plans.best))
@@ -141,7 +141,7 @@ def test_hybrid_sharding_shards_over_more_than_one_rank_and_fewer_than_all() -> 
 
 
 @pytest.mark.parametrize("pinned", [{"tp": 4}, {"zero": 2, "pp": 2}, {"schedule": "zb-h1"}, {"recompute": "full"}])
-def test_pinned_knobs_are_the_only_ones_tried(pinned: dict[str, object]) -> None:
+def test_only_pinned_values_are_tried(pinned: dict[str, object]) -> None:
     legal = configurations(Question(PLAIN, MACHINE, devices=8, batch=32, pinned=pinned))
     assert legal
     assert all(getattr(plan, name) == value for plan in legal for name, value in pinned.items())
@@ -159,7 +159,7 @@ def test_pinned_knobs_are_the_only_ones_tried(pinned: dict[str, object]) -> None
         (32, {"tp": 3, "pp": 3}, ""),
     ],
 )
-def test_an_impossible_question_is_answered_by_the_nearest_that_is_legal(
+def test_an_impossible_question_suggests_the_nearest_legal_one(
     batch: int, pinned: dict[str, int], nearest: str
 ) -> None:
     question = Question(EXPERTS, MACHINE, devices=8, batch=batch, pinned=pinned)

@@ -17,7 +17,7 @@ def question(**pinned: object) -> Question:
     return Question(LLAMA_8B, SMALL, devices=8, batch=64, pinned={**PINNED, **pinned})
 
 
-def test_each_change_fits_alone() -> None:
+def test_each_suggested_change_fits_alone() -> None:
     impossible = question()
     shortfall = shortfall_of(impossible, search(impossible).leanest_bytes)
     assert "--recompute full" in shortfall.changes
@@ -25,7 +25,7 @@ def test_each_change_fits_alone() -> None:
     assert search(question(recompute=Recompute.FULL)).best
 
 
-def test_the_missing_bytes_are_those_above_what_can_be_filled() -> None:
+def test_the_missing_bytes_exceed_the_usable_memory() -> None:
     impossible = question()
     leanest = search(impossible).leanest_bytes
     assert shortfall_of(impossible, leanest).missing_bytes == pytest.approx(leanest - SMALL.room_bytes)

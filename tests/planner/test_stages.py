@@ -29,8 +29,8 @@ def test_a_split_by_cost_may_leave_the_last_stage_without_a_block() -> None:
     assert not leaves_stage_empty(28, 16, 3.5)
 
 
-def test_the_head_is_weighed_against_the_experts_that_a_token_meets() -> None:
-    """Of 2 x 2,048 inner channels a token; without them it counted as many layers, and the first rank held too many."""
+def test_the_cost_of_the_head_is_relative_to_the_active_experts() -> None:
+    """Each token uses 2 x 2,048 inner channels. Without them, the head counted as many layers."""
     dense = replace(EXPERTS, experts=0, experts_per_token=0, expert_ffn_hidden=0, ffn_hidden=2 * 2048)
     assert head_cost(shape_of(EXPERTS)) == pytest.approx(float(head_cost(shape_of(dense))), rel=1e-2)
 
@@ -42,7 +42,7 @@ def test_the_first_rank_keeps_as_many_micro_batches_as_there_are_stages() -> Non
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"])
-def test_what_is_kept_is_what_the_orders_of_the_schedule_keep(schedule: str) -> None:
+def test_micro_batches_in_flight_match_the_order_of_the_schedule(schedule: str) -> None:
     traits = Schedule(schedule).traits
     chunks = 2 if traits.usual_stages_per_rank == 2 else 1
     stages = stages_of(cases(Configuration(pp=4, micro_batches=16, schedule=schedule, chunks=chunks)))

@@ -67,31 +67,31 @@ def started() -> list[str]:
 # Cells.
 
 
-def test_a_grid_is_crossed() -> None:
+def test_a_grid_is_the_product_of_its_values() -> None:
     cells = of_grid(["tp=1,2", "zero=0,1", "processes=2"], 1)
     assert [cell.name for cell in cells] == [
         "2p-tp=1-zero=0", "2p-tp=1-zero=1", "2p-tp=2-zero=0", "2p-tp=2-zero=1",
     ]  # fmt: skip
 
 
-def test_a_list_leaves_out_what_is_empty() -> None:
+def test_a_cell_list_ignores_empty_values_and_duplicates() -> None:
     cells = of_list(io.StringIO("devices,tp,chunks,prefetch\n4,2,,off\n4,2,,off\n2,,2,\n"), 1)
     assert cells == [Cell(4, (("prefetch", "off"), ("tp", "2"))), Cell(2, (("stages-per-rank", "2"),))]
 
 
 @pytest.mark.parametrize("axis", ["tp", "tp=", "=1", "processes=0", "processes=x", "output=here"])
-def test_what_is_no_axis_is_refused(axis: str) -> None:
+def test_unknown_axes_are_refused(axis: str) -> None:
     with pytest.raises(UsageError):
         of_grid([axis], 1)
 
 
 @pytest.mark.parametrize("pair", ["batch", "batch=", "processes=2", "resume=on"])
-def test_what_cannot_hold_for_all_cells_is_refused(pair: str) -> None:
+def test_invalid_fixed_options_are_refused(pair: str) -> None:
     with pytest.raises(UsageError):
         of_fixed([pair])
 
 
-def test_names_are_folders_that_differ() -> None:
+def test_cells_have_distinct_folder_names() -> None:
     names = {Cell(1, (("model", path),)).name for path in ("/a/b.json", "_a_b.json", "../x", "x" * 300)}
     assert len(names) == 4
     assert all("/" not in name and len(name) < 100 for name in names)
@@ -110,7 +110,7 @@ def test_names_are_folders_that_differ() -> None:
         (2, {"batch": "3"}),
     ],
 )
-def test_a_cell_is_the_configuration_that_the_trainer_settles_on(processes: int, options: dict[str, str]) -> None:
+def test_a_cell_is_the_configuration_that_the_trainer_resolves(processes: int, options: dict[str, str]) -> None:
     command_line = pytest.importorskip("trainer.configuration.command_line")
     rules = pytest.importorskip("trainer.rules")
     configuration = configuration_of(Cell(processes, tuple(sorted(options.items()))), {"tp": "1"})
@@ -145,10 +145,10 @@ def test_cells_run_and_failures_keep_their_reason(
     status = [line.split(",")[table[0].split(",").index("status")] for line in table[1:]]
     assert status == ["ok", "out of memory", "refused", "refused"]
     assert "Failed: 3 of 4" in captured.out
-    assert "512 tokens/s" in captured.out  # the first two steps, ten times as long, are no part of it
+    assert "512 tokens/s" in captured.out  # the first two steps, ten times as long, do not count
 
 
-def test_what_ended_is_not_run_again(trainer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_cells_are_not_run_again(trainer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["sweep", str(tmp_path / "s"), "--trainer", trainer]
     assert main([*words, "--grid", "tp=1,3"]) == 0
     assert main(words) == 0
@@ -162,7 +162,7 @@ def test_what_ended_is_not_run_again(trainer: str, tmp_path: Path, capsys: pytes
     assert "other options" in capsys.readouterr().err
 
 
-def test_a_stopped_sweep_goes_on_and_leaves_no_trainer(trainer: str, tmp_path: Path) -> None:
+def test_a_stopped_sweep_leaves_no_trainer_and_can_continue(trainer: str, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "usp_prof.cli.app", "sweep", str(tmp_path / "s"), "--trainer", trainer]
     with subprocess.Popen([*words, "--grid", "wait=0,1000"], stderr=subprocess.PIPE) as process:
         while not Path(os.environ["STARTED"]).exists() or len(started()) < 2:
@@ -197,7 +197,7 @@ def _read(path: Path) -> bytes:
         (3, "", Status.CRASHED, "it said nothing"),
     ],
 )
-def test_why_a_cell_failed(status: int, errors: str, kind: Status, reason: str) -> None:
+def test_a_failed_cell_has_a_kind_and_a_reason(status: int, errors: str, kind: Status, reason: str) -> None:
     failure = rows.failure(status, errors)
     assert failure[0] is kind
     assert reason in failure[1]
@@ -207,7 +207,7 @@ OLD = Path(__file__).with_name("old_sweep")
 """A sweep of 0.1, of the commit 536c789 that brought sweeps."""
 
 
-def test_a_sweep_of_an_older_version_is_shown_and_goes_on(
+def test_a_sweep_of_an_older_version_is_shown_and_continued(
     trainer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(OLD, tmp_path / "s")
@@ -236,7 +236,7 @@ def row(predicted: float, measured: float, dp: int = 1) -> rows.Row:
     )  # fmt: skip
 
 
-def test_the_score_of_a_perfect_and_of_a_backward_planner() -> None:
+def test_perfect_and_reversed_planners_have_opposite_scores() -> None:
     perfect = score([row(length, length) for length in (100.0, 200.0, 400.0)])
     assert (perfect.median_error, perfect.rank_correlation, perfect.regret) == (0, pytest.approx(1), 0)
     backward = score([row(length, 1 / length) for length in (0.01, 0.005, 0.0025)])
@@ -246,7 +246,7 @@ def test_the_score_of_a_perfect_and_of_a_backward_planner() -> None:
 
 
 def test_the_cell_that_was_learned_from_is_neither_predicted_nor_judged() -> None:
-    """Its own prediction was shown next to its step, which recording had made 2.3 times as long."""
+    """The cell's own prediction used to be shown next to its step, which recording had made 2.3 times as long."""
     learnt = calibrate(open_run(str(TRACES / "recorded-zero0")).tables)
     outcomes = [rows.Outcome(name, 4, {"zero": name}, Status.OK) for name in ("0", "1")]
     measured = [
@@ -279,7 +279,7 @@ def test_the_cell_to_learn_from_has_the_axes_of_the_others() -> None:
     assert to_learn_from([replace(both, status=Status.CRASHED)]) is None
 
 
-def test_lengths_are_not_judged_where_the_planner_misses_the_recorded_step() -> None:
+def test_the_median_error_is_withheld_if_the_recorded_step_is_missed() -> None:
     scores = score([row(length, length) for length in (1.0, 2.0, 4.0)], calibration_error=-0.4)
     assert scores.median_error != scores.median_error  # NaN
     assert scores.rank_correlation == pytest.approx(1)

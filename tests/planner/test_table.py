@@ -21,14 +21,14 @@ ROW = {
 }  # fmt: skip
 
 
-def test_what_is_missing_follows_from_the_rest() -> None:
+def test_missing_columns_follow_from_the_others() -> None:
     case = understood(ROW)
     assert (case.configuration.dp, case.configuration.micro_batches, case.configuration.zero) == (2, 16, 1)
     assert case.model.layers == 32
     assert case.trainer == "megatron"
 
 
-def test_other_usual_names_mean_the_same() -> None:
+def test_other_column_names_are_accepted() -> None:
     other = {
         "model": "llama3.1 8b", "seq": "8192", "gpu": "h100_80gb", "n_gpus": "16", "tp": "8.0", "mbs": "1",
         "gbs_samples": "32", "precision": "bfloat16",
@@ -36,7 +36,7 @@ def test_other_usual_names_mean_the_same() -> None:
     assert understood(other).configuration == understood(ROW).configuration
 
 
-def test_a_shape_needs_no_name() -> None:
+def test_a_row_with_a_shape_needs_no_model_name() -> None:
     shape = {"layers": "16", "hidden": "2048", "heads": "32", "ffn": "8192", "vocab": "131072", "tied": "1"}
     case = understood({**ROW, "model": "", **shape})
     assert (case.model.kv_heads, case.model.head_dim, case.model.tied_embeddings) == (32, 64, True)
@@ -78,7 +78,7 @@ def test_a_shape_needs_no_name() -> None:
         ({"pp": "2", "tp": "4", "schedule": "zbv", "layers": "1"}, "2 x 2 stages are more than the 1 layers"),
     ],
 )
-def test_what_is_impossible_is_refused(change: dict[str, str], sentence: str) -> None:
+def test_impossible_rows_are_refused(change: dict[str, str], sentence: str) -> None:
     with pytest.raises(UspProfError, match=sentence):
         understood({**ROW, **change})
 
@@ -91,13 +91,13 @@ def test_what_is_impossible_is_refused(change: dict[str, str], sentence: str) ->
         ({"recompute_method": "uniform", "recompute_num_layers": "2"}, 0, 2),
     ],
 )
-def test_layers_are_recomputed_in_our_words_or_in_megatrons(words: dict[str, str], layers: int, group: int) -> None:
+def test_recomputed_layers_may_be_named_as_in_megatron(words: dict[str, str], layers: int, group: int) -> None:
     configuration = understood({**ROW, "recompute": "full", **words}).configuration
     assert (configuration.recompute_layers, configuration.recompute_group) == (layers, group)
 
 
-def test_a_pipeline_may_hold_embedding_and_head_on_stages_of_their_own() -> None:
-    """Llama-3-405B on GB200 as its maker runs it: 126 layers on 16 x 8 stages. The outermost ranks hold one less."""
+def test_embedding_and_head_may_have_their_own_stages() -> None:
+    """Llama-3-405B on GB200 as in its vendor's recipe: 126 layers on 16 x 8 stages. The outer ranks have one less."""
     row = {
         "model": "Llama-3-405B", "sequence": "8192", "device": "GB200", "tp": "4", "pp": "16", "vpp": "8",
         "devices": "256", "mbs": "1", "gbs": "1536", "precision": "fp8",
@@ -116,7 +116,7 @@ def test_an_offloaded_optimizer_leaves_the_device_for_its_host() -> None:
     assert offloaded.footprint.optimizer_bytes == on_device.host_bytes == 0 < offloaded.host_bytes
 
 
-def test_a_row_may_name_the_bytes_of_its_optimizer() -> None:
+def test_a_row_can_set_optimizer_bytes() -> None:
     usual, narrow = predict_table([ROW, {**ROW, "optimizer_bytes": "8"}])
     assert isinstance(usual, Prediction)
     assert isinstance(narrow, Prediction)
@@ -132,7 +132,7 @@ def test_a_chunked_loss_keeps_the_logits_of_one_chunk() -> None:
     assert last > 0
 
 
-def test_a_refused_row_does_not_hold_up_the_others() -> None:
+def test_a_refused_row_does_not_stop_the_others() -> None:
     answers = predict_table([ROW, {**ROW, "tp": "5"}, {**ROW, "trainer": "nanotron"}, {**ROW, "model": "long" * 2000}])
     assert isinstance(answers[0], Prediction)
     assert isinstance(answers[1], str)
@@ -141,9 +141,7 @@ def test_a_refused_row_does_not_hold_up_the_others() -> None:
     assert answers[0].footprint.gradient_bytes < answers[2].footprint.gradient_bytes
 
 
-def test_the_command_adds_columns_and_says_which_rows_were_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_adds_columns_and_reports_refused_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "rows.csv"
     with file.open("w", newline="") as out:
         writer = csv.DictWriter(out, [*ROW, "note"])
@@ -161,7 +159,7 @@ def test_the_command_adds_columns_and_says_which_rows_were_refused(
     assert set(GIVEN) <= set(rows[0])
 
 
-def test_a_file_of_other_columns_is_refused() -> None:
+def test_a_file_without_known_columns_is_refused() -> None:
     with pytest.raises(UspProfError, match="none of the columns"):
         read_rows(io.StringIO("a,b\n1,2\n"))
 

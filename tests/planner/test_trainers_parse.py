@@ -30,7 +30,7 @@ RENAMED = {"num_experts": "num_moe_experts", "num_virtual_stages_per_pipeline_ra
 """Options that its `core_transformer_config_from_args` hands on under another name, or works into another field."""
 FULL = Configuration(tp=2, pp=2, dp=2, zero=1, micro_batches=8, recompute=Recompute.FULL)
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Megatron's own, about what else could be installed
+pytestmark = pytest.mark.filterwarnings("ignore")  # Megatron's own warnings about optional packages
 
 
 def options_of(words: list[str]) -> dict[str, list[str]]:
@@ -74,7 +74,7 @@ def value_of(words: list[str], kind: Any) -> Any:
         (model_named("Qwen3-30B-A3B", 4096), Configuration(dp=8, tp=4, ep=8, zero=1)),
     ],
 )
-def test_megatrons_own_checks_pass(
+def test_the_checks_of_megatron_pass(
     model: ModelEntry, configuration: Configuration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("megatron.core", reason=MEGATRON)
@@ -88,7 +88,7 @@ def test_megatrons_own_checks_pass(
         kind = getattr(pytest.importorskip(module, reason=MEGATRON), name)
         hints = get_type_hints(kind)
         names = {field.name for field in fields(kind) if field.init} & given.keys()
-        # No options: the type that pipelines send in is that of its weights, and a switch turns biases off.
+        # Fields without an option: pipelines send in the type of the weights, and a switch turns biases off.
         derived = {"pipeline_dtype": torch.bfloat16, "add_bias_linear": "disable_bias_linear" not in given}
         derived = {field: value for field, value in derived.items() if field in hints}
         instance = kind(**{field: value_of(given[field], hints[field]) for field in names}, **derived)
@@ -107,7 +107,7 @@ def test_megatrons_own_checks_pass(
         Configuration(dp=2, pp=4, zero=2, micro_batches=8, schedule="interleaved", chunks=2),
     ],
 )
-def test_torchtitans_configuration_has_those_fields(configuration: Configuration) -> None:
+def test_the_configuration_of_torchtitan_has_the_written_fields(configuration: Configuration) -> None:
     configs = pytest.importorskip("torchtitan.config.configs", reason=TORCHTITAN)
     sections = {"parallelism": configs.ParallelismConfig, "training": configs.TrainingConfig}
     plan = replace(configuration, recompute=Recompute.SELECTIVE)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.trainer
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a program left: its folder, its last word and what it said on stderr."""
+    """Outcome of a program: its folder, its last line of output and its stderr."""
 
     folder: Path
     code: int
@@ -34,7 +34,7 @@ class Outcome:
     errors: str
 
     def names(self, path: str, prefix: str) -> Counter[str]:
-        """Count the events of a trace whose names begin so."""
+        """Count the events of a trace whose names start with a prefix."""
         file = self.folder / path
         text = gzip.decompress(file.read_bytes()) if path.endswith(".gz") else file.read_bytes()
         events: list[dict[str, Any]] = json.loads(text)["traceEvents"]
@@ -97,7 +97,7 @@ def test_a_range_that_another_profiler_cut_writes_to_no_freed_memory(run: Run) -
 
 
 @pytest.mark.parametrize("case", ["theirs_before", "theirs_after"])
-def test_profilers_one_after_the_other_are_both_whole(run: Run, case: str) -> None:
+def test_consecutive_profilers_are_both_complete(run: Run, case: str) -> None:
     outcome = run(case)
     assert outcome.names("theirs.json", "aten::mm") == {"aten::mm": 1}
     assert outcome.names("ours/rank0.json.gz", "ProfilerStep") == STEPS_OF_OURS
@@ -125,7 +125,7 @@ def test_a_session_that_is_entered_twice_records_once(run: Run) -> None:
     assert outcome.names("ours/rank0.json.gz", "ProfilerStep") == STEPS_OF_OURS
 
 
-def test_a_step_that_raised_counts_as_none_and_the_loop_goes_on(run: Run) -> None:
+def test_a_step_that_raised_does_not_count_and_the_loop_continues(run: Run) -> None:
     outcome = run("a_step_raises_and_the_loop_goes_on")
     assert outcome.names("ours/rank0.json.gz", "ProfilerStep") == {"ProfilerStep#1": 1, "ProfilerStep#3": 1}
     assert outcome.names("ours/rank0.json.gz", "train::cut") == {"train::cut step=2": 1}
@@ -153,7 +153,7 @@ def test_forked_workers_end_while_a_session_records(run: Run) -> None:
     assert outcome.names("ours/rank0.json.gz", "ProfilerStep") == STEPS_OF_OURS
 
 
-def test_an_interrupt_leaves_the_steps_that_were_whole(run: Run) -> None:
+def test_an_interrupt_keeps_the_complete_steps(run: Run) -> None:
     outcome = run("interrupted", code=-2)
     assert outcome.errors.rstrip().endswith("KeyboardInterrupt")
     assert outcome.names("ours/rank0.json.gz", "ProfilerStep") == STEPS_OF_OURS
@@ -164,7 +164,7 @@ def test_an_interrupt_leaves_the_steps_that_were_whole(run: Run) -> None:
     "case",
     ["ended_on_another_thread", "ended_beside_a_thread_that_goes_on", "steps_on_another_thread_than_the_window"],
 )
-def test_a_window_that_moves_to_another_thread_is_given_up_and_no_profiler_stays(run: Run, case: str) -> None:
+def test_a_window_that_moves_to_another_thread_is_dropped_and_its_profiler_stopped(run: Run, case: str) -> None:
     outcome = run(case)
     assert outcome.traces() == ["second/rank0.json.gz"]
     assert outcome.names("second/rank0.json.gz", "ProfilerStep") == STEPS_OF_OURS
@@ -178,7 +178,7 @@ def test_a_window_that_moves_to_another_thread_is_given_up_and_no_profiler_stays
         assert "the window of an earlier session is still open on thread loop" in note
 
 
-def test_a_failure_of_ours_ends_the_recording_and_not_the_training(run: Run) -> None:
+def test_an_internal_failure_ends_the_recording_not_the_training(run: Run) -> None:
     outcome = run("our_failure")
     assert "beginning the recording failed" in outcome.errors
     assert outcome.traces() == []

@@ -34,7 +34,7 @@ def restored(folder: Path, rank: int) -> tuple[float, list[TextEvent]]:
 
 @pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of recorded gloo runs is not available next to the project")
 @pytest.mark.parametrize("run", RUNS)
-def test_members_of_a_call_agree_and_end_after_the_last_start(run: str) -> None:
+def test_participants_of_a_call_agree_and_end_after_the_last_start(run: str) -> None:
     members: dict[tuple[str, int], list[tuple[str, int, int, int]]] = defaultdict(list)
     for rank in range(len(list((CORPUS / run).glob("rank*.json.gz")))):
         rate, events = restored(CORPUS / run, rank)

@@ -22,8 +22,8 @@ class Torchtitan:
     vocab_size: int = 100
 
 
-def test_every_field_of_the_contract_has_its_names() -> None:
-    # These come from reading a configuration layer by layer, and from no single field of it.
+def test_every_field_of_the_contract_has_alternative_names() -> None:
+    # These follow from reading a configuration layer by layer, not from a single field.
     layer_by_layer = {"layer_kinds", "layer_order", "mtp_kind", "mtp_layers", "other_parameters", "notes"}
     assert {*_ALIASES, *layer_by_layer} == {field.name for field in fields(ModelEntry)}
 
@@ -47,7 +47,7 @@ def test_a_dataclass_a_dict_and_plain_attributes_are_equivalent() -> None:
     assert describe_model(SimpleNamespace(config=Torchtitan()), sequence=16) == from_dataclass
 
 
-def test_a_negative_size_is_left_out_with_a_note() -> None:
+def test_a_negative_size_is_dropped_with_a_note() -> None:
     described = describe_model({"layers": 2, "hidden": 8, "vocab": -1, "sequence": -5})
     assert described is not None
     assert (described.layers, described.hidden, described.vocab, described.sequence) == (2, 8, 0, 0)
@@ -57,7 +57,7 @@ def test_a_negative_size_is_left_out_with_a_note() -> None:
     assert not described.flop_per_token
 
 
-def test_an_entry_is_completed_and_its_sequence_may_be_said_later() -> None:
+def test_an_entry_is_completed_and_its_sequence_can_be_overridden() -> None:
     entry = ModelEntry(layers=1, hidden=8, heads=2, head_dim=4, ffn_hidden=8, vocab=8, sequence=4)
     described = describe_model(entry, sequence=8)
     assert described is not None
@@ -66,7 +66,7 @@ def test_an_entry_is_completed_and_its_sequence_may_be_said_later() -> None:
     assert described.flop_per_token["palm"] > 0
 
 
-def test_hugging_face_configurations() -> None:
+def test_hugging_face_configurations_are_described() -> None:
     transformers = pytest.importorskip("transformers")
     llama = describe_model(transformers.LlamaConfig(num_hidden_layers=3, head_dim=16), sequence=32)
     assert llama is not None
@@ -81,7 +81,7 @@ def test_hugging_face_configurations() -> None:
     assert mixtral.active_parameters == pytest.approx(12.9e9, rel=2e-3)
 
 
-def test_a_windowed_model_keeps_its_window_in_the_manifest() -> None:
+def test_the_manifest_of_a_windowed_model_has_its_window() -> None:
     transformers = pytest.importorskip("transformers")
     recorded = describe_model(transformers.MistralConfig(sliding_window=1024), sequence=8192)
     assert recorded is not None
@@ -116,5 +116,5 @@ def test_a_model_that_cannot_be_counted_is_recorded_with_the_reason(config: dict
     assert field in recorded.notes[0]
 
 
-def test_no_model_is_no_description() -> None:
+def test_without_a_model_there_is_no_description() -> None:
     assert describe_model(None) is None

@@ -34,13 +34,13 @@ def test_a_module_without_distributed_parameters_is_data_parallel() -> None:
     assert (layout.mesh, layout.coordinates, layout.groups) == ({"dp": 1}, {"dp": 0}, {"dp": dist.group.WORLD})
 
 
-def test_a_mesh_without_names_is_fsdp2s_own() -> None:
+def test_a_mesh_without_names_shards_data_with_fsdp2() -> None:
     layer = torch.nn.Linear(4, 4)
     fully_shard(layer, mesh=init_device_mesh("cpu", (1,)))
     assert fsdp2.layout_of(layer).mesh == {"dp_shard": 1}
 
 
-def test_a_mesh_without_names_is_no_axis_if_the_model_is_not_fully_sharded() -> None:
+def test_a_mesh_without_names_is_not_an_axis_unless_the_model_is_fully_sharded() -> None:
     layout = fsdp2.layout_of(tensor_parallel(init_device_mesh("cpu", (1,))))
     assert (layout.mesh, layout.coordinates, layout.groups) == ({}, {}, {})
 
@@ -72,11 +72,11 @@ def test_dimensions_of_other_libraries_become_axes(dimension: str, mesh: dict[st
         ({"tp": 2}, 8, 0),
     ],
 )
-def test_batches_at_once(mesh: dict[str, int], world: int, at_once: int) -> None:
+def test_concurrent_micro_batches_are_counted(mesh: dict[str, int], world: int, at_once: int) -> None:
     assert fsdp2.batches_at_once(mesh, world) == at_once
 
 
-def test_tokens_of_a_step_follow_from_those_of_a_pass(tmp_path: Path) -> None:
+def test_tokens_per_step_follow_from_tokens_per_pass(tmp_path: Path) -> None:
     layer = torch.nn.Linear(4, 4)
     given: dict[str, Any] = {"micro_batch_tokens": 32, "gradient_accumulation": 3, **QUICK}
     with fsdp2.session(tmp_path / "counted", layer, **given) as session:
@@ -85,7 +85,7 @@ def test_tokens_of_a_step_follow_from_those_of_a_pass(tmp_path: Path) -> None:
         session.advance()
 
 
-def test_a_wrapped_model_has_its_configuration_within() -> None:
+def test_the_configuration_of_a_wrapped_model_is_found() -> None:
     model = torch.nn.Linear(2, 2)
     model.config = {"layers": 1}  # type: ignore[assignment]
     wrapped = torch.nn.Module()

@@ -17,7 +17,7 @@ US = 1000
 
 @dataclass
 class Simulation:
-    """Groups with two workers each that take their collectives first in, first out: what gloo does."""
+    """Groups with two workers each that run their collectives in order, like gloo."""
 
     events: list[TextEvent] = field(default_factory=list)
     operators: list[TextEvent] = field(default_factory=list)
@@ -31,7 +31,7 @@ def event(name: str, thread: int, start_ns: int, duration_ns: int, elements: int
 
 
 def simulate(calls: list[tuple[int, int, int, int]], groups: int, before: int = 0) -> Simulation:
-    """Each call: group, size, pause before it, how long it runs (in microseconds); the first ones were not recorded."""
+    """Each call: group, size, pause before it, and duration (in microseconds). The first calls were not recorded."""
     simulation = Simulation(groups=[f"g{group}" for group in range(groups)])
     workers = {group: [(0, 100 + 2 * group), (0, 101 + 2 * group)] for group in range(groups)}
     now, sequences = 10_000 * US, dict.fromkeys(range(groups), 0)
@@ -90,7 +90,7 @@ def test_worker_order_distinguishes_groups_with_the_same_calls(
         assert join_events(simulation) == simulation.truth
 
 
-def test_a_call_that_outlives_the_window_leaves_the_others_right() -> None:
+def test_a_call_that_outlives_the_window_does_not_shift_others() -> None:
     simulation = simulate([(0, 3, 0, 60)] * 5, 1)
     last = max(range(5), key=lambda place: simulation.truth[place])
     del simulation.events[last], simulation.truth[last]
@@ -103,7 +103,7 @@ def test_an_event_without_a_call_stays_unmatched() -> None:
     assert join_events(simulation) == [*simulation.truth, None]
 
 
-def test_an_operator_of_another_kind_calls_nothing() -> None:
+def test_an_operator_of_another_kind_is_not_matched() -> None:
     simulation = simulate([(0, 3, 0, 60)], 1)
     simulation.operators = [event("c10d::broadcast_", 1, simulation.operators[0].start_ns, 40 * US, 3)]
     assert join_events(simulation) == [None]
@@ -140,5 +140,5 @@ def test_a_trace_without_shapes_is_joined_by_names_and_order() -> None:
         ("c10d::monitored_barrier_", "barrier"),
     ],
 )
-def test_gloo_and_operators_speak_of_the_same_kinds(name: str, kind: str) -> None:
+def test_gloo_events_and_operators_have_the_same_kinds(name: str, kind: str) -> None:
     assert family(name) == kind

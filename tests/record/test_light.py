@@ -44,12 +44,12 @@ def test_without_a_device_nothing_is_recorded_and_a_hint_states_why(tmp_path: Pa
     assert not list(tmp_path.glob("*.gz"))
 
 
-def test_a_level_that_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="level is full or light, not 'lite'"):
         record.session(tmp_path, level="lite")
 
 
-def test_own_marks_have_the_profilers_times(tmp_path: Path, read_trace: Callable[[Path], dict[str, Any]]) -> None:
+def test_our_marks_use_the_clock_of_the_profiler(tmp_path: Path, read_trace: Callable[[Path], dict[str, Any]]) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profile:
         notes = marks.begin_notes()
         try:
@@ -71,7 +71,7 @@ def test_own_marks_have_the_profilers_times(tmp_path: Path, read_trace: Callable
 
 
 def lightly(run: Path, folder: Path, keep: set[str]) -> Path:
-    """Record a synthetic run in light mode: events of some categories, steps and marks as noted by the recorder."""
+    """Record a synthetic run in light mode: events of some categories, with the recorder's steps and marks."""
     device_only(run, folder / "device", keep=keep)
     for path in (folder / "device").glob("rank*.json"):
         full = json.loads(gzip.decompress((run / f"{path.name}.gz").read_bytes()))
@@ -102,7 +102,7 @@ def test_analyze_finds_the_steps_of_a_light_trace(full: Path, tmp_path: Path, ke
     run = open_run(lightly(full, tmp_path, keep), cache_dir=tmp_path / "cache")
     assert sources(run) == {"profiler_step"}
     for rank, expected in lengths(truth).items():
-        # Without launches the last step ends with the host's mark: nothing tells which device work is its own.
+        # Without launches, the last step ends with the host's mark, because its device work is unknown.
         comparable = len(expected) if keep & LAUNCHES else -1
         assert lengths(run)[rank][:comparable] == expected[:comparable]
     detail_by_code = {row.code: row.detail for row in run.health}

@@ -42,7 +42,7 @@ def test_tokens_are_not_guessed() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_the_mesh_is_the_strategys_where_it_has_one() -> None:
+def test_the_mesh_comes_from_the_strategy_if_it_has_one() -> None:
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("data_parallel", "tensor_parallel"))
     trainer: Any = SimpleNamespace(strategy=SimpleNamespace(device_mesh=mesh))
     module: Any = torch.nn.Linear(2, 2)

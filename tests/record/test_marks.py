@@ -49,17 +49,17 @@ def test_each_helper_writes_what_the_profiler_reads(mark: record.Mark, parsed: M
     assert parse_mark(name) == parsed
 
 
-def test_a_mark_decorates_a_function_that_calls_itself() -> None:
+def test_a_mark_can_decorate_a_recursive_function() -> None:
     @record.phase("input")
     def countdown(left: int) -> None:
-        with record.phase("log"):  # torch folds directly nested events of one name into one
+        with record.phase("log"):  # torch merges directly nested events with the same name
             if left:
                 countdown(left - 1)
 
     assert recorded_names(lambda: countdown(1)) == ["train::input", "train::log"] * 2
 
 
-def test_a_mark_closes_when_the_work_fails() -> None:
+def test_a_mark_ends_if_the_work_fails() -> None:
     def work() -> None:
         with pytest.raises(ZeroDivisionError), record.phase("log"):
             raise ZeroDivisionError
@@ -69,7 +69,7 @@ def test_a_mark_closes_when_the_work_fails() -> None:
     assert recorded_names(work) == ["train::log", "train::checkpoint"]
 
 
-def test_nothing_is_written_while_nothing_is_recorded() -> None:
+def test_marks_do_nothing_outside_of_a_recording() -> None:
     mark = record.phase("forward")
     with mark:
         assert recorded_names(lambda: None) == []

@@ -7,7 +7,7 @@ import pytest
 from usp_prof.record.options import Content, Declared, Options, Phase, Window, resolve
 
 
-def test_options_are_sorted_by_what_they_are_about() -> None:
+def test_options_are_grouped_by_topic() -> None:
     settings = resolve({"active": 3, "stack": True, "schedule": "1F1B"})
     assert settings.window == Window(active=3)
     assert settings.content == Content(stack=True)
@@ -20,7 +20,7 @@ def test_every_option_is_declared_for_type_checkers() -> None:
     }
 
 
-def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+def test_an_unknown_option_suggests_the_nearest_name() -> None:
     with pytest.raises(TypeError, match=r"'warm_up'; did you mean warmup"):
         resolve({"warm_up": 2})
     with pytest.raises(TypeError, match=r"'zzz'$"):
@@ -41,7 +41,7 @@ def test_a_size_below_zero_is_refused(wrong: dict[str, float]) -> None:
         resolve(wrong)
 
 
-def test_the_last_step_counts_all_windows() -> None:
+def test_the_last_step_covers_all_windows() -> None:
     assert Window(skip=2, wait=1, warmup=1, active=3, repeat=2).last_step == 12
 
 

@@ -26,7 +26,7 @@ def test_the_peak_is_measured_once_and_read_afterwards(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(("expected", "is_higher"), [(1e30, False), (1.0, True)])
-def test_a_figure_measured_on_a_busy_machine_is_measured_again_and_the_higher_is_kept(
+def test_a_peak_measured_on_a_busy_machine_is_repeated_and_the_higher_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: float, is_higher: bool
 ) -> None:
     monkeypatch.setattr(peak, "_SIZES", (32,))
@@ -45,7 +45,7 @@ def test_a_figure_measured_on_a_busy_machine_is_measured_again_and_the_higher_is
 @pytest.mark.parametrize(
     "text", ["{", "[1]", "{}", '{"flops": null}', '{"flops": 0}', '{"flops": NaN}', '{"flops": 1e999}']
 )
-def test_a_damaged_figure_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_damaged_peak_file_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(peak, "_SIZES", (32,))
     monkeypatch.setattr(peak, "_SECONDS_PER_SIZE", 0.0)
     peak.cpu_peak(folder=tmp_path)

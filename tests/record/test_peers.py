@@ -21,7 +21,7 @@ def send(start: int, peer: str) -> tuple[TextEvent, TextEvent]:
     )
 
 
-def test_the_mark_states_which_group_and_the_operator_which_member() -> None:
+def test_the_mark_names_the_group_and_the_operator_the_member() -> None:
     transfer, operator = send(100, "2")
     mark = event("pp::send_f stage=1 mb=0 peer=5", 90, 300)
     assert peers([transfer], [operator], [mark], [WORLD, STAGES, RING], rank=3) == {

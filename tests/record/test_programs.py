@@ -43,7 +43,7 @@ def check_whole(folder: Path) -> Manifest:
     return manifest
 
 
-def test_a_plain_loop(run_program: Runner, read_trace: Reader) -> None:
+def test_a_plain_loop_is_recorded(run_program: Runner, read_trace: Reader) -> None:
     folder = run_program("plain_loop.py")
     manifest = check_whole(folder)
     assert [group.axes for group in manifest.groups] == [["dp"], ["pp"], ["tp", "ep"], []]
@@ -72,7 +72,7 @@ def test_a_plain_loop(run_program: Runner, read_trace: Reader) -> None:
         assert trace["usp_prof"]["name"] == "plain"
 
 
-def test_fsdp2(run_program: Runner, read_trace: Reader) -> None:
+def test_fsdp2_is_recorded(run_program: Runner, read_trace: Reader) -> None:
     folder = run_program("fsdp2_loop.py")
     manifest = check_whole(folder)
     assert manifest.mesh == {"dp_shard": 2}
@@ -85,7 +85,7 @@ def test_fsdp2(run_program: Runner, read_trace: Reader) -> None:
     assert all(args["In msg nelems"] == 2 * args["Out msg nelems"] for args in scattered)
 
 
-def test_transformers(run_program: Runner, read_trace: Reader) -> None:
+def test_transformers_is_recorded(run_program: Runner, read_trace: Reader) -> None:
     pytest.importorskip("transformers")
     folder = run_program("transformers_trainer.py") / "run"
     manifest = check_whole(folder)
@@ -99,7 +99,7 @@ def test_transformers(run_program: Runner, read_trace: Reader) -> None:
     assert names(trace, "train::") == {"train::fwd_bwd": 2, "train::optimizer": 2}
 
 
-def test_lightning(run_program: Runner, read_trace: Reader) -> None:
+def test_lightning_is_recorded(run_program: Runner, read_trace: Reader) -> None:
     pytest.importorskip("lightning")
     folder = run_program("lightning_trainer.py") / "run"
     manifest = check_whole(folder)
@@ -111,15 +111,18 @@ def test_lightning(run_program: Runner, read_trace: Reader) -> None:
     assert names(trace, "train::") == {"train::forward": 4, "train::backward": 4, "train::optimizer": 2}
 
 
-def test_a_killed_rank_leaves_nothing_half_written(run_program: Runner, read_trace: Reader) -> None:
+def test_a_killed_rank_leaves_no_incomplete_file(run_program: Runner, read_trace: Reader) -> None:
     folder = run_program("dying_rank.py", fails=True)
     left = list(folder.glob("rank*"))
-    assert [path.name for path in left] in ([], ["rank0.json.gz"])  # torchrun may stop rank 0 before it has written
+    assert [path.name for path in left] in (
+        [],
+        ["rank0.json.gz"],
+    )  # torchrun may stop rank 0 before it writes its files
     for path in left:
         assert names(read_trace(path), "ProfilerStep") == {"ProfilerStep#1": 1}
 
 
-def test_megatron_core(run_program: Runner, read_trace: Reader) -> None:
+def test_megatron_core_is_recorded(run_program: Runner, read_trace: Reader) -> None:
     pytest.importorskip("megatron.core", reason="pip install --no-deps megatron-core==0.16.1, in an environment apart")
     folder = run_program("megatron_loop.py")
     manifest = check_whole(folder)
@@ -132,12 +135,12 @@ def test_megatron_core(run_program: Runner, read_trace: Reader) -> None:
 
 
 def installed(name: str, how: str) -> None:
-    """Skip where a library is not there; it is not imported here, since most set up a process of their own."""
+    """Skip if a library is missing. It is not imported, because most start their own process."""
     if find_spec(name) is None:
         pytest.skip(f"{how}, in an environment apart")
 
 
-def test_deepspeed(run_program: Runner, read_trace: Reader) -> None:
+def test_deepspeed_is_recorded(run_program: Runner, read_trace: Reader) -> None:
     installed("deepspeed", "pip install deepspeed==0.19.8")
     folder = run_program("deepspeed_loop.py")
     manifest = check_whole(folder)
@@ -154,7 +157,7 @@ def test_deepspeed(run_program: Runner, read_trace: Reader) -> None:
     assert reduced <= data
 
 
-def test_torchtitan(run_program: Runner, read_trace: Reader) -> None:
+def test_torchtitan_is_recorded(run_program: Runner, read_trace: Reader) -> None:
     installed("torchtitan", "pip install torchtitan==0.3.0")
     folder = run_program("torchtitan_loop.py")
     manifest = check_whole(folder)

@@ -20,7 +20,7 @@ from checkpointed import LAYERS, STEPS, Program, recorded  # noqa: E402 - after 
 
 
 class Waits(torch.autograd.Function):
-    """Waits in forward as a paced layer of the trainer does: the wait is marked, and is no op."""
+    """Wait in forward like a paced layer of the trainer: the wait has a mark and is not an op."""
 
     @staticmethod
     def forward(x: torch.Tensor) -> torch.Tensor:
@@ -31,26 +31,26 @@ class Waits(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
-        """Keep nothing."""
+        """Store nothing for backward."""
 
     @staticmethod
     def backward(_ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
-        """Hand the gradient on."""
+        """Return the gradient unchanged."""
         return gradients[0]
 
 
 class WaitingProgram(Program):
-    """A program whose layers wait."""
+    """Program whose layers wait."""
 
     def layer(self, index: int, x: torch.Tensor) -> torch.Tensor:
-        """Wait, then compute: a checkpoint runs again no further than what backward needs."""
+        """Wait, then compute: a checkpoint repeats only what backward needs."""
         return super().layer(index, Waits.apply(x))
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # torch's own, of the first of two runs
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize(("around_each", "around_both"), [(False, False), (True, False), (False, True), (True, True)])
-def test_how_often_forward_runs_again_is_counted(
+def test_repeated_forward_passes_are_counted(
     tmp_path: Path, around_each: bool, around_both: bool, reentrant: bool
 ) -> None:
     program = Program(around_each, around_both, reentrant)
@@ -70,7 +70,7 @@ def test_compiled_code_has_no_measured_recomputation(tmp_path: Path) -> None:
     assert backward.measured(recorded(tmp_path, program)) is None
 
 
-def test_a_wait_in_place_of_compute_runs_again_with_the_op_around_it(tmp_path: Path) -> None:
+def test_a_paced_wait_is_repeated_with_the_op_around_it(tmp_path: Path) -> None:
     program = WaitingProgram(around_each=True, around_both=False, reentrant=False)
     tables = recorded(tmp_path, program)
     graph = graph_of(tables)

@@ -40,7 +40,7 @@ def manifest_of(folder: Path) -> Manifest:
     return Manifest.from_dict(json.loads((folder / "run.json").read_text()))
 
 
-def test_a_lone_process_leaves_a_trace_that_states_what_it_is(tmp_path: Path, read_trace: Reader) -> None:
+def test_a_single_process_writes_a_trace_that_describes_it(tmp_path: Path, read_trace: Reader) -> None:
     with record.session(tmp_path, name="lone", schedule="gpipe", **QUICK) as session:
         train(session)
     trace = read_trace(tmp_path / "rank0.json.gz")
@@ -63,7 +63,7 @@ def test_a_loop_that_ends_within_the_window_leaves_no_empty_step(tmp_path: Path,
     assert [name for name in names if name.startswith("ProfilerStep")] == ["ProfilerStep#1", "ProfilerStep#2"]
 
 
-def test_the_peak_of_the_machine_is_measured_in_the_dtype(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peak_is_measured_in_the_dtype_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("usp_prof.record.peak._SIZES", (64,))
     with record.session(tmp_path, dtype=torch.float64) as session:
         assert session.manifest.peak_flops > 0
@@ -71,7 +71,7 @@ def test_the_peak_of_the_machine_is_measured_in_the_dtype(tmp_path: Path, monkey
         train(session, steps=4)
 
 
-def test_each_repeat_has_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_each_repeated_window_has_its_own_folder(tmp_path: Path) -> None:
     with record.session(tmp_path, repeat=2, **QUICK) as session:
         train(session, steps=6)
     for window in ("window-0", "window-1"):
@@ -103,7 +103,7 @@ def test_gloo_collectives_get_their_group(tmp_path: Path, read_trace: Reader) ->
 
 
 @pytest.mark.usefixtures("alone")
-def test_no_event_changes_but_by_added_arguments(tmp_path: Path) -> None:
+def test_events_change_only_by_added_arguments(tmp_path: Path) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
         with record.phase("forward"):
             dist.all_reduce(torch.ones(3))
@@ -130,7 +130,7 @@ def test_no_event_changes_but_by_added_arguments(tmp_path: Path) -> None:
     ("entries", "reason"),
     [(None, "no flight recorder"), ([], r"prepare\(\) before"), ([{}], "join of groups failed")],
 )
-def test_a_join_that_fails_is_said_loudly(
+def test_a_failed_join_is_reported_as_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: list[dict[str, Any]] | None, reason: str
 ) -> None:
     monkeypatch.setattr("usp_prof.record._torch_private.flight_entries", lambda: entries)
@@ -170,7 +170,7 @@ def test_a_trace_that_cannot_be_written_does_not_stop_the_training(tmp_path: Pat
         ("export_chrome_trace", "writing the trace failed"),
     ],
 )
-def test_whatever_the_profiler_raises_is_said_and_the_training_goes_on(
+def test_errors_of_the_profiler_are_reported_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, message: str
 ) -> None:
     original = getattr(torch.profiler.profile, method)
@@ -190,7 +190,7 @@ def test_whatever_the_profiler_raises_is_said_and_the_training_goes_on(
     assert f"rank 0: {message}: RuntimeError: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS" in manifest_of(tmp_path).notes
 
 
-def test_a_window_that_fails_leaves_no_profiler_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_window_stops_its_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = torch.profiler.record_function.__enter__
 
     def fail_late(annotation: torch.profiler.record_function) -> object:
@@ -210,12 +210,12 @@ def test_a_window_that_fails_leaves_no_profiler_behind(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
-def test_ending_the_program_is_no_failure_of_the_recording(tmp_path: Path, ending: type[BaseException]) -> None:
+def test_ending_the_program_is_not_a_recording_failure(tmp_path: Path, ending: type[BaseException]) -> None:
     with pytest.raises(ending), RankRecord(tmp_path, resolve({})).surviving("anything"):
         raise ending
 
 
-def test_a_failing_loop_leaves_the_steps_that_were_whole(tmp_path: Path, read_trace: Reader) -> None:
+def test_a_failing_loop_keeps_the_complete_steps(tmp_path: Path, read_trace: Reader) -> None:
     session = record.session(tmp_path, **QUICK)
 
     def fail() -> None:
@@ -233,7 +233,7 @@ def test_a_failing_loop_leaves_the_steps_that_were_whole(tmp_path: Path, read_tr
     assert manifest_of(tmp_path).notes == ["rank 0: step 2 counts as none, it ended with ZeroDivisionError: by design"]
 
 
-def test_a_failing_loop_leaves_no_trace_without_a_whole_step(tmp_path: Path) -> None:
+def test_a_failing_loop_without_a_complete_step_writes_no_trace(tmp_path: Path) -> None:
     session = record.session(tmp_path, **QUICK)
 
     def fail() -> None:
@@ -247,7 +247,7 @@ def test_a_failing_loop_leaves_no_trace_without_a_whole_step(tmp_path: Path) -> 
     assert (tmp_path / "run.json").exists()
 
 
-def test_a_loop_that_never_leaves_its_session_is_saved_as_the_process_ends(tmp_path: Path, read_trace: Reader) -> None:
+def test_a_session_that_is_never_closed_is_saved_at_exit(tmp_path: Path, read_trace: Reader) -> None:
     program = (
         "import sys, torch\nfrom usp_prof import record\n"
         "session = record.session(sys.argv[1], peak_flops=1e9, wait=0, warmup=1, active=9).__enter__()\n"
@@ -281,7 +281,7 @@ def test_a_loop_that_ends_too_early_gets_the_required_length(tmp_path: Path) -> 
     assert manifest_of(tmp_path).notes
 
 
-def test_leaving_twice_is_leaving_once(tmp_path: Path) -> None:
+def test_closing_twice_is_harmless(tmp_path: Path) -> None:
     session = record.session(tmp_path, **QUICK)
     with session:
         train(session)
@@ -353,7 +353,9 @@ with record.session(sys.argv[1], peak_flops=1e9, wait=0, warmup=1, active=int(sy
 
 
 @pytest.mark.parametrize(("active", "when"), [(9, "in the window"), (2, "while writing"), (9, "while writing")])
-def test_sigterm_ends_the_process_behind_its_trace(tmp_path: Path, read_trace: Reader, active: int, when: str) -> None:
+def test_sigterm_ends_the_process_after_its_trace_is_written(
+    tmp_path: Path, read_trace: Reader, active: int, when: str
+) -> None:
     command = [sys.executable, "-c", LOOP, str(tmp_path), str(active), when]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGTERM, done.stderr
@@ -362,7 +364,7 @@ def test_sigterm_ends_the_process_behind_its_trace(tmp_path: Path, read_trace: R
     assert steps == [f"ProfilerStep#{step}" for step in range(1, 3 if active == 2 or when == "in the window" else 4)]
 
 
-def test_a_handler_of_the_program_stays_in_charge(tmp_path: Path) -> None:
+def test_a_signal_handler_of_the_program_stays_installed(tmp_path: Path) -> None:
     handled: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: handled.append(number))
     try:
@@ -374,7 +376,7 @@ def test_a_handler_of_the_program_stays_in_charge(tmp_path: Path) -> None:
     assert handled == [signal.SIGTERM]
 
 
-def test_a_loop_prints_nothing_of_kineto(tmp_path: Path) -> None:
+def test_a_loop_prints_no_messages_of_kineto(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"}
     command = [sys.executable, "-c", LOOP, str(tmp_path), "2", "never"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -38,7 +38,7 @@ def test_declarations_are_in_the_manifest() -> None:
     assert own_part(PLACE, TOPOLOGY, settings).stages == [3]
 
 
-def test_a_declared_peak_goes_before_the_measured_one() -> None:
+def test_a_declared_peak_takes_precedence() -> None:
     settings = resolve({"peak_flops": 7.0, "peak_source": "the vendor"})
     manifest = begin(PLACE, TOPOLOGY, None, settings, Peak(5.0, "measured"))
     assert (manifest.peak_flops, manifest.peak_source) == (7.0, "the vendor")
@@ -64,7 +64,7 @@ def test_a_single_rank_takes_the_number_of_local_ranks_from_torchrun() -> None:
     assert complete(Manifest(processes_per_device=4), {0: part(0)}, 4).processes_per_device == 4
 
 
-def test_silent_ranks_are_named() -> None:
+def test_ranks_that_do_not_report_are_named() -> None:
     parts = {0: part(0, final=True), 1: part(1)}
     assert silent(parts, 3) == ["rank 1: did not end its recording", "rank 2: did not end its recording"]
 
@@ -73,11 +73,11 @@ def test_silent_ranks_are_named() -> None:
     ("dtype", "name"),
     [(torch.float32, "fp32"), (torch.float16, "fp16"), ("fp8", "fp8"), ("", ""), (torch.int8, "int8")],
 )
-def test_dtypes_are_named_as_people_do(dtype: object, name: str) -> None:
+def test_dtypes_have_their_usual_names(dtype: object, name: str) -> None:
     assert dtype_name(dtype) == name
 
 
-def test_rank_0_hears_of_all_that_left_their_part() -> None:
+def test_rank_0_collects_the_parts_of_all_ranks() -> None:
     store = dist.HashStore()
     for rank in (1, 2):
         Exchange(3, 0, store).leave(Part(rank, host=f"h{rank}", join_rate=0.5, notes=["n"], final=True))
@@ -88,7 +88,7 @@ def test_rank_0_hears_of_all_that_left_their_part() -> None:
     assert parts[1] == Part(1, host="h1", join_rate=0.5, notes=["n"], final=True)
 
 
-def test_a_dead_rank_costs_the_time_limit_and_its_last_word_stays() -> None:
+def test_a_dead_rank_costs_the_time_limit_and_keeps_its_last_part() -> None:
     store = dist.HashStore()
     Exchange(3, 0, store).leave(Part(1, host="began"))
     first = Exchange(3, 0, store)
@@ -100,7 +100,7 @@ def test_a_dead_rank_costs_the_time_limit_and_its_last_word_stays() -> None:
     assert parts[1].host == "began"
 
 
-def test_a_remainder_of_the_time_limit_is_not_taken_for_none() -> None:
+def test_a_tiny_time_limit_is_not_taken_for_no_limit() -> None:
     store = dist.HashStore()
     start = time.monotonic()
     assert Exchange(4, 0, store).collect(wait_seconds=0.0004) == {}
@@ -113,7 +113,7 @@ def test_sessions_do_not_mix() -> None:
     assert Exchange(2, 1, store).collect(wait_seconds=0) == {}
 
 
-def test_without_a_store_a_rank_knows_itself() -> None:
+def test_without_a_store_a_rank_knows_only_itself() -> None:
     exchange = Exchange(2, 0, None)
     exchange.leave(Part(1))
     assert exchange.collect(wait_seconds=0) == {1: Part(1)}

@@ -57,7 +57,7 @@ def test_equal_ranks_in_different_groups_stay_apart() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_several_meshes_add_up() -> None:
+def test_several_meshes_are_combined() -> None:
     dense = init_device_mesh("cpu", (1, 1), mesh_dim_names=("pp", "dp"))
     sparse = init_device_mesh("cpu", (1, 1), mesh_dim_names=("pp", "ep"))
     topology = survey([dense, sparse], None, None, rank=0, world=1)
@@ -71,7 +71,7 @@ def test_a_mesh_without_names_is_refused() -> None:
         survey(DeviceMesh("cpu", [0]), None, None, rank=0, world=1)
 
 
-def test_a_mesh_that_the_world_cannot_have_is_named() -> None:
+def test_a_mesh_that_does_not_fit_the_world_is_reported() -> None:
     assert misfit({"dp": 8}, world=1) == "the mesh dp=8 does not fit a job of 1 process; it is left out"
     assert misfit({"pp": 2, "dp": 2, "ep": 2}, world=4) == ""
     assert misfit({"tp": 2}, world=8) == "", "a mesh of some axes"

@@ -25,14 +25,14 @@ def test_marks_are_always_made_if_the_profilers_state_is_unknown(monkeypatch: py
 
 
 @pytest.mark.usefixtures("alone")
-def test_no_store_is_found_where_torch_hides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_private_function_of_torch_there_is_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     assert private.default_store() is not None
     monkeypatch.delattr(c10d, "_get_default_store")
     assert private.default_store() is None
 
 
 @pytest.mark.usefixtures("alone")
-def test_the_world_is_the_only_group_where_torch_lists_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_list_of_groups_the_world_is_the_only_group(monkeypatch: pytest.MonkeyPatch) -> None:
     other = dist.new_group([0], group_desc="other")
     assert private.local_groups() == [dist.group.WORLD, other]
     world = dist.group.WORLD
@@ -44,7 +44,7 @@ def test_the_world_is_the_only_group_where_torch_lists_none(monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("alone")
-def test_there_is_no_flight_recorder_where_torch_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_flight_recorder_may_be_missing_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert private.flight_entries() is not None
     monkeypatch.delattr(torch._C._distributed_c10d, "_dump_fr_trace")
     assert private.flight_entries() is None

@@ -24,7 +24,7 @@ def trace(events: list[tuple[str, dict[str, Any] | None, int]], indent: int | No
 
 
 @given(events=EVENTS, indent=st.sampled_from([None, 2]))
-def test_only_the_arguments_of_the_events_looked_for_change(
+def test_only_the_arguments_of_matched_events_change(
     events: list[tuple[str, dict[str, Any] | None, int]], indent: int | None
 ) -> None:
     data, text = trace(events, indent)
@@ -62,7 +62,7 @@ def test_a_thread_without_a_number_and_odd_arguments_are_read() -> None:
     assert (event.thread, event.start_ns, event.duration_ns, event.args) == (-1, 1500, 0, {})
 
 
-def test_metadata_is_replaced_in_front_of_the_events_only() -> None:
+def test_metadata_is_replaced_only_before_the_events() -> None:
     data, text = trace([("gloo:x", {"usp_prof": 1}, 0)], 1)
     after = json.loads(with_metadata(text, "usp_prof", '{"b": 2}'))
     assert after == {**data, "usp_prof": {"b": 2}}

@@ -57,7 +57,7 @@ def tokens(declared: dict[str, Any]) -> tuple[int, int]:
     return declared["micro_batch_tokens"], declared["tokens_per_step"]
 
 
-def test_data_parallel_ranks_have_a_batch_each(declare: Declare) -> None:
+def test_data_parallel_ranks_have_their_own_batch(declare: Declare) -> None:
     assert tokens(declare()) == (2 * 16, 2 * 16 * 3 * 8)
 
 
@@ -82,7 +82,7 @@ def test_a_model_split_at_loading_declares_its_degree(declare: Declare) -> None:
     assert tokens(declare(model={"tp_size": 2, "config": config}))[1] == 2 * 16 * 3 * 2
 
 
-def test_deepspeed_states_its_degree_in_its_own_configuration(declare: Declare) -> None:
+def test_the_deepspeed_degree_is_read_from_its_configuration(declare: Declare) -> None:
     deepspeed = SimpleNamespace(config={"tensor_parallel": {"autotp_size": 4}})
     assert tokens(declare(hf_deepspeed_config=deepspeed))[1] == 2 * 16 * 3 * 2
     assert tokens(declare(hf_deepspeed_config=SimpleNamespace(config={})))[1] == 2 * 16 * 3 * 8
@@ -93,11 +93,11 @@ def test_a_batch_that_is_split_over_the_ranks_is_counted_once(declare: Declare) 
     assert tokens(declare(train_batch_size=16, accelerator_config=split)) == (2 * 16, 16 * 16 * 3)
 
 
-def test_the_size_in_use_counts_not_the_one_asked_for(declare: Declare) -> None:
+def test_the_batch_size_in_use_counts_not_the_requested_one(declare: Declare) -> None:
     assert tokens(declare(per_device_train_batch_size=4, train_batch_size=1))[1] == 16 * 3 * 8
 
 
-def test_a_training_that_raises_leaves_its_trace_and_the_next_one_is_recorded(tmp_path: Path) -> None:
+def test_a_training_that_raises_keeps_its_trace_and_the_next_one_is_recorded(tmp_path: Path) -> None:
     class Tokens(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         def __len__(self) -> int:
             return 8

@@ -21,7 +21,7 @@ OPTIONS: dict[str, Any] = {"peak_flops": 1e9, "warmup": 1, "active": 1}
 def unrecorded(
     folder: Path, *, wait: int, slow: int = -1, failing: int = -1, sleeps: list[tuple[int, int]] | None = None
 ) -> float | None:
-    """Record the step behind `wait` and a warm-up; gives what the manifest says of the steps before it, in ns.
+    """Record the step after `wait` and a warm-up; return the manifest's time of the earlier steps in ns.
 
     The begin and end of each step's sleep are appended to `sleeps`.
     """
@@ -57,8 +57,8 @@ def test_fewer_than_three_settled_steps_have_no_unrecorded_time(wait: int, tmp_p
 def test_the_first_two_steps_and_those_from_the_warm_up_on_do_not_count(slow: int, tmp_path: Path) -> None:
     mean = unrecorded(tmp_path, wait=5, slow=slow)
     assert mean is not None
-    assert mean < 0.1e9  # 0.5 s in any of the three timed steps would give 0.18 s
+    assert mean < 0.1e9  # 0.5 s in any of the three timed steps would result in 0.18 s
 
 
-def test_a_step_that_raised_spoils_the_time(tmp_path: Path) -> None:
+def test_a_step_that_raised_makes_the_unrecorded_time_unknown(tmp_path: Path) -> None:
     assert unrecorded(tmp_path, wait=6, failing=4) is None

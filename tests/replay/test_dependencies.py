@@ -1,4 +1,4 @@
-"""Dependencies of a node: never on its own results, however far the clocks of host and device are apart."""
+"""Dependencies of a node: never on its own results, even if the clocks of host and device differ widely."""
 
 from __future__ import annotations
 

@@ -61,12 +61,12 @@ def test_faster_kernels_let_a_full_queue_drain(from_step: int) -> None:
     assert prediction.gain_fraction == pytest.approx(1 - faster.total_ns / now.total_ns, abs=0.03)
 
 
-def test_a_full_queue_is_no_blocking_call() -> None:
+def test_a_full_queue_is_not_a_blocking_call() -> None:
     prediction = predict(table_set({0: run(KERNEL).trace}), [parse_edit("no_blocking")])
     assert prediction.gain_fraction == pytest.approx(0, abs=0.01)
 
 
-def test_launches_that_are_only_slow_wait_for_nothing() -> None:
+def test_slow_launches_without_a_full_queue_do_not_wait() -> None:
     trace = Trace()
     at, generator = 0, np.random.default_rng(5)
     for step in range(STEPS):
@@ -82,7 +82,7 @@ def test_launches_that_are_only_slow_wait_for_nothing() -> None:
 @pytest.mark.parametrize(
     ("returned_us", "waits"),
     [
-        (30_110, True),  # 0.01 ms after the only end of work, which 30 ms of quiet precede
+        (30_110, True),  # 0.01 ms after the only end of work in 30 ms
         (30_500, True),
         (34_000, False),  # 4 ms of 30 may be chance
         (29_000, False),  # the work still runs

@@ -47,7 +47,7 @@ def _halved(graph: Graph) -> int:
     return int(replay(graph.with_changes(duration=duration)).end.max())
 
 
-def test_a_receive_that_was_only_asked_for_late_is_no_network_time() -> None:
+def test_a_receive_that_was_posted_late_is_not_network_time() -> None:
     before = _graph(11 * MS + 20_000)
     graph = with_asked_posts(before)
     assert graph.transfer[[1, 5]].tolist() == [MS, MS], "as long as the send took"
@@ -58,14 +58,14 @@ def test_a_receive_that_was_only_asked_for_late_is_no_network_time() -> None:
     assert _halved(graph) == 15 * MS
 
 
-def test_a_receive_that_was_waited_for_is() -> None:
+def test_a_receive_that_was_waited_for_is_network_time() -> None:
     before = _graph(15 * MS)
     assert with_asked_posts(before) is before
     assert _halved(before) == 20 * MS
 
 
 def _pair(send_end: int) -> Graph:
-    """As before, asked for at 15 ms; but first rank 1 waits for a send of its own, which ends at `send_end`."""
+    """As before, posted at 15 ms, but rank 1 first waits for its own send, which ends at `send_end`."""
     before = _graph(15 * MS)
     nodes = before.nodes
     more = [1, 4, int(NodeKind.COMMUNICATION), MS, send_end - MS, 0, 0, 0, -1]
@@ -92,10 +92,10 @@ def test_a_part_that_ends_right_after_another_waited_for_it() -> None:
     assert wait.lag.tolist() == [100_000]
 
 
-def test_a_part_that_seems_to_end_before_the_other_side_begins_has_met_it() -> None:
+def test_a_part_that_seems_to_end_before_its_peer_starts_is_still_connected() -> None:
     before = _graph(15 * MS)
     late = before.nodes.start.copy()
-    late[1] = 15 * MS + 500_000  # the other side's range opens half a millisecond after this one has ended
+    late[1] = 15 * MS + 500_000  # the other side's range starts half a millisecond after this one ends
     nodes = replace(before.nodes, start=late)
     transfer = np.where(before.nodes.call == 0, nodes.end - late[1], 0)
     graph = with_asked_posts(

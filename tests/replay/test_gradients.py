@@ -16,7 +16,7 @@ US = 1_000
 
 
 def _trace(rank: int, *, shapes: bool = True) -> Trace:
-    """Two reductions at once behind a backward whose first gradient, two thirds of all, was complete early."""
+    """Two concurrent reductions after a backward pass whose first gradient, two thirds of all, was complete early."""
     trace = Trace(rank=rank, world=2, device="cpu").group("0", [0, 1], "mesh_dp")
     for step in range(2):
         at = step * 110 * US
@@ -49,12 +49,12 @@ def test_accumulation_determines_when_a_share_of_gradients_is_complete() -> None
     assert not len(gradients.completed(np.array([1.0]), 7, 0)), "a step in which none is seen"
 
 
-def test_without_shapes_gradients_count_alike() -> None:
+def test_without_shapes_all_gradients_count_equally() -> None:
     gradients = accumulated(table_set(_trace(0, shapes=False)), 0)
     assert gradients.elements.tolist() == [1] * 4
 
 
-def test_reductions_that_shared_the_link_are_overlapped_one_after_the_other() -> None:
+def test_reductions_that_shared_the_link_are_overlapped_in_sequence() -> None:
     tables = table_set({rank: _trace(rank) for rank in range(2)})
     prediction = predict(tables, [parse_edit("sync_overlapped,axis=dp")])
     # Each had half of the 30 us. The first hides in backward from 24 on; the second begins at 60 and ends at 75.
@@ -63,7 +63,7 @@ def test_reductions_that_shared_the_link_are_overlapped_one_after_the_other() ->
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=12))
-def test_fair_shares_add_up_to_the_time_that_anything_was_under_way(pairs: list[tuple[int, int]]) -> None:
+def test_fair_shares_add_up_to_the_time_with_any_reduction(pairs: list[tuple[int, int]]) -> None:
     start = np.array([begin * 720_720 for begin, _ in pairs])
     end = start + np.array([length * 720_720 for _, length in pairs])
     shares = fair_shares(start, end)

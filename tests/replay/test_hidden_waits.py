@@ -21,7 +21,7 @@ US = 1_000
 
 
 def run(*, beside: bool, early_ns: int = 0) -> Trace:
-    """Make steps of six pairs of a collective and a kernel; before the last pair's kernel the host is late.
+    """Make steps with six pairs of a collective and a kernel; the host is late before the last kernel.
 
     The kernels wait for the collective before them, or run `beside` it. With rounded timestamps they seem to start
     `early_ns` before its end.
@@ -56,7 +56,7 @@ def held(graph: Graph) -> list[bool]:
 
 
 @pytest.mark.parametrize("early_ns", [0, 50, 999])
-def test_the_hidden_wait_is_there_where_others_of_its_kind_are(early_ns: int) -> None:
+def test_a_hidden_wait_is_inferred_from_others_of_its_kind(early_ns: int) -> None:
     graph = graph_of(table_set({0: run(beside=False, early_ns=early_ns)}))
     assert held(graph) == [True] * 3
     assert np.array_equal(replay(graph).start, graph.nodes.start)

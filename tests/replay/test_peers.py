@@ -33,7 +33,7 @@ def _rank(kernels: list[int]) -> Trace:
         (
             [1_000, 4_000, 3_000],
             [1_000, 4_000 - 1_333, 3_000 - 667],
-        ),  # 2,000 of the 3,000 above the peers go
+        ),  # 2,000 of the 3,000 above the peers are removed
         ([1_000, 2_000, 2_500], [1_000, 2_000, 2_500]),  # faster over all steps
     ],
 )

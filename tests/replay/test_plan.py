@@ -12,20 +12,20 @@ PAIRS = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)).filter(lambda p
 
 
 def needs(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Each need once, by what is waited for."""
+    """Return each dependency once, sorted by its source."""
     source, target = np.array(sorted(set(pairs)), np.int64).reshape(-1, 2).T
     return source, target
 
 
 @given(PAIRS)
-def test_pieces_that_wait_only_for_earlier_ones_get_the_same_rounds(pairs: list[tuple[int, int]]) -> None:
+def test_segments_that_wait_only_for_earlier_ones_get_the_same_rounds(pairs: list[tuple[int, int]]) -> None:
     source, target = needs([(min(pair), max(pair)) for pair in pairs])
     rounds = _rounds(source, target, 9)
     assert rounds.tolist() == _round_by_round(source, target, 9).tolist()
 
 
 @given(PAIRS)
-def test_every_piece_has_a_round_and_only_circles_break_a_need(pairs: list[tuple[int, int]]) -> None:
+def test_every_segment_has_a_round_and_only_cycles_break_a_dependency(pairs: list[tuple[int, int]]) -> None:
     source, target = needs(pairs)
     rounds = _rounds(source, target, 9)
     reached = np.zeros((9, 9), bool)

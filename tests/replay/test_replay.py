@@ -26,14 +26,14 @@ def test_the_unedited_run_is_the_measured_one(fault: str, style: str) -> None:
     assert len(unedited(tables).rank) == 4 * 5
 
 
-def test_ranks_are_tied_by_their_calls() -> None:
+def test_ranks_are_connected_by_their_calls() -> None:
     graph = graph_of(run_with("clean").tables)
     assert graph.tied.sum() == 200
     kinds = set(graph.edges.kind.tolist())
     assert {EdgeKind.LAUNCH, EdgeKind.WAIT, EdgeKind.ISSUE, EdgeKind.SYNC} <= kinds
 
 
-def test_a_delay_anywhere_reaches_what_depends_on_it() -> None:
+def test_a_delay_reaches_everything_that_depends_on_it() -> None:
     graph = graph_of(run_with("clean").tables)
     node = int(np.flatnonzero((graph.nodes.rank == 0) & (graph.nodes.kind == NodeKind.COMPUTE))[5])
     duration = graph.duration.copy()
@@ -46,7 +46,7 @@ def test_a_delay_anywhere_reaches_what_depends_on_it() -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """Draw small graphs: lanes of a rank each, edges forward in a common order, calls between lanes."""
+    """Draw small graphs: one lane per rank, edges forward in a common order, calls between lanes."""
     lanes, length = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     count = lanes * length
     numbers = st.integers(0, 20)
@@ -80,7 +80,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 
 def _slow(graph: Graph) -> tuple[list[int], list[int]]:
-    """Replay by relaxing until nothing moves: slow, and plainly right."""
+    """Replay by relaxation until nothing changes: slow, but obviously correct."""
     n = len(graph.nodes)
     start, end = [0] * n, [0] * n
     for _ in range(2 * n + 2):
@@ -102,7 +102,7 @@ def _slow(graph: Graph) -> tuple[list[int], list[int]]:
 
 
 @given(graphs())
-def test_segments_give_the_longest_path(graph: Graph) -> None:
+def test_segments_have_the_times_of_the_longest_path(graph: Graph) -> None:
     timeline = replay(graph, make_plan(graph))
     start, end = _slow(graph)
     assert timeline.start.tolist() == start
@@ -110,7 +110,7 @@ def test_segments_give_the_longest_path(graph: Graph) -> None:
 
 
 @given(graphs(), st.sampled_from([10, 10**3, 10**7]))
-def test_an_edit_that_lengthens_the_run_far_is_as_exact(graph: Graph, factor: int) -> None:
+def test_large_slowdowns_are_replayed_exactly(graph: Graph, factor: int) -> None:
     longer = graph.with_changes(duration=graph.duration * factor, transfer=graph.transfer * factor)
     timeline = replay(longer, make_plan(graph))
     start, end = _slow(longer)
@@ -143,7 +143,7 @@ def test_nodes_behind_a_cycle_keep_their_measured_times() -> None:
     assert timeline.start.tolist() == [25, 15]  # the first waits for the other's measured end, 15
 
 
-def test_a_run_of_nothing_takes_no_time() -> None:
+def test_an_empty_run_takes_no_time() -> None:
     none = np.zeros(0, np.int64)
     nodes, edges = Nodes(*[none] * 9), Edges(none, none > 0, none, none, none)
     graph = Graph(nodes, none, none, edges, none, none, none > 0, (), ())

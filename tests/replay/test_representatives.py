@@ -34,7 +34,7 @@ FAULTS = {
 
 
 def opened(folder: Path, dp: int = DP, tp: int = TP, pp: int = PP, events: int = 600, **options: object) -> Run:
-    """Make up and open a run of several replicas, hosts of eight ranks with clocks of their own."""
+    """Write and open a synthetic run with several replicas, on hosts of eight ranks with separate clocks."""
     declared = {
         "mesh": {"dp": dp, "tp": tp, "pp": pp},
         "work": {"steps": 3, "micro_batches": 4},
@@ -56,7 +56,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 class TestWhichRanks:
-    """Whole replicas, the late ones first."""
+    """Replicas are replayed completely, the late ones first."""
 
     def test_a_run_within_the_bound_is_replayed_whole(self, run: Run) -> None:
         assert representatives(run.tables).tables is run.tables
@@ -69,7 +69,7 @@ class TestWhichRanks:
         ranks = representatives(run.tables).tables.ranks
         assert len(ranks) == 3 * TP * PP
         assert SLOW_RANK["rank"] in ranks
-        # Ranks run over tp, then dp, then pp: a replica is one place on dp.
+        # Ranks are ordered by tp, then dp, then pp; a replica is one coordinate on dp.
         places = {rank // TP % DP for rank in ranks}
         assert set(ranks) == {rank for rank in run.ranks if rank // TP % DP in places}
 
@@ -93,7 +93,7 @@ class TestWhichRanks:
 
 
 class TestWhatTheyKeep:
-    """What all ranks told of clocks and calls."""
+    """Clocks and calls as measured on all ranks."""
 
     def test_clocks_and_calls_are_those_of_all_ranks(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(chosen, "MOST_NODES", nodes_of(run, 0.6))
@@ -113,7 +113,7 @@ class TestWhatTheyKeep:
         assert unedited(representatives(run.tables).tables).error.max() == 0
 
     def test_waits_for_ranks_left_out_are_in_the_doubt(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        # Four late replicas, each in another of the steps: the bound has room for one of them.
+        # Four late replicas, each in a different step; the limit allows one of them.
         faults = [SLOW_RANK | {"rank": 2 * place, "step": 10 + place % 3, "factor": 2.0} for place in range(4)]
         run = opened(tmp_path, dp=8, tp=1, pp=1, events=400, faults=faults)
         monkeypatch.setattr(chosen, "MOST_NODES", nodes_of(run, 0.4))

@@ -1,4 +1,4 @@
-"""Step of a wait: that of the waiting work, even if the run ends with it."""
+"""Step of a wait: the step of the waiting work, even at the end of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEP, WAIT = 1_000 * US, 100 * US
 
 
 def _trace(rank: int) -> Trace:
-    """Three steps, each of which begins with waiting for its input."""
+    """Make three steps, each of which starts with a wait for its input."""
     trace = Trace(rank=rank, world=2, device="cpu")
     for number in range(3):
         at = number * STEP
@@ -24,7 +24,7 @@ def _trace(rank: int) -> Trace:
     return trace
 
 
-def test_each_step_is_freed_of_its_own_wait() -> None:
+def test_an_edit_removes_the_wait_of_each_step() -> None:
     tables = table_set({rank: _trace(rank) for rank in range(2)})
     prediction = predict(tables, [parse_edit("no_input_wait")])
     assert prediction.before_ns == STEP
@@ -46,20 +46,20 @@ def _on_a_device(waits: tuple[int, ...], last: int = 600 * US) -> Trace:
 @pytest.mark.parametrize(
     ("waits", "last", "complete_steps"),
     [
-        ((300 * US, 300 * US), 600 * US, [0, 1]),  # a long wait that the last step lacks
+        ((300 * US, 300 * US), 600 * US, [0, 1]),  # a long wait, which is missing in the last step
         ((300 * US,), 600 * US, [0]),
         ((30 * US, 30 * US), 600 * US, [0, 1, 2]),
         ((300 * US, 300 * US), 900 * US, [0, 1, 2]),  # as long as the others, but with different content
         ((), 600 * US, [0]),
     ],
 )
-def test_a_step_that_the_recording_cut_is_not_in_the_mean(
+def test_a_step_cut_by_the_recording_is_not_in_the_mean(
     waits: tuple[int, ...], last: int, complete_steps: list[int]
 ) -> None:
     times = unedited(table_set({0: _on_a_device(waits, last)}))
     assert times.step[times.is_complete].tolist() == complete_steps
 
 
-def test_bounds_of_a_run_as_it_was_are_where_they_were() -> None:
+def test_the_unedited_replay_keeps_step_boundaries() -> None:
     times = unedited(table_set({rank: _trace(rank) for rank in range(2)}))
     assert times.replayed_ns.tolist() == times.measured_ns.tolist() == [STEP] * 6

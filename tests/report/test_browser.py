@@ -52,7 +52,7 @@ def page_of(browser: Any, path: Path, theme: str, troubles: list[str]) -> Any:
     return page
 
 
-def test_every_chart_draws_in_both_themes_and_nothing_is_asked_for(browser: Any, tmp_path: Path) -> None:
+def test_every_chart_draws_in_both_themes_without_network_requests(browser: Any, tmp_path: Path) -> None:
     charts = tuple(Section(f"s{place}", HOSTILE, (Chart(HOSTILE, data),)) for place, data in enumerate(SAMPLES))
     path = tmp_path / "report.html"
     path.write_text(webpage.write([document(sections=charts)]), encoding="utf-8")
@@ -71,7 +71,7 @@ def test_every_chart_draws_in_both_themes_and_nothing_is_asked_for(browser: Any,
         page.close()
 
 
-def test_the_timeline_shows_more_the_closer_one_looks(browser: Any, tmp_path: Path) -> None:
+def test_the_timeline_shows_more_detail_when_zoomed_in(browser: Any, tmp_path: Path) -> None:
     count = 20_000
     start = np.arange(count, dtype=np.int64) * 1_000
     zeros, names = np.zeros(count, np.int64), np.arange(count) % 50
@@ -128,7 +128,7 @@ IMAGE = re.compile(
 
 
 def pictures(pdf: bytes) -> list[np.ndarray]:
-    """Read the color pictures of a PDF, as Chromium packs them: rows x columns x 3."""
+    """Read the color images of a PDF by Chromium: rows x columns x 3."""
     images = []
     for match in IMAGE.finditer(pdf):
         width, height, length = (int(number) for number in match.groups())

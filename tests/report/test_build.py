@@ -122,7 +122,7 @@ def test_many_ranks_share_one_communication_row_each() -> None:
     assert chart.data.rows[:3] == ("rank 0", "rank 0 comm", "rank 1")
 
 
-def test_a_selection_is_kept_to(tables: TableSet) -> None:
+def test_a_report_covers_only_its_selection(tables: TableSet) -> None:
     selection = Selection(ranks=(1,), first_step=1, last_step=1)
     document = build(tables, analyze(tables, selection), name="made", selection=selection)
     assert document.run.ranks == (1,)
@@ -130,7 +130,7 @@ def test_a_selection_is_kept_to(tables: TableSet) -> None:
     assert {value.dims.get("rank", 1) for value in document.values}  # noqa: PD011 - no frame == {1}
 
 
-def test_only_some_analyses_can_be_asked_for(tables: TableSet) -> None:
+def test_a_subset_of_analyses_can_be_requested(tables: TableSet) -> None:
     results = analyze(tables, only=["breakdown"])
     assert list(results) == ["breakdown"]
     document = build(tables, results, name="made")
@@ -145,13 +145,13 @@ def test_every_analysis_reports_progress(tables: TableSet) -> None:
     assert tuple(names) == NAMES
 
 
-def test_the_document_writes_in_every_form(document: Document) -> None:
+def test_the_document_is_written_in_every_format(document: Document) -> None:
     jsonschema.validate(json.loads(json_text.write(document)), json_text.json_schema())
     assert "exposed tp" in markdown.write(document)
     assert "Where each rank" in webpage.write([document])
 
 
-def test_nothing_but_empty_tables_is_no_error() -> None:
+def test_empty_tables_are_accepted() -> None:
     tables = made.run({0: {}})
     document = build(tables, analyze(tables), name="empty")
     assert document.run.steps == ()
@@ -167,7 +167,7 @@ def test_metric_ids_are_declared_once() -> None:
 
 @dataclass(frozen=True)
 class GivenResult:
-    """Result with given contents."""
+    """Result of an analysis with given contents."""
 
     given_values: tuple[Value, ...] = ()
     notes: tuple[HealthRow, ...] = ()
@@ -186,14 +186,14 @@ def value(metric: str, number: float, unit: Unit = Unit.NS, **dims: int | str) -
     return Value(Metric(metric, unit, Better.LOWER, metric.title(), "x"), number, dims)
 
 
-def test_findings_given_are_shown_first(tables: TableSet) -> None:
+def test_given_findings_are_shown_first(tables: TableSet) -> None:
     document = build(tables, {}, name="x", search_result=Found((FINDING,), ()))
     assert document.findings == (FINDING,)
     assert any(isinstance(block, Findings) for block in document.summary.blocks)
     assert document.sections[0].id == "findings"
 
 
-def test_no_findings_are_reported_only_if_rules_ran(tables: TableSet) -> None:
+def test_missing_findings_are_stated_only_if_rules_ran(tables: TableSet) -> None:
     looked = build(tables, analyze(tables, only=["stragglers"]), name="x")
     assert Findings(()) in looked.summary.blocks
     blind = build(tables, analyze(tables, only=["breakdown"]), name="x")
@@ -219,7 +219,7 @@ def test_the_ranks_that_others_wait_for_are_listed_when_they_matter(tables: Tabl
     assert not any(isinstance(block, DataTable) for block in calm.summary.blocks)
 
 
-def test_the_bubble_is_shown_with_its_theory(tables: TableSet) -> None:
+def test_the_bubble_is_shown_with_ideal_and_textbook(tables: TableSet) -> None:
     bubbles = (
         value("bubble_fraction", 0.3, Unit.FRACTION),
         value("bubble_ideal_fraction", 0.25, Unit.FRACTION),
@@ -231,7 +231,7 @@ def test_the_bubble_is_shown_with_its_theory(tables: TableSet) -> None:
     assert bubble.second == "of the pipeline window, ideal 25.0%, textbook 20.0%"
 
 
-def test_one_stage_alone_has_no_bubble(tables: TableSet) -> None:
+def test_a_single_stage_has_no_bubble(tables: TableSet) -> None:
     bubble = value("bubble_fraction", 0.01, Unit.FRACTION)
     stages = [value("stage_time", 5, stage=stage, kind=kind) for stage in (0, 1) for kind in ("F", "B")]
     for stage_times, has_bubble in ((stages[:2], False), (stages, True)):
@@ -266,7 +266,7 @@ def test_mfu_names_its_convention_and_its_peak(tables: TableSet) -> None:
     ]
 
 
-def test_bad_health_comes_first_and_the_rest_is_counted(tables: TableSet) -> None:
+def test_the_worst_health_comes_first_and_the_rest_is_counted(tables: TableSet) -> None:
     rows = (
         HealthRow("a", Severity.INFO),
         HealthRow("b", Severity.ERROR),
@@ -288,7 +288,7 @@ def test_every_section_that_is_built_is_in_the_list() -> None:
     assert set(NAMES) <= set(names)
 
 
-def test_a_figure_that_cannot_be_is_left_out_everywhere_and_health_reports_it(tables: TableSet) -> None:
+def test_an_impossible_figure_is_withheld_everywhere_and_reported(tables: TableSet) -> None:
     analysis = GivenResult((value("mfu", 424.0, Unit.FRACTION), value("mfu", 0.4, Unit.FRACTION, step=1)))
     document = build(tables, {"x": analysis}, name="x")
     assert [(v.metric.id, v.value, dict(v.dims)) for v in tuple(document.values)] == [("mfu", 0.4, {"step": 1})]

@@ -1,4 +1,4 @@
-"""Changes in words, on pages about predictions."""
+"""Descriptions of edits, as shown with predictions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from usp_prof.report.answers.edit_words import _WORDS, in_words
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
 
 
-def test_every_change_has_words() -> None:
+def test_every_edit_has_a_description() -> None:
     assert {edit.name for edit in (*EDITS, *PIPELINE_EDITS)} <= set(_WORDS)
 
 
@@ -27,5 +27,5 @@ def test_every_change_has_words() -> None:
         ("bandwidth=2,axis=dp", "2x bandwidth (axis dp)"),
     ],
 )
-def test_a_change_is_described_with_its_places(edit: str, words: str) -> None:
+def test_an_edit_is_described_with_its_places(edit: str, words: str) -> None:
     assert in_words(parse_edit(edit)) == words

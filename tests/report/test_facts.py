@@ -28,7 +28,7 @@ def test_ranks_devices_and_versions_come_from_the_traces() -> None:
     assert facts.other_runs == ("old",)
 
 
-def test_a_cpu_trace_ran_on_the_cpu() -> None:
+def test_a_cpu_trace_has_the_device_cpu() -> None:
     assert run_facts(made.run({0: rank(device_kind="cpu")}), EVERYTHING, "x").devices == ("CPU",)
 
 

@@ -20,7 +20,7 @@ VALUES = [
 ]
 
 
-def test_the_whole_has_no_dimensions() -> None:
+def test_the_overall_value_has_no_dimensions() -> None:
     assert Figures(VALUES).overall("time") == 10
     assert Figures(VALUES).overall("other") is None
 
@@ -38,7 +38,7 @@ def test_a_dimension_is_listed_in_numeric_order_with_others_fixed() -> None:
     assert figures.along("time", "axis", rank=10) == {}
 
 
-def test_two_dimensions_come_in_the_order_asked_for() -> None:
+def test_two_dimensions_are_returned_in_the_requested_order() -> None:
     figures = Figures(VALUES)
     assert figures.grid("time", "rank", "step") == {(2, 0): 7, (2, 1): 8}
     assert figures.grid("time", "step", "rank") == {(0, 2): 7, (1, 2): 8}

@@ -65,13 +65,13 @@ def test_values_that_round_to_zero_have_no_minus() -> None:
     assert column_texts([-0.0, 2.0], None) == ("", ["0", "2"])
 
 
-def test_a_column_of_nothing_has_no_unit() -> None:
+def test_a_column_without_values_has_no_unit() -> None:
     assert column([None, math.nan], Unit.NS) == ("", [UNKNOWN, UNKNOWN])
     assert column([0, 0.0], Unit.NS) == ("", ["0", "0"])
     assert column([], Unit.NS) == ("", [])
 
 
-def test_a_share_of_nothing_is_not_known() -> None:
+def test_a_share_of_zero_is_unknown() -> None:
     assert share(1, 4) == "25.0%"
     assert share(1, 0) == UNKNOWN
     assert share(None, 4) == UNKNOWN

@@ -23,7 +23,7 @@ def test_a_column_name_determines_its_unit(column: str, head: str, unit: Unit | 
     assert unit_of(column) == (head, unit)
 
 
-def test_absent_values_are_not_known() -> None:
+def test_absent_values_are_unknown() -> None:
     listing = {"name": ["a", ""], "wait_ns": np.array([5, -1]), "share": [0.5, np.nan], "ok": [True, False]}
     table = listing_table(listing, "T")
     assert table.rows == (("a", 5, 0.5, "yes"), (None, None, None, "no"))

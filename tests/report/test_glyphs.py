@@ -26,5 +26,5 @@ def test_two_axes_have_two_fills() -> None:
         assert all(mark.isascii() for mark in marks) or not ascii_only
 
 
-def test_an_unknown_role_is_set_as_idle() -> None:
+def test_an_unknown_role_has_the_fill_of_idle() -> None:
     assert fills(["something"], ascii_only=True) == ["-"]

@@ -43,7 +43,7 @@ def metric(document: Document, name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("fault", ["clean", "slow_rank"])
-def test_head_json_gate_and_whatif_have_one_figure(fault: str) -> None:
+def test_summary_json_gate_and_whatif_show_the_same_job_slowdown(fault: str) -> None:
     run = run_with(fault)
     replayed = slowdown_on(Representatives(run.tables), ideal_of(run.tables)).slowdown
     document = report_of(run.tables)
@@ -63,7 +63,7 @@ def test_a_slowdown_without_a_late_rank_names_the_axis_whose_transfers_vary() ->
     assert "cause" not in repaired.second
 
 
-def test_a_slowdown_that_neither_a_rank_nor_transfers_cause_is_said_to_have_no_single_cause() -> None:
+def test_a_slowdown_without_a_dominant_cause_says_so() -> None:
     tables = run_with("clean").tables
     search_result = replace(
         find_all(tables, EVERYTHING), ideal=IdealStep(step_ns=1e9, ideal_ns=5e8, error_fraction=0.02)
@@ -113,7 +113,7 @@ def test_a_single_rank_has_no_job_slowdown() -> None:
 
 @pytest.mark.real
 @pytest.mark.skipif(not SLEEPING.is_dir(), reason="the trace is not available next to the project")
-def test_the_sleeping_rank_costs_the_job_as_much_as_its_replay(tmp_path: Path) -> None:
+def test_the_job_slowdown_equals_the_replay_without_the_sleeping_rank(tmp_path: Path) -> None:
     tables = open_run(SLEEPING, cache_dir=tmp_path).tables
     figure = head(report_of(tables))
     assert figure is not None

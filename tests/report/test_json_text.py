@@ -14,19 +14,19 @@ from usp_prof.report.writers import json_text
 PUBLISHED = Path(__file__).parents[2] / "docs" / "report.schema.json"
 
 
-def test_the_published_schema_is_the_one_of_the_code() -> None:
+def test_the_published_schema_equals_the_schema_of_the_code() -> None:
     assert json.loads(PUBLISHED.read_text()) == json_text.json_schema()
 
 
 @pytest.mark.parametrize("doc", [document(), empty_document(), document(run=facts(world_size=None, name=HOSTILE))])
-def test_every_report_keeps_to_the_schema(doc: object) -> None:
+def test_every_report_matches_the_schema(doc: object) -> None:
     schema = json_text.json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(json.loads(json_text.write(doc)), schema)  # type: ignore[arg-type]
     jsonschema.validate(json.loads(json_text.write_all([doc, doc])), schema)  # type: ignore[list-item]
 
 
-def test_the_schema_refuses_what_is_no_report() -> None:
+def test_the_schema_rejects_other_json() -> None:
     report = json.loads(json_text.write(document()))
     validator = jsonschema.Draft202012Validator(json_text.json_schema())
     assert not validator.is_valid(report | {"schema": 2})
@@ -53,7 +53,7 @@ def test_findings_carry_place_gain_and_evidence() -> None:
     assert finding["evidence"] == {"late_ns": 1_200_000}
 
 
-def test_the_same_document_gives_the_same_bytes_one_metric_a_line() -> None:
+def test_a_document_is_written_reproducibly_with_one_metric_per_line() -> None:
     text = json_text.write(document())
     assert text == json_text.write(document())
     assert sum('"id":"step_time"' in line for line in text.splitlines()) == 2

@@ -9,7 +9,7 @@ from usp_prof.report.document import Section
 from usp_prof.report.writers import markdown
 
 
-def test_the_summary_is_open_and_the_details_are_folded() -> None:
+def test_the_summary_is_expanded_and_details_are_collapsed() -> None:
     text = markdown.write(document())
     head, _, folded = text.partition("<details>")
     for phrase in ("## usp-prof: a run", "| step | **431 ms** |", "ST001", "2 more", "exposed tp | 23.2%"):
@@ -18,7 +18,7 @@ def test_the_summary_is_open_and_the_details_are_folded() -> None:
     assert "Wheel zooms" not in text
 
 
-def test_tables_are_tables_whatever_a_name_holds() -> None:
+def test_names_cannot_break_markdown_tables() -> None:
     text = markdown.write(document())
     rows = [line for line in text.splitlines() if line.startswith("| ") and "axis" in line]
     assert rows[0].count(" | ") == 3

@@ -89,7 +89,7 @@ def test_experts_are_shown_by_expert_by_rank_and_by_routing() -> None:
     assert figures["Dispatch"] == 200.0
 
 
-def test_without_counts_of_experts_ranks_are_drawn() -> None:
+def test_without_expert_counts_ranks_are_drawn() -> None:
     shown = section(document(lambda rank: routed(rank, [(6, 2)] if rank else [(2, 2)], counted=False)), "moe")
     assert chart_of(shown).labels == ("rank 0", "rank 1")
     assert chart_of(shown).values == (4.0, 8.0)
@@ -116,7 +116,7 @@ def test_sequence_parts_are_shown_with_their_mean_and_waits_by_ring_step() -> No
     assert bars.even == (2_000.0, 2_000.0)
     tables = tables_of(shown)
     assert [row[3] for row in tables["By rank, per step"].rows] == [0.5, 1.5]
-    # Ring step, mean, shortest, longest, at rank: the early rank waits.
+    # Ring step, mean, shortest, longest, rank of the longest: the early rank waits.
     assert tables["Waiting by ring step, per exchange"].rows == ((0, 40.0, 20.0, 60.0, 0), (1, 41.0, 21.0, 61.0, 0))
 
 
@@ -132,7 +132,7 @@ def test_each_group_has_its_own_mean() -> None:
     assert chart_of(shown).even == (1_500.0, 1_500.0, 3_500.0, 3_500.0)
 
 
-def test_without_marks_the_ring_is_said_to_be_unknown() -> None:
+def test_without_marks_the_ring_is_reported_as_unknown() -> None:
     shown = section(document(lambda rank: ringed(rank, marks=False)), "cp")
     assert list(tables_of(shown)) == ["By rank, per step"]
     assert shown is not None
@@ -146,7 +146,7 @@ def test_a_dense_run_on_one_sequence_has_neither() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda rank: routed(rank, [(6, 2 * rank)]), ringed], ids=["moe", "cp"])
-def test_every_writer_sets_them(make: Callable[[int], Trace]) -> None:
+def test_every_writer_shows_moe_and_cp(make: Callable[[int], Trace]) -> None:
     built = document(make)
     wanted = "moe" if section(built, "moe") else "cp"
     file = io.StringIO()

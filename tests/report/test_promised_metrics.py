@@ -91,7 +91,7 @@ def test_a_promised_metric_has_its_dimensions(name: str, metrics: list[dict[str,
     assert PROMISED[name] <= dimensions
 
 
-def test_peak_memory_is_there_where_it_was_recorded() -> None:
+def test_peak_memory_is_reported_if_it_was_recorded() -> None:
     trace = Trace().step(1, 0, 10_000).kernel("gemm", 100, 500, launch_at=10).memory(1_000, 300, 700)
     made = table_set(trace)
     document = build(made, analyze(made), name="run", search_result=NOTHING_FOUND)
@@ -117,7 +117,7 @@ def test_the_parts_add_up_in_every_cell_for_every_rank_and_as_a_whole(metrics: l
         assert sums[place] == pytest.approx(value, rel=1e-12), place
 
 
-def test_every_analysis_gives_a_frame_and_values_of_its_declared_metrics(tables: TableSet) -> None:
+def test_every_analysis_returns_a_frame_and_its_declared_metrics(tables: TableSet) -> None:
     import pandas as pd  # noqa: PLC0415 - only here
 
     results = analyze(tables)

@@ -37,7 +37,7 @@ def document(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return build(opened.tables, analyze(opened.tables), name=opened.name, other_runs=opened.others)
 
 
-def test_the_json_keeps_to_its_schema(document: Document) -> None:
+def test_the_json_matches_its_schema(document: Document) -> None:
     jsonschema.validate(json.loads(json_text.write(document)), json_text.json_schema())
 
 

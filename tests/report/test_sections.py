@@ -73,7 +73,7 @@ def test_collectives_show_bandwidth_over_size_with_the_links_peak(document: Docu
     assert "Sends and receives by pair" in tables(document, "collectives")
 
 
-def test_the_schedule_has_a_row_a_stage_and_every_action(document: Document) -> None:
+def test_the_schedule_has_one_row_per_stage_and_every_action(document: Document) -> None:
     drawn, ideal = (block.data for block in blocks(document, "pipeline") if isinstance(block, Chart))
     assert isinstance(drawn, inputs.PipelineSchedule)
     assert isinstance(ideal, inputs.PipelineSchedule)
@@ -154,7 +154,7 @@ def test_host_shows_what_blocks(document: Document) -> None:
     assert len({row[:2] for row in blocking.rows}) == len(blocking.rows)
 
 
-def test_the_hosts_calls_are_added_up_over_ranks_with_the_one_that_has_most() -> None:
+def test_host_calls_are_summed_over_ranks_and_name_the_rank_with_most() -> None:
     def made(rank: int) -> Trace:
         run = Trace(rank, 2).step(1, 0, 90_000).op("aten::item", 100, 5_000 + rank)
         run.launch(1, 200, 3_000 + rank, name="cudaStreamSynchronize")
@@ -174,12 +174,12 @@ def test_the_hosts_calls_are_added_up_over_ranks_with_the_one_that_has_most() ->
     assert table_of_title["Ops by the host's own time, all ranks together"].rows[0][:2] == ("aten::item", 2)
 
 
-def test_the_first_screen_holds_bubble_and_mfu(document: Document) -> None:
+def test_the_first_screen_shows_bubble_and_mfu(document: Document) -> None:
     labels = {figure.label for block in document.summary.blocks for figure in getattr(block, "figures", ())}
     assert {"step", "MFU", "tokens", "exposed comm", "bubble"} <= labels
 
 
-def test_exposed_communication_is_what_the_bar_below_shows(document: Document) -> None:
+def test_exposed_communication_matches_the_bar(document: Document) -> None:
     figures = {figure.label: figure for block in document.summary.blocks for figure in getattr(block, "figures", ())}
     (stack,) = (block for block in document.summary.blocks if isinstance(block, Stack))
     exposed = sum(part.value for part in stack.parts if part.role.startswith("comm:"))
@@ -203,7 +203,7 @@ def test_clocks_and_memory_leave_out_unknown_columns(document: Document) -> None
     assert "Copies" in tables(document, "memory")
 
 
-def test_too_many_ranks_are_the_outliers_and_the_mean_of_the_others() -> None:
+def test_many_ranks_are_shown_as_outliers_and_the_mean_of_the_others() -> None:
     values = [10.0] * 512
     values[300] = 30.0
     rows = inputs.BreakdownRows(
@@ -216,7 +216,7 @@ def test_too_many_ranks_are_the_outliers_and_the_mean_of_the_others() -> None:
     assert shortened.parts[0].values_ns[shortened.labels.index("rank 300")] == 30.0
 
 
-def test_few_ranks_are_shown_as_they_are() -> None:
+def test_few_ranks_are_all_shown() -> None:
     rows = inputs.BreakdownRows(("rank 0",), (inputs.Part("compute", "compute", (1.0,)),))
     assert steps.readable(rows) is rows
 

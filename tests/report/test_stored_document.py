@@ -29,7 +29,7 @@ def run_folder() -> Path:
     return ROOT / "traces" / "recorded-1f1b"
 
 
-def test_a_report_comes_back_as_it_was(run_folder: Path, tmp_path: Path) -> None:
+def test_a_stored_report_is_read_back_unchanged(run_folder: Path, tmp_path: Path) -> None:
     run = open_run(run_folder, cache_dir=tmp_path / "cache")
     document = build(run.tables, analyze(run.tables), name=run.name, without=("timeline",))
     stored_document.write(document, tmp_path)
@@ -43,7 +43,7 @@ def test_a_report_comes_back_as_it_was(run_folder: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
-def test_every_kind_of_chart_is_kept(sample: Any, run_folder: Path, tmp_path: Path) -> None:
+def test_every_kind_of_chart_is_stored(sample: Any, run_folder: Path, tmp_path: Path) -> None:
     run = open_run(run_folder, cache_dir=tmp_path / "cache")
     part = Section("chart", "Chart", (Chart("A chart", sample),))
     stored_document.write(
@@ -54,7 +54,7 @@ def test_every_kind_of_chart_is_kept(sample: Any, run_folder: Path, tmp_path: Pa
     assert repr(again.data) == repr(sample)
 
 
-def test_views_unknown_and_single_numbers_come_back_too(run_folder: Path, tmp_path: Path) -> None:
+def test_views_unknown_and_single_numbers_are_stored(run_folder: Path, tmp_path: Path) -> None:
     """A run of many ranks draws parts of larger arrays."""
     run = open_run(run_folder, cache_dir=tmp_path / "cache")
     values = np.arange(24.0).reshape(4, 6).T[::2].copy()

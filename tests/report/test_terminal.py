@@ -28,7 +28,7 @@ def printed(sections: tuple[str, ...] = (), doc: object = None, encoding: str = 
     return raw.getvalue().decode(encoding)
 
 
-def test_the_first_screen_fits_eighty_columns_and_states_everything() -> None:
+def test_the_first_screen_is_complete_in_80_columns() -> None:
     text = printed()
     assert max(len(line) for line in text.splitlines()) <= 80
     for phrase in ("a run", "8 ranks, tp=8", "431 ms", "unknown: add --model", "58.0%", "ST001", "data_loss"):
@@ -67,7 +67,7 @@ def test_a_plain_ascii_terminal_gets_ascii() -> None:
     assert "+/-" in printed(encoding="ascii")
 
 
-def test_sections_are_printed_by_name_and_the_drawn_ones_passed_over() -> None:
+def test_sections_are_printed_by_name_and_charts_are_skipped() -> None:
     text = printed(("health",))
     assert "Health of the traces" in text
     assert "info no_groups x2" in text

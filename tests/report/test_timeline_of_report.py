@@ -62,7 +62,7 @@ def unpacked(block: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
     return head, [*columns, *flat]
 
 
-def test_the_file_holds_every_slice_of_a_small_run(run: Run) -> None:
+def test_the_file_contains_every_slice_of_a_small_run(run: Run) -> None:
     store = open_timeline(run.tables)
     head, (gap, length, name, category, _) = unpacked(timeline_page.packed(store, list(store.ranks)))
     assert head["buckets_ns"] == [0, 0]
@@ -142,7 +142,7 @@ def test_the_report_opens_fast_and_needs_no_network(report: Path, browser: Brows
 
 @pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_timeline_is_whole_and_light_on_paper(
+def test_the_printed_timeline_is_complete_and_light(
     report: Path, browser: Browser, theme: Literal["light", "dark"]
 ) -> None:
     page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme=theme)
@@ -159,7 +159,7 @@ def test_the_timeline_is_whole_and_light_on_paper(
 
 
 @pytest.mark.browser
-def test_many_ranks_fit_on_a_sheet_with_the_straggler(tmp_path: Path, browser: Browser) -> None:
+def test_many_ranks_fit_on_a_printed_page_with_the_straggler(tmp_path: Path, browser: Browser) -> None:
     faults = [{"kind": "slow_rank", "rank": 37, "factor": 1.5}]
     declared = {"mesh": {"dp": 40}, "shape": {"layers": 2}, "work": {"steps": 2}, "faults": faults}
     write(Declaration.from_dict(declared), tmp_path / "run")

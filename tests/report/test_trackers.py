@@ -24,7 +24,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Document:
     return document(values=(Value(STEP, 2e9), Value(STEP, 1e9, {"axis": "dp"}), Value(STEP, 3e9, {"rank": 0})))
 
 
-def test_tensorboard_gets_a_file_of_events(report: Document) -> None:
+def test_tensorboard_gets_an_event_file(report: Document) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415 - an extra
 

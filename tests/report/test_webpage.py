@@ -36,7 +36,7 @@ def page() -> str:
     return webpage.write([document(run=facts(name=HOSTILE)), document()])
 
 
-def test_the_page_asks_for_nothing_from_outside(page: str) -> None:
+def test_the_page_loads_nothing_from_outside(page: str) -> None:
     for tag, attributes in outline(page).tags:
         assert not {"src", "srcset", "action", "background"} & set(attributes), tag
         assert (attributes.get("href") or "#").startswith("#")
@@ -57,8 +57,8 @@ def test_every_chart_has_its_data_and_its_dark_patch(page: str) -> None:
     assert all({f"chart-{chart}", f"dark-{chart}"} <= ids for chart in charts)
 
 
-def test_a_chart_has_its_room_before_it_is_drawn(page: str) -> None:
-    """Without it the text below moves while the page loads, and links scroll to the wrong place."""
+def test_space_for_a_chart_is_reserved_before_it_is_drawn(page: str) -> None:
+    """Otherwise the text below moves while the page loads, and links scroll to the wrong place."""
     for tag, attributes in outline(page).tags:
         if tag == "div" and "data-chart" in attributes:
             data = json.loads(re.search(rf'id="chart-{attributes["data-chart"]}">(.*?)</script>', page)[1])  # type: ignore[index]
@@ -78,7 +78,7 @@ def test_very_long_names_are_cut_to_two_lines_and_sentences_are_not() -> None:
     assert '<td class="whole">aten::mm</td>' in text
 
 
-def test_every_section_is_folded_under_its_own_name(page: str) -> None:
+def test_every_section_is_collapsed_under_its_own_name(page: str) -> None:
     folded = [attributes for tag, attributes in outline(page).tags if tag == "details" and "id" in attributes]
     assert folded
     assert all(("open" in attributes) == (len(folded) <= webpage.MOST_OPEN) for attributes in folded)

@@ -13,7 +13,7 @@ from usp_prof.report.words import finding_lines, health_lines, ranks_phrase, run
 @pytest.mark.parametrize(
     ("numbers", "text"), [((), ""), ((3,), "3"), ((0, 1, 2), "0-2"), ((0, 2, 3, 7), "0, 2-3, 7"), ((5, 6), "5-6")]
 )
-def test_ascending_numbers_are_spans(numbers: tuple[int, ...], text: str) -> None:
+def test_consecutive_numbers_are_written_as_spans(numbers: tuple[int, ...], text: str) -> None:
     assert spans(numbers) == text
 
 

@@ -33,18 +33,18 @@ def run(tmp_path: Path) -> Run:
     return open_run(tmp_path / "run", cache_dir=tmp_path / "cache")
 
 
-def test_the_report_says_it(run: Run) -> None:
+def test_the_report_shows_health(run: Run) -> None:
     document = build(run.tables, analyze(run.tables, only=["step_time"]), name="x")
     assert UNLINKED in {row.code for row in document.health}
 
 
-def test_info_says_it(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_shows_health(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["info", str(run.path), "--format", "json", "--cache-dir", str(tmp_path / "cache")]
     assert main(words) == 0
     assert UNLINKED in {row["code"] for row in json.loads(capsys.readouterr().out)["health"]}
 
 
-def test_sql_holds_each_row_once_and_those_of_the_run_too(run: Run) -> None:
+def test_sql_has_each_health_row_once_including_rows_of_the_run(run: Run) -> None:
     rows = [(row["rank"], row["code"]) for row in run.query("SELECT * FROM health").to_arrow_table().to_pylist()]
     assert sorted(rows) == sorted((row.rank, row.code) for row in run.health)
     assert len(rows) == len(set(rows))

@@ -43,15 +43,13 @@ def reports_in(store: Path) -> int:
     return len(list(store.glob("derived-*/document.msgpack")))
 
 
-def test_few_ranks_are_analyzed_each_time(folder: Path, store: Path) -> None:
+def test_reports_of_few_ranks_are_not_cached(folder: Path, store: Path) -> None:
     before = reports_in(store)
     report(folder, store)
     assert reports_in(store) == before
 
 
-def test_a_report_of_many_ranks_is_made_once_and_is_the_same(
-    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_of_many_ranks_are_cached_unchanged(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = report(folder, store)
     monkeypatch.setattr(analyze, "FEW_RANKS", 3)
     assert report(folder, store) == results
@@ -61,7 +59,7 @@ def test_a_report_of_many_ranks_is_made_once_and_is_the_same(
     assert reports_in(store) == made
 
 
-def test_another_question_is_another_report(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_options_give_another_report(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analyze, "FEW_RANKS", 3)
     full = report(folder, store)
     assert report(folder, store, "--only", "breakdown") != full
@@ -76,7 +74,7 @@ def test_a_damaged_report_is_rebuilt(folder: Path, store: Path, monkeypatch: pyt
     assert report(folder, store) == full
 
 
-def test_ranks_are_joined_only_when_their_tables_are_asked_for(folder: Path, store: Path) -> None:
+def test_tables_of_all_ranks_are_combined_only_when_requested(folder: Path, store: Path) -> None:
     run = open_run(folder, cache_dir=store)
     assert run.ranks == (0, 1, 2, 3)
     assert "tables" not in vars(run)

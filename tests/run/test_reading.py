@@ -41,7 +41,7 @@ def test_logging_states_what_is_read_and_what_was_wrong(tmp_path: Path, caplog: 
     assert messages[2].startswith("read 3 of 3 ranks of run in ")
 
 
-def test_nothing_is_printed_unless_logging_is_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_printed_unless_logging_is_enabled(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     open_run(folder(tmp_path / "run"), cache_dir=tmp_path / "cache")
     assert capfd.readouterr() == ("", "")
 
@@ -60,7 +60,7 @@ def test_progress_can_stop_reading_and_finished_ranks_are_cached(tmp_path: Path)
     assert entries
     heard: list[int] = []
     assert open_run(run, cache_dir=tmp_path / "cache", progress=lambda done, *_: heard.append(done)).ranks == (0, 1, 2)
-    assert heard[0] > 0  # the first thing it says is that a rank was in the cache
+    assert heard[0] > 0  # the first message says that a rank was in the cache
 
 
 def test_closing_a_query_stops_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,11 +80,11 @@ def test_closing_a_query_stops_reading(tmp_path: Path, monkeypatch: pytest.Monke
         next(results)
         results.close()
         go.set()
-    assert len(read) <= 2  # the first, and the one that had begun
+    assert len(read) <= 2  # the first one, and the one that had started
 
 
 class Shown:
-    """What a notebook's display was given."""
+    """Record of what was displayed in a notebook."""
 
     def __init__(self) -> None:
         self.pages: list[str] = []
@@ -98,7 +98,7 @@ class Shown:
         self.pages.append(page.data)
 
 
-def test_a_notebook_shows_a_bar_once_reading_takes_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_shows_a_progress_bar_if_reading_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     import IPython  # noqa: PLC0415 - only here
     import IPython.display  # noqa: PLC0415
 
@@ -115,6 +115,6 @@ def test_a_notebook_shows_a_bar_once_reading_takes_a_while(monkeypatch: pytest.M
     assert "read 10 MB in 3.0 s" in shown.pages[1]
 
 
-def test_outside_a_notebook_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_notebook_there_is_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     assert opened.notebook_progress() is None

@@ -62,7 +62,7 @@ def test_several_paths_are_refused(folder: Path) -> None:
     assert refused.value.hint
 
 
-def test_tables_come_as_relations(folder: Path) -> None:
+def test_tables_are_returned_as_relations(folder: Path) -> None:
     run = open_run(folder)
     kernels = run.table("kernels").df()
     assert kernels["rank"].tolist() == [0, 0, 1, 1]
@@ -86,7 +86,7 @@ def test_derived_files_are_in_the_runs_cache(folder: Path, tmp_path: Path) -> No
     assert len(made) == 2
 
 
-def test_a_bound_smaller_than_the_run_takes_none_of_its_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_larger_than_the_cache_limit_can_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USP_PROF_CACHE_SIZE", "1")
     run = open_run(folder)
     assert run.query("SELECT count(*) FROM kernels").fetchall() == [(4,)]
@@ -106,7 +106,7 @@ def test_without_a_cache_derived_files_are_temporary(folder: Path, tmp_path: Pat
     assert not place.exists()
 
 
-def test_every_table_answers_with_its_schema(folder: Path) -> None:
+def test_every_table_has_its_schema(folder: Path) -> None:
     run = open_run(folder)
     for schema in catalogue.SCHEMAS:
         assert tuple(run.table(schema.name).columns) == schema.names, schema.name
@@ -139,7 +139,7 @@ def test_spill_files_are_in_the_temporary_folder(folder: Path) -> None:
 @pytest.mark.parametrize(
     "sql", ["SELECT * FROM read_text('/etc/hostname')", "SELECT 1; SELECT 2", "LOAD json", "SELECT 1 FROM nothing", ""]
 )
-def test_sql_within_bounds_is_refused_like_any_other(folder: Path, sql: str) -> None:
+def test_bounded_sql_is_refused_like_other_sql(folder: Path, sql: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_run(folder).answer(sql, rows=5, seconds=60)
     assert "usp-prof tables" in caught.value.hint
@@ -159,7 +159,7 @@ def test_sql_reads_no_settings(folder: Path, sql: str, seconds: float) -> None:
         open_run(folder).answer(sql, rows=5, seconds=seconds)
 
 
-def test_one_call_inside_a_question_ends_in_time(folder: Path) -> None:
+def test_a_single_slow_sql_function_is_stopped(folder: Path) -> None:
     begun = time.monotonic()
     with pytest.raises(UsageError, match=r"took longer than 2 s|GiB of memory"):
         open_run(folder).answer("SELECT length(lpad('x', 2000000000, 'y'))", rows=5, seconds=2)
@@ -167,7 +167,7 @@ def test_one_call_inside_a_question_ends_in_time(folder: Path) -> None:
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 3 << 20  # KiB
 
 
-def test_an_answer_ends_where_it_is_bounded(folder: Path) -> None:
+def test_an_answer_stops_at_its_row_limit(folder: Path) -> None:
     run = open_run(folder)
     assert run.answer("SELECT * FROM range(1000000000000)", rows=5, seconds=60).num_rows == 5
     assert run.answer("SELECT rank FROM kernels ORDER BY rank", rows=3, seconds=60)["rank"].to_pylist() == [0, 0, 1]
@@ -175,14 +175,14 @@ def test_an_answer_ends_where_it_is_bounded(folder: Path) -> None:
     assert run.answer("SELECT now() AS at, INTERVAL 1 DAY AS long, [1, 2] AS many", rows=1, seconds=60).num_rows == 1
 
 
-def test_a_question_without_end_is_ended(folder: Path) -> None:
+def test_an_endless_query_is_stopped(folder: Path) -> None:
     endless = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * b.range) % 7 = 3"
     with pytest.raises(UsageError, match=r"took longer than 0\.2 s"):
         open_run(folder).answer(endless, rows=5, seconds=0.2)
 
 
 @pytest.mark.slow
-def test_several_ask_at_once(folder: Path) -> None:
+def test_several_threads_can_query(folder: Path) -> None:
     run = open_run(folder)
     sql = "SELECT sum(k.rank + r.range) AS n FROM kernels k, range(2000) r"
     with ThreadPoolExecutor(4) as pool:
@@ -196,7 +196,7 @@ def test_an_unknown_table_suggests_the_nearest(folder: Path) -> None:
     assert "kernels" in caught.value.hint
 
 
-def test_some_ranks_only(folder: Path) -> None:
+def test_a_subset_of_ranks_can_be_opened(folder: Path) -> None:
     run = open_run(folder, ranks=[1])
     assert run.ranks == (1,)
     assert run.query("SELECT DISTINCT rank FROM events").fetchall() == [(1,)]
@@ -222,7 +222,7 @@ def test_a_damaged_rank_is_reported_and_others_are_read(folder: Path) -> None:
     assert {"rank_unreadable", "missing_ranks"} & set(codes(run))
 
 
-def test_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_several_runs_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path / "cache"))
     tiny.write({0: trace(0, 1, base=10**18)}, tmp_path / "runs" / "older")
     tiny.write({0: trace(0, 1, base=2 * 10**18)}, tmp_path / "runs" / "newer")
@@ -235,7 +235,7 @@ def test_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "older" in caught.value.hint
 
 
-def test_the_manifest_inside_the_traces_serves_when_run_json_is_gone(folder: Path) -> None:
+def test_the_embedded_manifest_is_used_if_run_json_is_missing(folder: Path) -> None:
     (folder / "run.json").unlink()
     for rank in range(2):
         trace(rank).meta(usp_prof=Manifest(name="inside").to_dict()).write(folder / f"rank{rank}.json.gz")
@@ -253,7 +253,7 @@ def test_a_broken_manifest_is_reported(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"mesh": 3}', '{"groups": [{"name": "x"}]}', '{"groups": 3}'])
-def test_an_odd_field_of_the_manifest_costs_that_field_alone(folder: Path, text: str) -> None:
+def test_an_invalid_field_of_the_manifest_drops_only_that_field(folder: Path, text: str) -> None:
     (folder / "run.json").write_text(text[:-1] + ', "name": "kept"}')
     run = open_run(folder)
     assert run.manifest is not None
@@ -271,7 +271,7 @@ def test_equal_rows_of_several_ranks_become_one(folder: Path) -> None:
     assert rows[0].detail.startswith("ranks 0-1: ")
 
 
-def test_nothing_to_open(tmp_path: Path) -> None:
+def test_paths_without_traces_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         open_run(tmp_path)
 

@@ -62,7 +62,7 @@ def test_a_simulated_timeline_keeps_orders_and_hand_overs(
         if action.kind is Kind.FORWARD and action.stage:
             far = transfer if homes[action.stage] != homes[action.stage - 1] else 0
             assert start >= when[Action(action.stage - 1, Kind.FORWARD, action.micro_batch)][1] + far
-    # Nothing starts later than it must: some bound is tight.
+    # Nothing starts later than necessary: one bound is tight.
     for action, (start, _) in when.items():
         assert start == 0 or any(end <= start <= end + transfer for _, end in when.values()), action
 
@@ -72,17 +72,17 @@ def test_a_simulated_timeline_keeps_orders_and_hand_overs(
     (Schedule.ZB_H1, 1), (Schedule.INTERLEAVED_ZB, 2), (Schedule.ZBV, 2),
 ])  # fmt: skip
 @pytest.mark.parametrize(("ranks", "count"), [(2, 8), (4, 8), (4, 16), (8, 16)])
-def test_simulated_bubbles_are_the_textbooks(schedule: Schedule, chunks: int, ranks: int, count: int) -> None:
+def test_simulated_bubbles_equal_the_textbook(schedule: Schedule, chunks: int, ranks: int, count: int) -> None:
     shape = Shape(ranks, count, chunks)
     measured = simulate(order(schedule, shape), even).bubble_fraction
-    if schedule is Schedule.ZBV:  # its zero counts each rank's own window; over the common one the edges remain
+    if schedule is Schedule.ZBV:  # the published zero refers to each rank's own window
         assert measured <= (ranks - 1) / (3 * count + ranks - 1)
         assert schedule.traits.bubble(shape) == 0
     else:
         assert measured == pytest.approx(schedule.traits.bubble(shape), abs=1e-12)
 
 
-def test_known_bubbles() -> None:
+def test_bubbles_have_their_known_values() -> None:
     assert Schedule.ONE_F_ONE_B.traits.bubble(Shape(4, 8)) == pytest.approx(3 / 11)
     assert Schedule.INTERLEAVED.traits.bubble(Shape(4, 8, 2)) == pytest.approx(3 / 19)
     assert Schedule.DUALPIPE_V.traits.bubble(Shape(4, 8, 2)) == pytest.approx(3 / 27)
@@ -97,13 +97,13 @@ def test_a_step_of_one_rank_has_no_bubble() -> None:
     (Schedule.ZBV, Shape(4, 8, 1)), (Schedule.GPIPE, Shape(4, 8, 2)),
     (Schedule.INTERLEAVED, Shape(4, 9, 2)), (Schedule.DUALPIPE_V, Shape(4, 7, 2)),
 ])  # fmt: skip
-def test_pipelines_that_a_schedule_does_not_fit(schedule: Schedule, shape: Shape) -> None:
+def test_impossible_pipelines_are_refused(schedule: Schedule, shape: Shape) -> None:
     with pytest.raises(UsageError) as caught:
         order(schedule, shape)
     assert caught.value.hint
 
 
-def test_an_order_that_waits_for_itself_is_an_error() -> None:
+def test_an_order_that_deadlocks_is_an_error() -> None:
     stuck = ((Action(0, Kind.BACKWARD, 0), Action(0, Kind.FORWARD, 0)), (Action(1, Kind.FORWARD, 0),))
     with pytest.raises(UsageError, match="can never end: 0B0, 1F0"):
         simulate(stuck, even)
@@ -118,7 +118,7 @@ def test_schedules_are_found_by_their_usual_spellings() -> None:
 
 
 def _of_torch(schedule: Schedule, shape: Shape) -> tuple[tuple[Action, ...], ...]:
-    """Let torch's own classes work out their orders, without a process group."""
+    """Compute the orders with torch's classes, without a process group."""
     schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
     single = {Schedule.ZBV: "ScheduleZBVZeroBubble", Schedule.DUALPIPE_V: "ScheduleDualPipeV",
               Schedule.INTERLEAVED: "ScheduleInterleaved1F1B"}  # fmt: skip
@@ -144,12 +144,12 @@ def _flat(actions: list) -> list[Action]:
     Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.INTERLEAVED_ZB, Schedule.ZBV, Schedule.DUALPIPE_V,
 ])  # fmt: skip
 @pytest.mark.parametrize(("ranks", "count"), [(1, 4), (2, 4), (3, 9), (4, 8), (4, 16), (8, 16)])
-def test_orders_are_those_that_torch_runs(schedule: Schedule, ranks: int, count: int) -> None:
+def test_orders_equal_those_of_torch(schedule: Schedule, ranks: int, count: int) -> None:
     shape = Shape(ranks, count, 1 if schedule is Schedule.ZB_H1 else 2)
     assert order(schedule, shape) == _of_torch(schedule, shape)
 
 
-def test_every_schedule_has_its_record_its_order_and_spellings_of_its_own() -> None:
+def test_every_schedule_has_a_record_an_order_and_unique_spellings() -> None:
     assert set(TRAITS) == set(ORDERS) == set(Schedule)
     spellings = [word for traits in TRAITS.values() for word in traits.spellings]
     assert len(spellings) == len(set(spellings))

@@ -1,4 +1,4 @@
-"""Smoke test of the mission: record four ranks, show where their steps go, what is at fault and what a fix saves."""
+"""Smoke test of the whole product: record four ranks, show where steps go, the fault, and the gain of its fix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAULT = "--fault slow-rank:rank=2,factor=3"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Record the trainer on four processes, as the README's demo does on eight."""
+    """Record the trainer on four processes, like the README's demo on eight."""
     folder = tmp_path_factory.mktemp("mission") / "run"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -39,7 +39,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answer(capsys: pytest.CaptureFixture[str], cache: Path, *words: str) -> dict[str, Any]:
-    """Return what a command answers as JSON."""
+    """Run a command and return its JSON output."""
     assert main([*words, "--format", "json", "--cache-dir", str(cache)]) == 0
     return json.loads(capsys.readouterr().out)
 

@@ -45,7 +45,7 @@ def test_stored_tables_are_read_back(tmp_path: Path) -> None:
     numbers=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30),
     words=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=30),
 )
-def test_any_columns_make_the_round_trip(
+def test_any_columns_are_read_back_unchanged(
     tmp_path_factory: pytest.TempPathFactory, numbers: list[int], words: list[str]
 ) -> None:
     cache = Cache(tmp_path_factory.mktemp("cache"))
@@ -57,14 +57,14 @@ def test_any_columns_make_the_round_trip(
     assert {name: stored.table(name) for name in stored.names()} == tables
 
 
-def test_the_first_of_two_writers_wins_and_both_read(tmp_path: Path) -> None:
+def test_the_first_of_two_writers_wins_and_both_can_read(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     first, second = cache.store("k", {"t": TABLE}, {"by": 1}), cache.store("k", {"t": TABLE}, {"by": 2})
     assert first.note["by"] == second.note["by"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["k"]
 
 
-def test_many_writers_and_readers_at_once(tmp_path: Path) -> None:
+def test_many_writers_and_readers_can_run_concurrently(tmp_path: Path) -> None:
     cache, seen = Cache(tmp_path), []
 
     def work() -> None:
@@ -81,7 +81,7 @@ def test_many_writers_and_readers_at_once(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["k"]
 
 
-def test_a_broken_entry_is_no_entry_and_is_replaced(tmp_path: Path) -> None:
+def test_a_damaged_entry_is_ignored_and_replaced(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     cache.store("k", {"t": TABLE}, {})
     (tmp_path / "k" / "t.parquet").write_bytes(b"PAR1")
@@ -91,7 +91,7 @@ def test_a_broken_entry_is_no_entry_and_is_replaced(tmp_path: Path) -> None:
     assert cache.open("k") is None
 
 
-def test_one_flipped_bit_is_never_believed(tmp_path: Path) -> None:
+def test_an_entry_with_one_flipped_bit_is_not_used(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     entry = cache.store("k", {"t": TABLE, "u": TABLE}, {"note": "said"}).folder
     for path in sorted(entry.iterdir()):
@@ -105,8 +105,8 @@ def test_one_flipped_bit_is_never_believed(tmp_path: Path) -> None:
     assert cache.open("k") is not None
 
 
-def test_an_entry_under_another_name_is_not_believed(tmp_path: Path) -> None:
-    """As a copy or a restored backup may leave it: the figures of one rank were given as another's."""
+def test_an_entry_under_another_name_is_not_used(tmp_path: Path) -> None:
+    """A copy or a restored backup may look like this. One rank's figures used to be shown for another."""
     cache = Cache(tmp_path)
     for key, number in (("a", 1), ("b", 2)):
         cache.store(key, {"t": pa.table({"n": [number]})}, {})
@@ -145,7 +145,7 @@ def test_an_entry_with_other_contents_is_damaged(tmp_path: Path, text: bytes) ->
     assert cache.store("k", {"t": TABLE}, {}).table("t").equals(TABLE)
 
 
-def test_an_entry_of_another_version_is_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_of_another_version_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path)
     monkeypatch.setattr(entry, "VERSION", 99)
     cache.store("k", {"t": TABLE}, {})
@@ -154,7 +154,7 @@ def test_an_entry_of_another_version_is_no_entry(tmp_path: Path, monkeypatch: py
     assert cache.damaged["k"] == "entry.json has version 99, not 2"
 
 
-def test_a_half_written_folder_is_healed(tmp_path: Path) -> None:
+def test_an_incomplete_folder_is_rewritten(tmp_path: Path) -> None:
     (tmp_path / "k").mkdir()
     (tmp_path / "k" / "t.parquet").write_bytes(b"PAR1")
     cache = Cache(tmp_path)
@@ -190,7 +190,7 @@ def test_a_group_with_write_access_can_read_entries(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
-def test_an_entry_that_is_not_to_be_read_is_neither_damaged_nor_replaced(tmp_path: Path) -> None:
+def test_an_unreadable_entry_is_neither_damaged_nor_replaced(tmp_path: Path) -> None:
     entry = Cache(tmp_path).store("k", {"t": TABLE}, {}).folder
     entry.chmod(0)
     cache = Cache(tmp_path)
@@ -202,7 +202,7 @@ def test_an_entry_that_is_not_to_be_read_is_neither_damaged_nor_replaced(tmp_pat
     assert cache.open("k") is not None
 
 
-def test_a_store_that_may_only_be_read_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_store_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Cache(tmp_path).store("k", {"t": TABLE}, {})
 
     def refuse(*_: object) -> None:
@@ -223,7 +223,7 @@ def test_a_table_damaged_while_it_is_open_is_refused(tmp_path: Path) -> None:
         stored.view("t").to_table()
 
 
-def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
+def test_the_least_recently_used_entry_is_removed_first(tmp_path: Path) -> None:
     size = sum(file.stat().st_size for file in Cache(tmp_path / "probe").store("k", {"t": TABLE}, {}).folder.iterdir())
     cache = Cache(tmp_path / "cache", limit_bytes=2 * size + size // 2)
     for age, key in ((3000, "a"), (2000, "b")):
@@ -247,7 +247,7 @@ def test_recently_used_entries_stay_beyond_the_size_limit(tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "c"]
 
 
-def test_a_run_that_takes_long_to_read_keeps_its_first_ranks(tmp_path: Path) -> None:
+def test_the_first_ranks_of_a_slow_read_are_kept(tmp_path: Path) -> None:
     cache = Cache(tmp_path, limit_bytes=1)
     for rank in ("0", "1", "2"):
         entry = cache.store(rank, {"t": TABLE}, {}).folder / "entry.json"
@@ -255,7 +255,7 @@ def test_a_run_that_takes_long_to_read_keeps_its_first_ranks(tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
 
 
-def test_a_place_without_a_bound_loses_nothing(tmp_path: Path) -> None:
+def test_a_folder_without_a_limit_loses_nothing(tmp_path: Path) -> None:
     for rank in ("0", "1", "2"):
         entry = Cache(tmp_path, UNBOUNDED).store(rank, {"t": TABLE}, {}).folder / "entry.json"
         os.utime(entry, (1, 1))
@@ -275,8 +275,8 @@ def test_derived_files_survive_other_writes_while_they_are_made(tmp_path: Path) 
     assert (cache.derive("report", make) / "file").exists()
 
 
-def test_tables_that_were_cleared_away_report_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry, "_SMALL", 0)  # else all is read as soon as the table is looked into
+def test_tables_that_were_cleared_raise_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry, "_SMALL", 0)  # otherwise small tables are read when they are opened
     cache = Cache(tmp_path)
     stored = cache.store("a", {"t": TABLE, "u": TABLE}, {})
     seen = stored.view("u")
@@ -289,11 +289,11 @@ def test_tables_that_were_cleared_away_report_it(tmp_path: Path, monkeypatch: py
         seen.column("n")
 
 
-def test_an_entry_larger_than_the_bound_still_serves_the_one_who_wrote_it(tmp_path: Path) -> None:
+def test_an_entry_larger_than_the_limit_can_be_used_by_its_writer(tmp_path: Path) -> None:
     assert Cache(tmp_path, limit_bytes=1).store("k", {"t": TABLE}, {}).table("t").num_rows == 3
 
 
-def test_measure_and_clear(tmp_path: Path) -> None:
+def test_a_cache_can_be_measured_and_cleared(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     assert cache.size().entries == 0
     cache.store("a", {"t": TABLE}, {})
@@ -343,7 +343,7 @@ def _fill(folder: Path, size: int) -> None:
     (folder / "file").write_bytes(bytes(size))
 
 
-def test_a_thing_that_failed_while_it_was_made_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_derived_file_leaves_nothing(tmp_path: Path) -> None:
     def fail(folder: Path) -> None:
         _fill(folder, 3)
         raise ValueError
@@ -360,7 +360,7 @@ def test_a_folder_that_cannot_be_written_reports_it(tmp_path: Path) -> None:
     assert "--cache-dir" in caught.value.hint
 
 
-def test_the_key_is_the_content_and_what_decides_what_is_made_of_it(tmp_path: Path) -> None:
+def test_the_key_covers_content_rank_and_version(tmp_path: Path) -> None:
     first, second = tmp_path / "one", tmp_path / "other"
     first.write_bytes(b"same")
     second.write_bytes(b"same")
@@ -397,7 +397,7 @@ def test_environment_variables_set_the_cache_folder_and_limit(tmp_path: Path, mo
         ("darwin", "HOME", "Library/Caches/usp-prof"),
     ],
 )
-def test_the_user_s_cache_folder(
+def test_the_cache_folder_of_the_user_is_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, variable: str, below: str
 ) -> None:
     monkeypatch.delenv("USP_PROF_CACHE", raising=False)

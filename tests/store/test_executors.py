@@ -89,7 +89,7 @@ class TestExecutors:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         def interrupted(futures: list[Future[Any]]) -> Iterator[Future[Any]]:
-            """Wait as the standard one does until Ctrl-C comes, while most jobs wait for a worker."""
+            """Wait like the standard executor until Ctrl-C, while most jobs wait for a worker."""
             yield next(as_completed(futures))
             raise KeyboardInterrupt
 
@@ -147,7 +147,7 @@ class TestExecutors:
 
     def test_futures_that_only_look_like_the_standard_ones_will_do(self, tmp_path: Path) -> None:
         class Job:
-            """As submitit's: done after a few status requests, raises what went wrong, and is no `Future`."""
+            """Like submitit's jobs: done after a few status requests, raise their error, and are not a `Future`."""
 
             def __init__(self, run: Callable[[], object]) -> None:
                 self._run, self._asked = run, 0
@@ -181,7 +181,7 @@ class TestExecutors:
 
     def test_futures_with_invalid_results_are_refused_in_one_line(self, tmp_path: Path) -> None:
         class Forgetful(ThreadPoolExecutor):
-            """What it runs returns nothing, as where a wrapper swallows the result."""
+            """Executor whose jobs return nothing, like a wrapper that drops the result."""
 
             def submit(self, *_: object, **__: object) -> Future[None]:
                 return super().submit(lambda: None)
@@ -216,7 +216,7 @@ class TestExecutors:
 
     def test_an_entry_that_is_seen_late_is_waited_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         class Lagging(Cache):
-            """As over NFS: what was looked for in vain is not there for a while."""
+            """Like NFS: a file that was looked for too early stays invisible for a while."""
 
             def open(self, key: str) -> StoredTables | None:
                 attempts[key] = attempts.get(key, 0) + 1
@@ -266,7 +266,7 @@ class TestExecutors:
         monkeypatch.setattr(executors, "free_memory", lambda: 2 << 30)
         assert workers_for(jobs) == 3, "one a file"
         with jobs[0].path.open("ab") as stream:
-            stream.truncate(40 << 20)  # packed: it unpacks to about twelve times as much
+            stream.truncate(40 << 20)  # compressed: it unpacks to about twelve times the size
         assert workers_for(jobs) == 2
         monkeypatch.setattr(executors, "free_memory", lambda: 0)
         assert workers_for(jobs) == 1
@@ -315,7 +315,7 @@ class TestExecutors:
 
 
 class TestDaskScheduler:
-    """`--executor dask:ADDRESS`: what is no scheduler ends the command with a line."""
+    """`--executor dask:ADDRESS`: an address without a scheduler ends the command with a message."""
 
     def test_another_server_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("distributed")

@@ -49,7 +49,7 @@ def test_a_second_load_reads_no_json(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("given", [None, Manifest(name="beside")])
 def test_an_embedded_manifest_is_kept_if_the_run_has_no_other(tmp_path: Path, given: Manifest | None) -> None:
-    """It names all ranks: kept with each of them, a run would take the square of their number."""
+    """The metadata names all ranks, so storing it with each rank would grow with the square of their number."""
     inside = Manifest(name="inside", hosts={str(rank): "host" for rank in range(2000)}).to_dict()
     traces = {rank: tiny.Trace(rank, 2).op("aten::op", 10, 5).meta(usp_prof=inside) for rank in range(2)}
     files, cache = list(discover(tiny.write(traces, tmp_path / "run")).runs[0].files), Cache(tmp_path / "cache")
@@ -74,9 +74,7 @@ def test_new_tables_are_not_read_back_and_equal_the_stored_ones(
         for name in source.names():
             made_view, stored_view = source.view(name), again.view(name)
             assert made_view.schema == stored_view.schema
-            for (
-                column
-            ) in made_view.schema.names:  # by their spelling: what is not known is no number, and equals nothing
+            for column in made_view.schema.names:  # compared as text, because NaN does not equal itself
                 assert str(made_view.column(column).to_pylist()) == str(stored_view.column(column).to_pylist())
     shutil.rmtree(cache.folder)
     if room:
@@ -96,7 +94,7 @@ def test_a_damaged_entry_is_read_again_and_reported(tmp_path: Path) -> None:
     assert load.load(files, None, Cache(tmp_path / "cache"))[1] == []
 
 
-def test_rows_know_their_rank(tmp_path: Path) -> None:
+def test_rows_have_their_rank(tmp_path: Path) -> None:
     loaded, _ = load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "cache"))
     for rank, loaded_rank in loaded.items():
         assert set(loaded_rank.source.table("events")["rank"].to_pylist()) == {rank}
@@ -123,7 +121,7 @@ def test_metadata_common_to_all_files_is_stored_once(tmp_path: Path, again: bool
     assert [loaded[rank].metadata["distributedInfo"]["rank"] for rank in range(3)] == [0, 1, 2]
 
 
-def test_one_bad_rank_never_costs_the_others(tmp_path: Path) -> None:
+def test_a_damaged_rank_does_not_affect_others(tmp_path: Path) -> None:
     files = run_of(tmp_path / "run")
     files[1].path.write_bytes(b"")
     loaded, lost = load.load(files, None, Cache(tmp_path / "cache"))
@@ -131,7 +129,7 @@ def test_one_bad_rank_never_costs_the_others(tmp_path: Path) -> None:
     assert [(row.code, row.severity, row.rank) for row in lost] == [("rank_unreadable", "data_loss", 1)]
 
 
-def test_when_no_rank_can_be_read_it_raises(tmp_path: Path) -> None:
+def test_an_error_is_raised_if_no_rank_can_be_read(tmp_path: Path) -> None:
     files = run_of(tmp_path / "run", 1)
     files[0].path.write_bytes(b"{}")
     with pytest.raises(InputError, match="no list of trace events"):
@@ -145,7 +143,7 @@ def test_a_read_only_cache_is_reported_and_everything_works(tmp_path: Path) -> N
     assert [row.code for row in loaded[0].health] == ["not_cached"]
 
 
-def test_ranks_that_neither_the_store_nor_memory_holds_are_not_begun(
+def test_ranks_that_fit_neither_in_the_store_nor_in_memory_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")

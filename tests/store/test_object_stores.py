@@ -92,7 +92,7 @@ def report(path: object, store: object, capsys: pytest.CaptureFixture[str]) -> s
         pytest.param(5, 0, 0.3, marks=pytest.mark.full),
     ],
 )
-def test_a_run_on_s3_gives_the_report_of_the_one_on_the_disk_whatever_the_server_does(
+def test_a_run_on_s3_gives_the_same_report_in_spite_of_server_failures(
     server: Server, from_disk: str, capsys: pytest.CaptureFixture[str],
     every: int, status: int, seconds: float,
 ) -> None:  # fmt: skip
@@ -101,14 +101,14 @@ def test_a_run_on_s3_gives_the_report_of_the_one_on_the_disk_whatever_the_server
     assert remote == from_disk
 
 
-def test_a_server_that_answers_a_range_with_the_whole_object(
+def test_a_server_that_ignores_ranges_is_supported(
     server: Server, from_disk: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with server.whole_objects():
         assert report(REMOTE, tmp_path, capsys) == from_disk
 
 
-def test_a_tag_in_quotes_is_the_tag_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quoted_and_unquoted_etags_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     stamps = []
     for tag in ('"c9f3"', "c9f3"):
         info = {"type": "file", "size": 1, "e_tag": tag}
@@ -130,7 +130,7 @@ def test_another_machine_opens_the_store_without_reading_traces(
     assert run.sql("SELECT count(*) FROM events").fetchall()[0][0] > 0
 
 
-def test_a_rank_that_is_sent_to_a_worker_is_opened_there(server: Server) -> None:
+def test_a_rank_sent_to_a_worker_is_opened_there(server: Server) -> None:
     tables = open_run(REMOTE, cache_dir=f"s3://{BUCKET}/sent").tables
     [source] = tables.sources_of([1]).values()
     sent = pickle.loads(pickle.dumps(source))  # noqa: S301 - our own
@@ -220,7 +220,7 @@ def test_a_file_url_is_a_path(tmp_path: Path) -> None:
     assert location(Path("s3://bucket/x")) == RemotePath("s3://bucket/x")
 
 
-def test_names_above_and_below_are_those_of_the_url() -> None:
+def test_parent_and_child_names_are_those_of_the_url() -> None:
     path = RemotePath("s3://bucket/run/rank0.json.gz")
     assert (path.name, path.suffix, path.parts) == ("rank0.json.gz", ".gz", ("bucket", "run", "rank0.json.gz"))
     assert [str(folder) for folder in path.parents] == ["s3://bucket/run", "s3://bucket"]
@@ -228,7 +228,7 @@ def test_names_above_and_below_are_those_of_the_url() -> None:
 
 
 class TestATokenThatExpires:
-    """What another program has written into the credentials' file since is used; else one line says it."""
+    """New credentials written by another program are used; otherwise the command ends with a message."""
 
     @pytest.fixture
     def credentials(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -245,7 +245,7 @@ class TestATokenThatExpires:
         self, server: Server, credentials: Path, from_disk: str, status: int, tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
     ) -> None:  # fmt: skip
-        assert location(REMOTE).is_dir()  # the client has the old key by now
+        assert location(REMOTE).is_dir()  # the client still has the old key
         credentials.write_text(KEYS.format("new"))
         with server.expiry("old", after=4, status=status):
             assert report(REMOTE, tmp_path / "store", capsys) == from_disk
@@ -269,7 +269,7 @@ class TestATokenThatExpires:
         discovery = discover(REMOTE)
         assert credentials.is_file()
         with (
-            ThreadPoolExecutor(1) if with_executor else nullcontext() as executor,  # nothing goes on after the test
+            ThreadPoolExecutor(1) if with_executor else nullcontext() as executor,  # nothing continues after the test
             server.expiry("old", after=0, status=400),
             pytest.raises(InputError, match="have expired"),
         ):
@@ -277,7 +277,7 @@ class TestATokenThatExpires:
 
 
 class TestErrors:
-    """Each says what is wrong and what to do, and the command ends with 2."""
+    """Each error says what is wrong and what to do, and the exit code is 2."""
 
     @pytest.mark.parametrize(
         ("path", "words"),
@@ -343,7 +343,7 @@ class TestErrors:
         assert "usp-prof[cloud]" in refused.value.hint
 
     def test_a_client_may_be_slow_to_confirm_its_answer(self, server: Server) -> None:
-        """What wakes an event loop is still in Python while the command ends: the exit code is 2, and no abort."""
+        """An event loop may still be woken while the command exits: the exit code is 2, without an abort."""
         slow = "import asyncio.selector_events as events, sys, time; from usp_prof.cli.app import main\n"
         slow += "wake = events.BaseSelectorEventLoop._write_to_self\n"
         slow += "events.BaseSelectorEventLoop._write_to_self = lambda loop: (wake(loop), time.sleep(0.5))\n"
@@ -378,7 +378,7 @@ class TestErrors:
 
 @pytest.fixture
 def web(local_run: Path) -> Iterator[str]:
-    """Serve the run's folder as `python -m http.server` does: whole files, HEAD and GET alone."""
+    """Serve the run's folder like `python -m http.server`: complete files, only HEAD and GET."""
     handler = partial(QuietHandler, directory=str(local_run))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever)
@@ -389,14 +389,14 @@ def web(local_run: Path) -> Iterator[str]:
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
-    """Writes no log."""
+    """Handler without a log."""
 
     def log_message(self, *_: object) -> None:
         """Write no log."""
 
 
 class TestWebServer:
-    """A plain one, without ranges and folders."""
+    """A plain server, without ranges and folders."""
 
     def test_a_trace_is_fetched_whole(self, web: str, local_run: Path, tmp_path: Path) -> None:
         name = min(path.name for path in local_run.glob("*rank*"))
@@ -412,14 +412,14 @@ class TestWebServer:
 
 @pytest.mark.full
 @pytest.mark.timeout(300)
-def test_dask_loses_a_worker_and_waits_for_another_while_the_store_fails_now_and_then(
+def test_dask_survives_a_lost_worker_and_store_failures(
     server: Server, from_disk: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     pytest.importorskip("distributed")
     from dask_cluster import dask_cluster  # noqa: PLC0415 - the extra `cluster`
 
-    monkeypatch.setattr(shares, "FEW_RANKS", 0)  # the workers measure as well
+    monkeypatch.setattr(shares, "FEW_RANKS", 0)  # the workers also run analyses
     monkeypatch.setattr(shares, "RANKS_OF_SHARE", 1)
     caplog.set_level(logging.INFO, "usp_prof")
     store = f"s3://{BUCKET}/dask"

@@ -26,7 +26,7 @@ RANKS, STAGES, SLOW = 16, 2, 5
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a run of two stages of eight ranks each, of which one is slow."""
+    """Write a run with two stages of eight ranks each and one slow rank."""
     path = tmp_path_factory.mktemp("sampled") / "run"
     declared = {
         "mesh": {"dp": RANKS // STAGES, "pp": STAGES},
@@ -81,7 +81,7 @@ class TestOnePerStage:
     def test_if_the_manifest_names_stages_no_other_trace_is_read(self, folder: Path, tmp_path: Path) -> None:
         run = open_run(folder, ranks="one-per-stage", cache_dir=tmp_path)
         assert stages_of(run) == list(range(STAGES))
-        assert Cache(tmp_path).size().entries == STAGES  # whatever is read is stored
+        assert Cache(tmp_path).size().entries == STAGES  # everything that is read is stored
 
     def test_without_a_manifest_groups_determine_the_stages(self, folder: Path, tmp_path: Path) -> None:
         for trace in folder.glob("*rank*"):
@@ -91,7 +91,7 @@ class TestOnePerStage:
 
 
 class TestSample:
-    """So many ranks, spread over the run, the same each time."""
+    """This number of ranks, spread over the run, the same each time."""
 
     @pytest.mark.parametrize("count", [1, 3, 8, RANKS, 99])
     def test_as_many_as_were_asked_for(self, count: int) -> None:
@@ -108,7 +108,7 @@ class TestSample:
 
 
 class TestWhatIsLeftOutIsSaid:
-    """In health, on the first screen, and by the rules that need all ranks."""
+    """Omitted ranks are listed in health, on the first screen, and by the rules that need all ranks."""
 
     def test_in_health(self, folder: Path, store: Path) -> None:
         run = open_run(folder, ranks="sample:4", cache_dir=store)
@@ -157,7 +157,7 @@ class TestWhatIsLeftOutIsSaid:
 
 
 class TestWrongWords:
-    """Each is refused with what to write."""
+    """Each is refused with a hint."""
 
     @pytest.mark.parametrize(
         ("words", "hint"),

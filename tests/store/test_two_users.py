@@ -62,7 +62,7 @@ def is_root() -> bool:
 
 
 def opened_by(user: str, place: Path) -> subprocess.Popen[str]:
-    """Open the run in a process with a home of its own; where the tests are root's, the other is another user."""
+    """Open the run in a process with its own home folder, as another user if the tests run as root."""
     home = place / user
     home.mkdir()
     words = [sys.executable, "-c", _OPEN, str(place / "run"), str(place / "store")]
@@ -87,7 +87,7 @@ def contents(store: Path) -> dict[str, bytes]:
 ROWS = [[rank, f"aten::op{rank}"] for rank in range(RANKS)]
 
 
-def test_one_reads_while_the_other_writes(place: Path) -> None:
+def test_one_user_reads_while_another_writes(place: Path) -> None:
     read_ranks(str(place / "run"), shard=(0, 2), cache_dir=place / "store")
     before = contents(place / "store")
     both = [opened_by(user, place) for user in ("one", "other")]
@@ -100,7 +100,7 @@ def test_one_reads_while_the_other_writes(place: Path) -> None:
     assert len([name for name in after if name.endswith("entry.json")]) == RANKS, "nothing is stored twice"
 
 
-def test_one_who_may_only_read_the_store_reads_it(place: Path) -> None:
+def test_a_user_with_read_access_reads_the_store(place: Path) -> None:
     read_ranks(str(place / "run"), cache_dir=place / "store")
     before = contents(place / "store")
     (place / "store").chmod(0o2550)

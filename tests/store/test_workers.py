@@ -1,4 +1,4 @@
-"""Workers: results that one does not return are computed here, and only another package version is refused."""
+"""Workers: missing results are computed locally, and only another package version is refused."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def process_of(_: int) -> int:
 
 
 def dies_elsewhere(number: int, home: int) -> int:
-    """Kill the process, unless it is the one that asked."""
+    """Kill the process, unless it is the main process."""
     if os.getpid() != home and number == 1:
         os._exit(1)
     return number
 
 
-def test_processes_of_this_machine_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_processes_compute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "processors", lambda: 2)
     made = list(Workers().map(process_of, range(6)))
     assert len(made) == 6
@@ -52,12 +52,12 @@ def test_local_workers_end_at_once_if_results_are_no_longer_needed(monkeypatch: 
     assert list(ours.map(abs, [-1, -2])) == [1, 2]
 
 
-def test_one_processor_computes_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_one_processor_the_main_process_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "processors", lambda: 1)
     assert list(Workers().map(process_of, range(3))) == [os.getpid()] * 3
 
 
-def test_an_executor_computes_in_order() -> None:
+def test_results_of_an_executor_are_in_order() -> None:
     with ProcessPoolExecutor(2) as executor:
         assert list(Workers(executor).map(partial(dies_elsewhere, home=os.getpid()), [5, 4, 3])) == [5, 4, 3]
 
@@ -73,7 +73,7 @@ def test_items_of_a_dead_worker_are_computed_locally(given: bool, monkeypatch: p
         executor.shutdown(kill_workers=True)
 
 
-def test_one_that_was_shut_down_costs_nothing() -> None:
+def test_work_of_a_closed_executor_is_computed_locally() -> None:
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
     assert list(Workers(executor).map(process_of, range(2))) == [os.getpid()] * 2
@@ -88,7 +88,7 @@ def test_an_executor_with_invalid_results_is_not_used() -> None:
         assert list(Workers(executor).map(process_of, range(2))) == [os.getpid()] * 2
 
 
-def test_a_fault_of_ours_comes_up() -> None:
+def test_our_own_errors_are_raised() -> None:
     with ThreadPoolExecutor(1) as executor, pytest.raises(ZeroDivisionError):
         list(Workers(executor).map(lambda number: 1 // number, [1, 0]))
 

@@ -14,7 +14,7 @@ _NO_TRACES = ("straggler-timelines", *_NESTED)
 
 @cache
 def sets() -> list[tuple[str, str]]:
-    """List every run of the corpus by its folder and name; none where the corpus is not there."""
+    """List every run of the corpus by folder and name; none if the corpus is missing."""
     if not TRACES.is_dir():
         return []
     paths = [path for path in sorted(TRACES.iterdir()) if path.is_dir() and path.name not in _NO_TRACES]

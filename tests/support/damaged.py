@@ -106,7 +106,7 @@ def _ops(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _jump(trace: dict[str, Any]) -> dict[str, Any]:
-    """Shift all that begins after the middle of the trace by 50 ms."""
+    """Shift everything that starts after the middle of the trace by 50 ms."""
     times = sorted(event["ts"] for event in trace["traceEvents"] if event.get("ph") == "X")
     middle = times[len(times) // 2]
     shifted = [event | {"ts": event["ts"] + 50_000} if event.get("ts", 0) > middle else event
@@ -129,13 +129,13 @@ def _mark(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _last_step(trace: dict[str, Any]) -> dict[str, Any]:
-    """Drop all that begins in the last step or later."""
+    """Drop everything that starts in the last step or later."""
     begin = marks_of(trace)[-1]["ts"]
     return _without(trace, [event for event in trace["traceEvents"] if event.get("ts", 0) >= begin])
 
 
 def _calls(trace: dict[str, Any]) -> dict[str, Any]:
-    """Drop every fifth collective, with all that the host did for it."""
+    """Drop every fifth collective, with all its host events."""
     posts = [e for e in trace["traceEvents"] if e.get("cat") == "cpu_op" and e["name"] == "record_param_comms"]
     posts = sorted(posts, key=lambda event: event["ts"])[::5]
     spans = [(event["tid"], event["ts"], event["ts"] + event["dur"]) for event in posts]
@@ -179,7 +179,7 @@ DAMAGES: dict[str, Callable[[Traces], Traces]] = {
 
 
 def can_have(damage: str, traces: Traces) -> bool:
-    """Return whether a run holds what the damage takes away."""
+    """Return whether a run contains what the damage removes."""
     trace = traces[max(traces)]
     marked = len(marks_of(trace)) >= 3
     has = {

@@ -1,4 +1,4 @@
-"""Visits of a page in a real browser: errors on it, and waiting for conditions rather than a fixed time."""
+"""Visits to a page in a real browser: errors on it, and waits for conditions instead of a fixed time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def link_to(title: str) -> str:
 
 
 class Visit:
-    """A page and what went wrong on it."""
+    """A page and its errors."""
 
     def __init__(self, page: Page, address: str) -> None:
         self.page, self.address = page, address
@@ -113,7 +113,7 @@ class Visit:
             self.page.click(f".st-key-room-{page.room.name.lower()} a")
             room = [
                 other_page.path for other_page in PAGES if other_page.room is page.room
-            ]  # it opens on the first that shows anything
+            ]  # it opens the first page that shows anything
             self.page.wait_for_selector(", ".join(f".st-key-at-{path}" for path in room), state="attached")
         if self.page.locator(f".st-key-at-{page.path}").count() == 0:
             self.page.locator(link_to(page.title)).first.click()
@@ -121,7 +121,7 @@ class Visit:
         self.settle()
 
     def on_timeline(self, script: str) -> Any:
-        """Evaluate an expression in which `line` is the timeline, once it is there."""
+        """Evaluate an expression in which `line` is the timeline, once it exists."""
         result = f"line && line.head && line.tile && {{ value: {script} }}"
         return self.page.wait_for_function(f"() => {{ {FIND} return {result}; }}").json_value()["value"]
 
@@ -136,7 +136,7 @@ class Visit:
         return float(x), float(y)
 
     def drag(self, start: tuple[float, float], end: tuple[float, float], key: str = "") -> None:
-        """Drag from place to place, with a key held."""
+        """Drag from one position to another while holding a key."""
         mouse, keyboard = self.page.mouse, self.page.keyboard
         if key:
             keyboard.down(key)
@@ -148,7 +148,7 @@ class Visit:
             keyboard.up(key)
 
     def check(self) -> None:
-        """Fail on anything that went wrong."""
+        """Fail if the page has errors."""
         exceptions = self.page.locator("[data-testid='stException']")
         assert exceptions.count() == 0, exceptions.first.inner_text()
         assert self.faults == [], self.faults

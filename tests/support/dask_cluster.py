@@ -22,7 +22,7 @@ _HERE = ("--host", "127.0.0.1", "--no-dashboard")
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a test asks of the cluster."""
+    """Operations of a test on the cluster."""
 
     address: str
     """Of the scheduler, as `--executor dask:ADDRESS` takes it."""
@@ -57,7 +57,7 @@ def _started(stack: ExitStack, *words: str) -> int:
 
 
 def _address(about: Path) -> str:
-    """Wait for the file in which a scheduler says where it listens."""
+    """Wait for the file with the scheduler's address."""
     until = time.monotonic() + _STARTS_WITHIN_S
     while time.monotonic() < until:
         if about.exists() and (text := about.read_text()):

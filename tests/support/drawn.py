@@ -34,7 +34,7 @@ except UspProfError as error:
 
 @contextmanager
 def naming(runs: Sequence[Path], cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Name runs to a dashboard that has kept nothing yet, and let it forget them afterwards."""
+    """Open runs in a fresh dashboard, and clear its state afterwards."""
     _forget()
     monkeypatch.setenv(data.PATHS_VARIABLE, json.dumps([str(run) for run in runs]))
     monkeypatch.setenv("USP_PROF_CACHE", str(cache))
@@ -43,7 +43,7 @@ def naming(runs: Sequence[Path], cache: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def _forget() -> None:
-    """Let the workers finish: what they compute would ask for the runs of the next test."""
+    """Wait for the workers; otherwise they would use the runs of the next test."""
     data.worker.forget()
     data.worker.finish()
     data.read_again()

@@ -40,7 +40,7 @@ def report_of(run: str, cache: Path) -> dict[str, Any]:
 
 
 def condensed(report: dict[str, Any]) -> str:
-    """Set the report as text, one figure a line."""
+    """Format the report as text, one figure per line."""
     condensed_report: dict[str, dict[str, Any] | list[str]] = {
         "run": {name: report["run"][name] for name in ("ranks", "world_size", "axes", "steps", "devices", "hosts")},
         "metrics": dict(_figures(report["metrics"])),

@@ -1,4 +1,4 @@
-"""Models of today and their FLOP counted by hand, layer by layer, from the dimensions that were published.
+"""Current models with FLOPs counted by hand, layer by layer, from their published dimensions.
 
 `multiplying` are the weights that a token meets as factors of a product, the head among them. `beside` are those that
 it meets and that multiply nothing: the input embedding (where it is not the head), norms, biases. `idle` are the
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class HandCount:
-    """One model: its configuration, and what a token costs."""
+    """One model: its configuration and the FLOPs of a token."""
 
     config: dict[str, Any]
     multiplying: int
@@ -35,7 +35,7 @@ MODELS["llama-3-8b"] = HandCount(
      "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False},
     # q and o, k and v, three matrices of the feed-forward block; the head
     multiplying=32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 128256 * 4096,
-    # input embedding; two norms a layer and the last
+    # input embedding; two norms per layer and the last one
     beside=128256 * 4096 + (2 * 32 + 1) * 4096,
     attention=((32, 32, 128, 128, 0),),
 )  # fmt: skip
@@ -113,7 +113,7 @@ MODELS["gemma-2-2b"] = HandCount(
      "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096,
      "vocab_size": 256000},
     multiplying=26 * (2 * 2304 * 8 * 256 + 2 * 2304 * 4 * 256 + 3 * 2304 * 9216) + 256000 * 2304,
-    # the embedding is the head; four norms a layer
+    # the embedding is the head; four norms per layer
     beside=(4 * 26 + 1) * 2304,
     # every other layer has the window
     attention=((13, 8, 256, 256, 4096), (13, 8, 256, 256, 0)),
@@ -124,7 +124,7 @@ MODELS["gemma-3-4b"] = HandCount(
         "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
         "sliding_window": 1024}},  # as published: heads, their size and the vocabulary are the class's own
     multiplying=34 * (2 * 2560 * 8 * 256 + 2 * 2560 * 4 * 256 + 3 * 2560 * 10240) + 262208 * 2560,
-    # four norms a layer, one each for queries and keys
+    # four norms per layer, one each for queries and keys
     beside=(4 * 34 + 1) * 2560 + 34 * 2 * 256,
     # five layers with a window, then one without
     attention=((29, 8, 256, 256, 1024), (5, 8, 256, 256, 0)),
@@ -216,7 +216,7 @@ MODELS["deepseek-v3"] = HandCount(
 
 MODELS["deepseek-v3 with multi-token prediction"] = HandCount(
     {**_DEEPSEEK, "mtp_layers": 1},
-    # one layer more, what joins its two inputs, and the head again
+    # one more layer, the projection that joins its two inputs, and the head again
     multiplying=MODELS["deepseek-v3"].multiplying
     + _MLA + 7168 * 256 + 9 * 3 * 7168 * 2048 + 2 * 7168 * 7168 + 129280 * 7168,
     beside=MODELS["deepseek-v3"].beside + 5 * 7168 + 1536 + 512,
@@ -261,7 +261,7 @@ MODELS["gpt-oss-120b"] = HandCount(
      "num_experts_per_tok": 4, "experts_per_token": 4, "attention_bias": True, "vocab_size": 201088,
      "tie_word_embeddings": False},
     multiplying=36 * (2 * 2880 * 4096 + 2 * 2880 * 512 + 2880 * 128 + 4 * 3 * 2880 * 2880) + 201088 * 2880,
-    # biases of q, k, v and o, one sink a head; biases of the router and of four experts
+    # biases of q, k, v and o, one sink per head; biases of the router and of four experts
     beside=201088 * 2880 + 73 * 2880 + 36 * (4096 + 2 * 512 + 2880 + 64 + 128 + 4 * 3 * 2880),
     idle=36 * 124 * 3 * (2880 * 2880 + 2880),
     attention=((18, 64, 64, 64, 128), (18, 64, 64, 64, 0)),
@@ -299,7 +299,7 @@ MODELS["falcon-h1-1.5b"] = HandCount(
      "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128, "mamba_d_ssm": 3072, "mamba_n_heads": 48,
      "mamba_d_head": 64, "mamba_d_state": 256, "mamba_n_groups": 1, "mamba_d_conv": 4, "mamba_expand": 2,
      "mamba_conv_bias": True, "mamba_rms_norm": False, "vocab_size": 65536, "tie_word_embeddings": False},
-    # attention and Mamba-2 side by side in every layer
+    # attention and Mamba-2 in parallel in every layer
     multiplying=24 * (2 * 2048 * 1024 + 2 * 2048 * 256 + _FALCON_MAMBA + 3 * 2048 * 4096) + 65536 * 2048,
     beside=65536 * 2048 + 49 * 2048 + 24 * (3 * 48 + 3072 + 2 * 256),
     attention=((24, 8, 128, 128, 0),),
@@ -366,7 +366,7 @@ MODELS["command-r"] = HandCount(
     {"model_type": "cohere", "hidden_size": 8192, "intermediate_size": 22528, "num_hidden_layers": 40,
      "num_attention_heads": 64, "num_key_value_heads": 64, "vocab_size": 256000, "use_qk_norm": False},
     multiplying=40 * (4 * 8192 * 8192 + 3 * 8192 * 22528) + 256000 * 8192,
-    # attention and feed-forward stand side by side behind one norm
+    # attention and feed-forward run in parallel after one norm
     beside=41 * 8192,
     attention=((40, 64, 128, 128, 0),),
 )  # fmt: skip

@@ -23,7 +23,7 @@ class Work:
         self.trace, self.count = trace, 0
 
     def add(self, name: str, at: int, dur: int, launch_at: int, *, stream: int = 7, category: str = "kernel") -> None:
-        """Launch some work: the call takes 5 us."""
+        """Launch work; the call takes 5 us."""
         self.count += 1
         call = {"gpu_memcpy": "cudaMemcpyAsync"}.get(category, "cudaLaunchKernel")
         self.trace.launch(self.count, launch_at * US, 5 * US, name=call)

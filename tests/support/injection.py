@@ -41,7 +41,7 @@ PROMPT_US, UNEXPLAINED_US, QUICK_US = 20.0, 10.0, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """What is put in: `kind` is pause, slow_host, slow_kernels, late_input or late_sends."""
+    """Injected delay: `kind` is pause, slow_host, slow_kernels, late_input or late_sends."""
 
     kind: str
     rank: int
@@ -53,7 +53,7 @@ class Delay:
 
 @dataclass(slots=True)
 class Call:
-    """One host call, with what it launched and what it waited for."""
+    """One host call, with its launches and waits."""
 
     event: Event
     start: float
@@ -107,7 +107,7 @@ def read_run(paths: list[Path]) -> list[RankTrace]:
     members = defaultdict(set)
     for (_, kind), count in counts.items():
         members[kind].add(count)
-    for rank in ranks:  # kinds that ranks call unequally often are left alone
+    for rank in ranks:  # kinds with different numbers of calls per rank are not changed
         for work in rank.work:
             if work.instance and len(members[work.instance[0]]) > 1:
                 work.instance = None
@@ -164,7 +164,7 @@ def _order_streams(work: list[Work]) -> None:
 
 
 def _order_across_streams(work: list[Work]) -> None:
-    """Order communication behind the compute launched before it, and compute behind what it always waits for."""
+    """Order communication after the compute launched before it, and compute after what it always waits for."""
     launched = sorted((piece for piece in work if piece.call), key=lambda piece: piece.call.start)
     pairs: dict[str, list[tuple[Work, Work]]] = defaultdict(list)
     compute: Work | None = None
@@ -219,14 +219,14 @@ def _find_awaited(calls: list[Call], work: list[Work]) -> None:
 
 
 def _is_blocking_copy(event: Event) -> bool:
-    """Return whether a copy blocks its call: pageable memory does, but for small copies to the device."""
+    """Return whether a copy blocks its call: with pageable memory, except for small copies to the device."""
     if not PAGEABLE.search(event["name"]):
         return False
     return "DtoH" in event["name"] or event["args"].get("bytes", 0) > STAGED_BYTES
 
 
 def simulate(ranks: list[RankTrace], delay: Delay | None) -> None:
-    """Compute new times of all calls and work with a delay put in (or none: the original times come out)."""
+    """Compute new times of all calls and work with an injected delay; without one, the original times."""
     added = {id(call): 0.0 for rank in ranks for call in rank.calls}
     scale = defaultdict(lambda: 1.0)
     for rank in ranks:
@@ -268,7 +268,7 @@ def true_gain(original: StepTimes, delayed: StepTimes) -> float:
 
 def _delayed_calls(rank: RankTrace, *, in_middle: bool) -> list[Call]:
     chosen = []
-    # What delays the very first launch comes before the recording: its step does not show it.
+    # A delay of the first launch precedes the recording, so its step does not include it.
     for calls in _calls_of_steps(rank)[0 if in_middle else 1 :]:
         launches = [call for call in calls if call.launched]
         if launches:
@@ -305,7 +305,7 @@ def _queue_limits(ranks: list[RankTrace]) -> dict[int, Work]:
 def _propagate(
     ranks: list[RankTrace], added: dict[int, float], scale: dict[int, float], limits: dict[int, Work]
 ) -> None:
-    """Compute new times in the order of what depends on what."""
+    """Compute new times in order of dependencies."""
     members: dict[Any, list[Work]] = defaultdict(list)
     for rank in ranks:
         for work in rank.work:
@@ -361,7 +361,7 @@ def _returned(call: Call, limit: Work | None) -> float:
 
 
 def _begun(work: Work) -> float:
-    """Shift by what came last in the recording; what came earlier may now come last, without any lag."""
+    """Shift by the dependency that was last in the recording; another one may now be last, without a lag."""
     arrivals = [(before.end, before.new_end) for before in work.before]
     if work.call:
         latency = min(5.0, work.start - work.call.start)
@@ -401,7 +401,7 @@ def _topological(moments: Moments) -> list[tuple[str, Any]]:
 
 
 def write_run(ranks: list[RankTrace], folder: Path) -> None:
-    """Write the traces with the new times; what the host does between two calls is stretched with them."""
+    """Write the traces with the new times; host time between two calls is stretched accordingly."""
     folder.mkdir(parents=True, exist_ok=True)
     for rank in ranks:
         new_of = {id(work.event): (work.new_start, work.new_end) for work in rank.work}

@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def run(by_rank: Mapping[int, Mapping[str, Sequence[Row]]], manifest: Manifest | None = None) -> TableSet:
-    """Make the tables of a run; rows get their rank, ranks get a row of `ranks` unless told."""
+    """Make the tables of a run. Rows get their rank, and ranks get a row of `ranks` unless given."""
     return TableSet({rank: _source(rank, tables) for rank, tables in by_rank.items()}, manifest=manifest)
 
 
@@ -32,7 +32,7 @@ def _source(rank: int, tables: Mapping[str, Sequence[Row]]) -> MemorySource:
 
 
 def step(number: int, start: int, end: int, **more: Any) -> Row:
-    """One step's window; the host's is the same unless told."""
+    """One step's window; the host's is the same unless given."""
     return {
         "step": number, "start_ns": start, "end_ns": end, "host_start_ns": start, "host_end_ns": end,
         "source": "profiler_step",
@@ -45,7 +45,7 @@ def work(kind: str, start: int, end: int, axis: str = "", **more: Any) -> Row:
 
 
 def part(op: str, start: int, end: int, **more: Any) -> Row:
-    """One rank's part of a collective in the group of ranks 0 and 1 unless told."""
+    """One rank's part of a collective, by default in the group of ranks 0 and 1."""
     return {
         "op": op, "group": "g@0,1", "axis": "dp", "axis_source": "description", "group_size": 2,
         "start_ns": start, "dur_ns": end - start, "step": 0, "library": "nccl",

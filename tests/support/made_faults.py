@@ -24,7 +24,7 @@ _FOLDER = TemporaryDirectory()
 
 @cache
 def run_with(fault: str, style: str = "nccl", *, described: bool = True) -> Run:
-    """Return the run with one fault; if not described, it has no manifest."""
+    """Return the run with one fault, without a manifest if not `described`."""
     return _made({"style": style, "faults": FAULTS[fault]}, described=described)
 
 

@@ -75,12 +75,12 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def pause(rank: int, delay_ms: float, times: int = 1) -> Fault:
-    """Let a host sleep in every step."""
+    """Make a host sleep in every step."""
     return Fault(FaultKind.HOST_PAUSE, rank, delay_ns=round(delay_ms * 1e6), times=times)
 
 
 def late_input(rank: int, delay_ms: float) -> Fault:
-    """Let the loader keep one rank waiting in every step."""
+    """Make the loader of one rank late in every step."""
     return Fault(FaultKind.LATE_INPUT, rank, delay_ns=round(delay_ms * 1e6))
 
 
@@ -100,7 +100,7 @@ FAULTS: dict[str, dict[Fault, tuple[str, ...]]] = {
         Fault(FaultKind.SLOW_RANK, 2, factor=1.25): BIG_RUNS,
         Fault(FaultKind.SLOW_RANK, 1, factor=1.6): BIG_RUNS,
     },
-    # A link is slow beside others: groups of the same axis. With one group there is nothing to compare it with.
+    # A link is slow compared with other groups of its axis. A single group cannot be compared.
     "slow_link": {
         Fault(FaultKind.SLOW_LINK, 0, factor=12.0, axis="tp"): ("tensor-parallel", "eight-ranks", "late-starts"),
         Fault(FaultKind.SLOW_LINK, 3, factor=30.0, axis="dp"): ("tensor-parallel", "pipeline", "eight-ranks"),
@@ -145,22 +145,22 @@ def write_plain(name: str, folder: Path) -> Path:
 
 
 def faulty_runs(kind: str) -> list[tuple[str, Fault]]:
-    """Name the runs that have a fault of a kind; in the default suite one in three of them."""
+    """List the runs with a kind of fault; in the default suite one of three."""
     return thinned([(name, fault) for fault, names in FAULTS[kind].items() for name in names], 3)
 
 
 def made_runs(kind: str) -> list[MadeRun]:
-    """Make the runs with a fault of a kind."""
+    """Make the runs with a kind of fault."""
     return [made_run(name, fault) for name, fault in faulty_runs(kind)]
 
 
 def ideal_gain(name: str, fault: Fault) -> float:
-    """Return the gain of a run with a fault if its ranks were alike: compute at the mean of peers, others as usual."""
+    """Return the gain of a faulty run if its ranks were equal: compute at the mean of peers, without the fault."""
     plain = _plain(name)
     faulty = replace(plain, faults=(fault,))
     alike = plain
     if fault.kind is FaultKind.SLOW_RANK:
-        # Peers are the ranks of one stage: each takes the mean of their times, the slow one's among them.
+        # Peers are the ranks of one stage. Each gets the mean of their times, including the slow rank's.
         size = plain.mesh.world // plain.mesh.pp
         first = fault.rank // size * size
         mean = (size - 1 + fault.factor) / size

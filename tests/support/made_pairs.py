@@ -45,7 +45,7 @@ PAIRS: dict[str, tuple[Declared, Declared, float]] = {
     "few_micro_batches": (
         PIPELINE | {"work": {"micro_batches": 4}} | _speed(800_000),
         PIPELINE | {"work": {"micro_batches": 16}} | _speed(200_000),
-        0.2,  # the repaired run has four times as many, to be one that is not flagged; its gain is larger
+        0.2,  # the repaired run has four times as many, so that it is not flagged; its gain is larger
     ),
     "needless_recompute": (PLAIN | {"work": {"steps": 3, "recompute": 1}}, PLAIN, 0.02),
     "low_bandwidth": (PLAIN | _network(dp=1e10), PLAIN | _network(dp=3.4e11), 0.01),

@@ -1,4 +1,4 @@
-"""Run the trainer on GPUs that exist on paper only: one rank of a mesh of any size, without a device and without peers.
+"""Run the trainer on simulated GPUs: one rank of a mesh of any size, without a device and without peers.
 
 Tensors of torch's `FakeTensorMode` have a device, a type, a shape and strides, and no values. So what mixes devices or
 types, what a kernel's own check of its arguments refuses, and what would wait for the device to see a value all fail
@@ -108,7 +108,7 @@ class Notebook:
 
     @staticmethod
     def here() -> str:
-        """Name the trainer's function that is being run."""
+        """Return the name of the trainer's running function."""
         frame = sys._getframe(1)
         while frame is not None:
             file = Path(frame.f_code.co_filename)
@@ -143,14 +143,14 @@ class Notebook:
 
 
 def _split(total: int, parts: int) -> list[int]:
-    """Cut a number unevenly, always alike; some parts may be nothing."""
+    """Divide a number unevenly but deterministically; parts may be zero."""
     draw = random.Random(f"{total} {parts}")  # noqa: S311 - no secret
     cuts = [0, *sorted(draw.randrange(total + 1) for _ in range(parts - 1)), total]
     return [end - start for start, end in pairwise(cuts)]
 
 
 def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
-    """Run the trainer's own `main` as one rank of many, and say what it did."""
+    """Run the trainer's `main` as one rank of many, and print what it did."""
     furnish(rank % gpus)
     config = resolve(parse(options), world)
     layout, shape = config.layout, config.shape
@@ -158,7 +158,7 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
     peers = dist.HashStore()
     for other in range(world):
         peers.set(f"gpu/{other}", f"{socket.gethostname()} gpu-{other % gpus}")
-    FakeTensorMode.avoid_device_init = True  # else a tensor of typed numbers asks for a real device
+    FakeTensorMode.avoid_device_init = True  # otherwise a tensor of given numbers needs a real device
     FakeTensor.tolist = FakeTensor.item = lambda tensor: notes.read(tensor)  # noqa: PLW0108 - a method, not bound again
     Event.synchronize = lambda event: notes.wait(event)  # noqa: PLW0108 - a method, not bound again
     backends: list[str] = []
@@ -170,7 +170,7 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
     class Crossing(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is torch.ops.aten._to_copy.default:
-                # What the input thread made has values; on the GPU it has none.
+                # Tensors of the input thread have values; on the simulated GPU they have none.
                 args = (args[0] if isinstance(args[0], FakeTensor) else paper.from_tensor(args[0]),)
             if func is torch.ops.aten._scaled_dot_product_flash_attention_backward.default:
                 *_, lse = args[:6]
@@ -200,7 +200,7 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
             status = main()
     finally:
         dist.init_process_group, dist.get_backend, torch.profiler.profile = start, answers, watch
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the trainer's answer to it is for one run
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the trainer's setting for it lasts one run
         if dist.is_initialized():
             dist.destroy_process_group()
     counted = {"waits": notes.waits, "crossings": notes.crossings, "masks": notes.masks, "widened": notes.widened}
@@ -239,7 +239,7 @@ def refusals() -> dict[str, str]:
 
 
 def be_alone() -> None:
-    """Leave out what torch itself does with values or with peers before the first step."""
+    """Skip what torch does with values or peers before the first step."""
 
     def on_the_host(*arguments: Any, **options: Any) -> DeviceMesh:
         with _disable_current_modes():

@@ -114,7 +114,7 @@ def document(**changed: Any) -> Document:
 
 
 def empty_document() -> Document:
-    """Make a document that has nothing to say."""
+    """Make an empty document."""
     blocks = (Findings(()), Health(()), Health((), 4))
     return document(findings=(), health=(), values=(), summary=Section("summary", "Summary", blocks), sections=())
 

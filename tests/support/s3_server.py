@@ -25,13 +25,13 @@ _SIGNED = {
     "Signature=0",
     "Content-Type": "application/octet-stream",
 }
-"""moto believes any signature; it tells the service from it."""
+"""moto accepts any signature and derives the service from it."""
 _BODY = "<Error><Code>{code}</Code><Message>injected</Message></Error>"
 _CODES = {403: "AccessDenied", 500: "InternalError", 503: "SlowDown"}
 
 
 class Faulty:
-    """Stands before an S3 application and refuses or delays requests."""
+    """Wrapper of an S3 application that refuses or delays requests."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -69,7 +69,7 @@ class Faulty:
 
 
 class Server:
-    """What a test asks of the server."""
+    """Operations of a test on the server."""
 
     def __init__(self, url: str, process: int) -> None:
         self.url = url
@@ -90,7 +90,7 @@ class Server:
 
     @contextmanager
     def whole_objects(self) -> Iterator[None]:
-        """Answer with 200 and the whole object, whatever range is asked for."""
+        """Answer with 200 and the complete object for any requested range."""
         self.put("_faults", json.dumps({"every": 0, "whole": True}).encode())
         try:
             yield
@@ -99,7 +99,7 @@ class Server:
 
     @contextmanager
     def expiry(self, key: str, after: int, status: int) -> Iterator[None]:
-        """Refuse requests that are signed with a key, after a number of requests that are not."""
+        """Refuse requests signed with a key after a number of accepted ones."""
         self.put("_expired", json.dumps({"key": key, "after": after, "status": status}).encode())
         try:
             yield

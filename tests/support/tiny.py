@@ -55,7 +55,7 @@ C10D = {
 
 
 class Trace:
-    """One rank's trace under construction; every method gives the trace back."""
+    """One rank's trace under construction; every method returns the trace."""
 
     def __init__(self, rank: int = 0, world: int = 1, *, device: str = "cuda", base: int = BASE) -> None:
         self.rank, self.world, self.device, self.base = rank, world, device, base
@@ -124,7 +124,7 @@ class Trace:
     def memory(
         self, at: int, size: int, total: int, *, address: int = 1, thread: int = MAIN, reserved: int = -1
     ) -> Self:
-        """Add an allocator event; as much is reserved as is allocated unless told."""
+        """Add an allocator event; reserved equals allocated bytes unless given."""
         args = {
             "Bytes": size, "Addr": address, "Total Allocated": total,
             "Total Reserved": total if reserved < 0 else reserved,
@@ -197,7 +197,7 @@ class Trace:
         posted_at: int | None = None, posted_by: int = MAIN, group: str | None = None, sequence: int | None = None,
         peer: int | None = None,
     ) -> Self:  # fmt: skip
-        """Add gloo's range; `posted_at` adds the c10d op that posted it, `group` what a recorder writes onto it.
+        """Add gloo's range. `posted_at` adds the c10d op that posted it; `group` adds the recorder's arguments.
 
         As gloo does, a reduce_scatter's range is named all_reduce.
         """
@@ -284,7 +284,7 @@ def raw_trace(trace: Trace) -> TraceRecord:
 
 
 def table_set(traces: Mapping[int, Trace] | Trace, manifest: Manifest | None = None) -> TableSet:
-    """Build all tables of a run the real way."""
+    """Build all tables of a run with the real reader."""
     ranks = {traces.rank: traces} if isinstance(traces, Trace) else traces
     sources = {rank: MemorySource(build_rank(raw_trace(trace), rank, manifest)) for rank, trace in ranks.items()}
     return assemble(sources, manifest=manifest)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_mfu(run: Run, shape: ModelShape, tokens: int, processes: int) -> None:
-    """Hold the MFU to 6 N + 12 L h s for each token, over the mean step and each process's share of a device's peak."""
+    """Check that MFU is 6 N + 12 L h s per token over the mean step and each process's share of the peak."""
     result = mfu.compute(run.tables)
     steps = [run.tables.columns("steps", rank) for rank in run.tables.ranks]
     seconds = float(np.mean([(of_rank["end_ns"] - of_rank["start_ns"]).mean() for of_rank in steps])) / 1e9
@@ -29,7 +29,7 @@ def check_mfu(run: Run, shape: ModelShape, tokens: int, processes: int) -> None:
 
 
 def check_products(run: Run, shape: ModelShape, tokens: int) -> None:
-    """Hold the FLOP of the plain products to those of the layers and the head: forward, and twice that in backward."""
+    """Check that the FLOPs of plain products are those of layers and head: forward, and twice that in backward."""
     weights = shape.parameters - shape.vocab * shape.hidden - (2 * shape.layers + 1) * shape.hidden
     steps = sum(len(run.tables.columns("steps", rank)) for rank in run.tables.ranks)
     products = [op for op in kernels.compute(run.tables).ops if op.name in PRODUCTS]
@@ -38,7 +38,7 @@ def check_products(run: Run, shape: ModelShape, tokens: int) -> None:
 
 
 def check_efficiency(run: Run) -> None:
-    """Hold the op that takes longest to 2 m n k for each call, over its kernels' time and the roofline."""
+    """Check that the efficiency of the longest op is 2 m n k per call over its kernel time and the roofline."""
     result = kernels.compute(run.tables)
     longest = max((op for op in result.ops if op.name in PRODUCTS), key=lambda op: op.time_ns)
     assert longest.flop == pytest.approx(longest.calls * _flop_of(longest))
@@ -53,7 +53,7 @@ PRODUCTS = ("aten::mm", "aten::addmm", "aten::_scaled_mm", "aten::_scaled_mm_v2"
 
 
 def _flop_of(op: OpStat) -> int:
-    """Count 2 m n k; the factors are the first two matrices among the arguments, behind what `addmm` adds to."""
+    """Return 2 m n k; the factors are the first two matrices of the arguments, after the addend of `addmm`."""
     matrices = [dims for dims in literal_eval(op.dims) if len(dims) == 2]
     (rows, inner), (_, columns) = matrices[-2:] if op.name == "aten::addmm" else matrices[:2]
     return 2 * rows * inner * columns

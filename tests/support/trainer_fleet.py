@@ -1,4 +1,4 @@
-"""Several layouts in one launch of several processes: loss and gradient norm of each step, and forwards run."""
+"""Several layouts in one launch: loss and gradient norm of each step, and the number of forward passes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def torchrun(processes: int) -> list[str]:
 
 
 def forked(processes: int) -> list[str]:
-    """Return the command that runs a script like torchrun, in processes that are forked from one.
+    """Return the command that runs a script like torchrun, in processes forked from one.
 
     Importing torch and the trainer costs each process of torchrun two to four seconds of CPU.
     """
@@ -73,7 +73,7 @@ def process_of(launch: subprocess.Popen[str], rank: int) -> int:
 
 
 def finish(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
-    """Wait for a launch's output; one that takes too long is terminated, so that torchrun also ends its ranks."""
+    """Wait for the output of a launch. Terminate it after a time limit, so that torchrun also ends its ranks."""
     try:
         return process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -97,7 +97,7 @@ def launch(processes: int, cases: list[str], seconds: float) -> dict[str, Any]:
 
 
 class Forwards:
-    """Counts how often each layer's forward really runs, recomputation included."""
+    """Counter of forward passes per layer, including recomputation."""
 
     def __init__(self, update: Update) -> None:
         self.runs: Counter[torch.nn.Module] = Counter()
@@ -118,7 +118,7 @@ class Forwards:
 
 
 def curve(case: str) -> dict[str, list[float]]:
-    """Train one case in the process group that there is."""
+    """Train one case in the existing process group."""
     config = resolve(parse([*COMMON.split(), *case.split()]), dist.get_world_size())
     faults = Faults(config, dist.get_rank())
     mesh = Mesh.build(config.layout, dist.get_rank(), wanted_groups(config), open_link=faults.opened)

@@ -17,7 +17,7 @@ OTHERS = dict.fromkeys(("pytest", "transformers", "accelerate", "lightning", "me
 
 
 def main() -> int:
-    """Import all; say what failed."""
+    """Import all modules and print failures."""
     failed = []
     for module in pkgutil.walk_packages(usp_prof.__path__, "usp_prof."):
         try:

@@ -38,16 +38,16 @@ def test_exported_names_exist() -> None:
     assert all(getattr(usp_prof, name) is not None for name in usp_prof.__all__)
 
 
-def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         usp_prof.nothing  # noqa: B018 - the access is the test
 
 
-def test_importing_costs_nothing() -> None:
+def test_importing_loads_no_heavy_libraries() -> None:
     assert loaded_by("import usp_prof") == set()
 
 
-def test_help_costs_nothing() -> None:
+def test_help_loads_no_heavy_libraries() -> None:
     code = "import usp_prof.cli.app as a, contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()): a.main([])"
     assert loaded_by(code) == set()
 
@@ -75,7 +75,7 @@ run_job(RankJob(Path({str(tmp_path / "rank0.json")!r}), 0, "key"), None, {str(tm
     assert loaded_by(code) == {"numpy", "pyarrow"}
 
 
-def test_every_module_in_a_folder_of_commands_is_a_command_of_its_own() -> None:
+def test_every_module_in_a_folder_of_commands_is_a_command() -> None:
     modules = [
         module.name for module in pkgutil.walk_packages(usp_prof.__path__, "usp_prof.") if ".commands." in module.name
     ]
@@ -84,7 +84,7 @@ def test_every_module_in_a_folder_of_commands_is_a_command_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", command_files())
-def test_the_summary_of_a_command_is_a_sentence_that_fits_a_line(name: str) -> None:
+def test_the_summary_of_a_command_is_a_sentence_of_one_line(name: str) -> None:
     assert re.fullmatch(r"[A-Z][^\n]{10,75}\.", summary_of(name))
 
 
@@ -98,14 +98,14 @@ def test_every_command_shows_examples(name: str, capsys: pytest.CaptureFixture[s
     assert f"usp-prof {name}" in shown
 
 
-def test_a_command_that_there_is_not_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(["nothing"])
     assert done.value.code == 2
     assert "hint:" in capsys.readouterr().err
 
 
-def test_a_path_that_there_is_not_is_unusable_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_path_is_unusable_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(tmp_path / "nothing"), "-q"]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")
@@ -114,7 +114,7 @@ def test_a_path_that_there_is_not_is_unusable_input(tmp_path: Path, capsys: pyte
 
 
 def test_every_extra_is_tried_alone_by_test_wheels() -> None:
-    """`dev` is what these tests run in, and `docs` builds the site."""
+    """`dev` is the environment of these tests, and `docs` builds the site."""
     root = Path(__file__).parents[2]
     declared = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     lists = re.findall(r"^(?:small|large)=\((.*?)\)", (root / "scripts" / "test-wheels").read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Two ways to one figure: the simulation's own sweep, and reading and analyzing the written traces."""
+"""Two ways to each figure: the simulation's own sweep, and analyses of the written traces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SLOW = Fault(FaultKind.SLOW_RANK, 1, factor=1.4)
 LATE = Fault(FaultKind.LATE_INPUT, 1, step=11, delay_ns=5_000_000)
 SKEWED = Clocks(ranks_per_host=2, offset_ns=(0, 3_000_000))
-# Times written with a skewed clock are exact; who sent when is known only as well as the clocks are aligned.
+# Times written with a skewed clock are exact, but times of other ranks are only as exact as the clock alignment.
 EXACT = Network(end_jitter_ns=0)
 RUNS = {
     "dp-tp-pp": Declaration(mesh=Mesh(dp=2, tp=2, pp=2), work=Work(steps=2), faults=(SLOW,)),
@@ -58,14 +58,14 @@ def test_the_breakdown_is_the_truth_to_the_nanosecond(name: str, tmp_path: Path)
     gap=st.sampled_from([2_000, 9_000, 60_000]),
     seed=st.integers(0, 2**31),
 )
-def test_whatever_is_declared_is_found(mesh: Mesh, work: Work, gap: int, seed: int) -> None:
+def test_every_declared_fault_is_found(mesh: Mesh, work: Work, gap: int, seed: int) -> None:
     run = Declaration(mesh=mesh, work=work, speed=Speed(op_gap_ns=gap), seed=seed)
     with TemporaryDirectory() as folder:
         compare(run, Path(folder))
 
 
 def compare(run: Declaration, folder: Path) -> None:
-    """Hold the breakdown, the job's steps and the bubble against the truth."""
+    """Compare the breakdown, the job's steps and the bubble with the ground truth."""
     write(run, folder / "run")
     opened = usp_prof.open_run(folder / "run", cache_dir=folder / "cache")
     truth = json.loads((folder / "run" / "truth.json").read_text())
@@ -73,11 +73,11 @@ def compare(run: Declaration, folder: Path) -> None:
     for part in truth["steps"]:
         row = measured.loc[part["rank"], part["step"]]
         assert {key: int(row.get(key, 0)) for key in expected(part)} == expected(part), (part["rank"], part["step"])
-        # Posting a gloo collective is the host's work here, a wait on others there; a launch under way when a gap
-        # begins is the host's here, other there: only the sum is agreed on.
+        # Posting a gloo collective is host work here but waiting in the analysis; a launch in progress when a gap
+        # starts is host work here but `other` there. Only the sums are equal.
         on_host = part["idle_ns"]["host"] + part["idle_ns"]["sync"]
         assert row["idle_host_ns"] + row["idle_sync_ns"] + row["idle_other_ns"] == on_host
-    # Across ranks figures are as exact as the clocks are aligned.
+    # Figures across ranks are as exact as the clock alignment.
     job = {step.step: step.length_ns for step in step_time.compute(opened.tables).job}
     assert job == pytest.approx({int(step): length for step, length in truth["step_time_ns"].items()}, abs=20_000)
     bubble = {v.dims["step"]: v.value for v in pipeline.compute(opened.tables).values() if is_bubble_of_step(v)}
@@ -86,12 +86,12 @@ def compare(run: Declaration, folder: Path) -> None:
 
 
 def is_bubble_of_step(value: Value) -> bool:
-    """Pick the bubble fractions that are the job's in one step."""
+    """Return the bubble fractions of the job per step."""
     return value.metric.id == "bubble_fraction" and set(value.dims) == {"step"}
 
 
 def expected(part: dict[str, Any]) -> dict[str, int]:
-    """Name the truth as the breakdown's table does."""
+    """Rename the ground truth like the columns of the breakdown."""
     return {
         "step_ns": part["end_ns"] - part["start_ns"],
         "compute_ns": part["compute_ns"],

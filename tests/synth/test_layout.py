@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("style", list(Style))
-def test_torchs_own_validator_finds_nothing(style: Style, tmp_path: Path) -> None:
+def test_the_validator_of_torch_accepts_synthetic_traces(style: Style, tmp_path: Path) -> None:
     validator = pytest.importorskip("torch.profiler._trace_validator")
     run = Declaration(style=style, mesh=Mesh(dp=2, tp=2, pp=2, ep=2), work=Work(steps=2, zero_stage=3))
     for path in write(run, tmp_path):

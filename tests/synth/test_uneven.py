@@ -49,7 +49,7 @@ def test_experts_and_attention_have_separate_shares() -> None:
     assert Uneven(sequence, Topology(sequence.mesh), 1).share(10, 0, feeds=False) == 1.5
 
 
-def test_a_fault_of_the_program_strikes_every_rank() -> None:
+def test_a_fault_of_the_program_affects_every_rank() -> None:
     logs = simulate(_declared("blocking_sync", {"dp": 2})).logs
     waits = [sum(span.name == "cudaStreamSynchronize" for span in log.spans) for log in logs]
     assert waits == [5, 5], "one after each of four actions, and one for the loss"

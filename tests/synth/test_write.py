@@ -56,7 +56,7 @@ def test_the_same_declaration_gives_the_same_bytes(tmp_path: Path, style: Style)
 
 
 @pytest.mark.parametrize("style", list(Style))
-def test_every_rank_has_its_groups_and_its_steps(tmp_path: Path, style: Style) -> None:
+def test_every_rank_has_its_groups_and_steps(tmp_path: Path, style: Style) -> None:
     files = write(Declaration(style=style, mesh=Mesh(dp=2, tp=2, pp=2)), tmp_path)
     assert len(files) == 8
     for rank, path in enumerate(files):
@@ -69,7 +69,7 @@ def test_every_rank_has_its_groups_and_its_steps(tmp_path: Path, style: Style) -
         assert [names[f"ProfilerStep#{step}"] for step in (10, 11, 12)] == [1, 1, 1]
 
 
-def test_kernels_carry_what_their_launches_and_ops_carry(tmp_path: Path) -> None:
+def test_kernels_are_linked_to_their_launches_and_ops(tmp_path: Path) -> None:
     data = read(write(Declaration(mesh=Mesh(tp=2)), tmp_path)[0])
     by: dict[str, dict[int, Any]] = {"kernel": {}, "cuda_runtime": {}, "cpu_op": {}}
     for event in data["traceEvents"]:
@@ -118,7 +118,7 @@ def test_a_pipeline_without_noise_has_the_textbook_bubble(schedule: str, stages:
     assert tell(simulate(run)).bubble_fraction[11] == pytest.approx(textbook, abs=1e-4)
 
 
-def test_a_slow_rank_costs_what_it_adds() -> None:
+def test_a_slow_rank_lengthens_the_step_by_its_delay() -> None:
     fault = Fault(FaultKind.SLOW_RANK, 1, factor=1.5)
     work = Work(micro_batches=1, steps=4)
     speed = Speed(noise=0.0)
@@ -164,12 +164,12 @@ def test_an_order_that_deadlocks_is_refused() -> None:
     "data",
     [{"mesh": {"dq": 2}}, {"work": {"schedule": "1G1B"}}, {"work": {"order": ["X0"]}}, {"mesh": {"dp": 0}}],
 )
-def test_a_declaration_that_means_nothing_is_refused(data: dict[str, Any]) -> None:
+def test_a_meaningless_declaration_is_refused(data: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         simulate(Declaration.from_dict(data))
 
 
-def test_a_declaration_survives_its_own_text() -> None:
+def test_a_declaration_is_read_back_unchanged() -> None:
     run = Declaration(
         mesh=Mesh(dp=2), shape=Shape(layers=8), clocks=Clocks(offset_ns=(0, 5)), faults=(Fault(FaultKind.GC_PAUSE, 1),)
     )
@@ -195,7 +195,7 @@ def test_the_command_refuses_what_it_cannot_read(tmp_path: Path, words: list[str
     assert app.main(["synth", str(tmp_path), *words]) == 2
 
 
-def test_events_can_be_asked_for(tmp_path: Path) -> None:
+def test_the_number_of_events_can_be_requested(tmp_path: Path) -> None:
     files = write(with_events(Declaration(work=Work(steps=1)), 20_000), tmp_path)
     assert len(read(files[0])["traceEvents"]) == pytest.approx(20_000, rel=0.05)
     assert with_events(Declaration(), 10).speed.extra_kernels == 0
@@ -212,7 +212,7 @@ def test_sharded_parameters_are_gathered_before_each_layer() -> None:
     assert sum(part.hidden_comm_ns["dp"] for part in tell(plain).steps) == 0
 
 
-def test_a_host_pauses_between_launches_with_nothing_that_states_why() -> None:
+def test_a_host_pause_between_launches_has_no_event() -> None:
     fault = Fault(FaultKind.HOST_PAUSE, 1, delay_ns=5_000_000, times=2)
     run = Declaration(mesh=Mesh(dp=2), work=Work(micro_batches=2, steps=3), faults=(fault,))
     paused, clean = (simulate(simulated).logs[1] for simulated in (run, replace(run, faults=())))

@@ -23,7 +23,7 @@ from usp_prof.tables.actions import Action, parse_action
         ("aten::mm", None),
     ],
 )
-def test_grammars(name: str, action: Action | None) -> None:
+def test_action_marks_of_all_grammars_are_parsed(name: str, action: Action | None) -> None:
     assert parse_action(name) == action
 
 
@@ -35,7 +35,7 @@ def test_actions_have_the_device_time_of_what_they_launched() -> None:
     assert (actions["device_end_ns"] - BASE).tolist() == [1_150, 400]
 
 
-def test_our_marks_win_over_torch_s_and_missing_micro_batches_are_counted() -> None:
+def test_our_marks_take_precedence_and_missing_micro_batches_are_counted() -> None:
     both = Trace(device="cpu").mark("pp::F stage=2 mb=1", 0, 10).mark("PP:2F1", 1, 8)
     assert table_set(both).columns("actions", 0)["source"].tolist() == ["mark"]
     counted = Trace(device="cpu").step(1, 0, 100).step(2, 100, 100)

@@ -70,7 +70,7 @@ def test_every_event_of_the_device_is_in_the_tables_and_lanes_never_overlap(trac
 
 @settings(max_examples=60)
 @given(traces())
-def test_parts_and_activities_point_at_each_other(trace: Trace) -> None:
+def test_parts_and_activities_refer_to_each_other(trace: Trace) -> None:
     tables = table_set(trace)
     activities, parts = tables.columns("activities", 0), tables.columns("collectives", 0)
     tied = activities["collective"] >= 0

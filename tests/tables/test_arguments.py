@@ -29,7 +29,7 @@ def read(texts: list[str], *fields: Field) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("batch", [1, 3, 1 << 15])
 @given(st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=4), st.data())
-def test_any_rows_of_any_chunks(batch: int, chunks: list[list[int]], data: st.DataObject) -> None:
+def test_arguments_are_read_from_any_chunks(batch: int, chunks: list[list[int]], data: st.DataObject) -> None:
     texts = [pa.array([f'{{"n": {n}, "t": "x{n}"}}' for n in chunk], pa.string()) for chunk in chunks]
     numbers = [n for chunk in chunks for n in chunk]
     rows = data.draw(st.lists(st.integers(0, len(numbers) - 1))) if numbers else []
@@ -41,7 +41,7 @@ def test_any_rows_of_any_chunks(batch: int, chunks: list[list[int]], data: st.Da
     assert columns["text"].to_pylist() == [f"x{numbers[row]}" for row in rows]
 
 
-def test_numbers_are_read_from_whatever_they_are_written_as() -> None:
+def test_numbers_are_read_in_any_notation() -> None:
     texts = ['{"n": 7}', '{"n": "7"}', '{"n": 7.5}', '{"n": "--7"}', '{"n": true}', '{"n": null}', '{"n": [7]}', "{}"]
     assert read(texts, Field("n", "n"))["n"] == [7, 7, 7, -1, -1, -1, -1, -1]
     real = read(
@@ -64,13 +64,13 @@ def test_texts_are_as_written_and_lists_without_spaces() -> None:
     assert read(texts, Field("t", "t", Kind.TEXT))["t"] == ["aä", '[1,"b"]', '[1,"b"]', "5", "", "", ""]
 
 
-def test_items_of_a_list_are_fields_of_their_own() -> None:
+def test_items_of_a_list_are_separate_fields() -> None:
     texts = ['{"grid": [4, "2", 1]}', '{"grid": [8]}', '{"grid": "4,2,1"}', "{}"]
     fields = (Field("x", "grid", item=0), Field("y", "grid", item=1), Field("all", "grid", Kind.TEXT))
     assert read(texts, *fields) == {"x": [4, 8, -1, -1], "y": [2, -1, -1, -1], "all": ['[4,"2",1]', "[8]", "4,2,1", ""]}
 
 
-def test_text_that_is_no_json_object_has_no_arguments() -> None:
+def test_text_that_is_not_a_json_object_has_no_arguments() -> None:
     texts = ['{"n": 1, "t": "a"}', "[1]", "7", "{", "", '{"n": 2}']
     assert read(texts, *FIELDS) == {"number": [1, -1, -1, -1, -1, 2], "text": ["a", "", "", "", "", ""]}
 
@@ -89,7 +89,7 @@ ALL = (*FIELDS, Field("first", "l", item=0), Field("second", "l", Kind.TEXT, ite
 
 
 @given(st.lists(OBJECTS.map(json.dumps) | st.sampled_from(["", "{}", "[]", "7"]), min_size=1))
-def test_events_are_read_together_as_each_alone(texts: list[str]) -> None:
+def test_many_events_are_read_like_single_ones(texts: list[str]) -> None:
     together, alone = read(texts, *ALL), [read([text], *ALL) for text in texts]
     for name, column in together.items():
         np.testing.assert_array_equal(column, [event[name][0] for event in alone])

@@ -41,7 +41,7 @@ def test_numbers_match_in_spite_of_order_and_windows() -> None:
 
 
 def test_without_numbers_order_counts_from_the_end() -> None:
-    # Rank 1 began to record one call later; sizes tell the kinds apart.
+    # Rank 1 started recording one call later; sizes distinguish the kinds.
     first = rows(
         part("all_reduce", 0, 9, in_bytes=8, step=-1),
         part("all_reduce", 10, 19, in_bytes=8, step=-1),
@@ -54,7 +54,7 @@ def test_without_numbers_order_counts_from_the_end() -> None:
 
 
 def test_without_numbers_equal_steps_match_inside_steps() -> None:
-    # Rank 1 recorded one step more at the end: counting from the end would pair different steps.
+    # Rank 1 recorded one more step at the end, so counting from the end would pair different steps.
     first = rows(*(part("all_reduce", 10 * s, 10 * s + 5, step=s) for s in (1, 2)))
     two = rows(*(part("all_reduce", 10 * s, 10 * s + 5, step=s) for s in (1, 2, 3)))
     assert members(matched({0: first, 1: two})[1]) == [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(1, 2)]]
@@ -65,7 +65,7 @@ def test_several_parts_of_one_number_match_by_order() -> None:
     assert members(matched({0: both, 1: both})[1]) == [[(0, 0), (1, 0)], [(0, 1), (1, 1)]]
 
 
-def test_uneven_exchanges_match_whatever_their_sizes() -> None:
+def test_uneven_exchanges_match_regardless_of_size() -> None:
     by_rank = {r: rows(part("all_to_all", 0, 9, in_bytes=8 + r, out_bytes=80)) for r in range(2)}
     table, parts = matched(by_rank)
     assert members(parts) == [[(0, 0), (1, 0)]]
@@ -77,7 +77,7 @@ def test_groups_of_one_name_with_other_ranks_do_not_mix() -> None:
     assert members(matched(by_rank)[1]) == [[(0, 0), (1, 0)], [(2, 0), (3, 0)]]
 
 
-def test_groups_of_one_or_of_unknown_members_have_no_calls() -> None:
+def test_groups_with_one_or_unknown_members_have_no_calls() -> None:
     by_rank = {0: rows(part("all_reduce", 0, 9, group="", sequence=1), part("all_reduce", 10, 19, group_size=1))}
     assert matched(by_rank) == ([], [])
 
@@ -106,7 +106,7 @@ def test_a_receive_waits_only_while_its_peer_has_not_sent() -> None:
     assert calls.idling(tables, 0, "pp").waiting_ns.tolist() == [0, 0]
 
 
-def test_a_posted_send_is_over_when_its_receiver_has_it() -> None:
+def test_a_posted_send_ends_when_its_receiver_has_it() -> None:
     gloo = {"axis": "pp", "library": "gloo"}
     first = rows(part("send", 40, 200, peer=1, **gloo), part("send", 300, 320, peer=1, **gloo))
     two = rows(part("recv", 10, 60, peer=0, **gloo), part("recv", 300, 340, peer=0, **gloo))
@@ -123,14 +123,14 @@ def test_a_late_receive_does_not_determine_the_end_of_its_send() -> None:
     gloo = {"axis": "pp", "library": "gloo"}
     ms = 1_000_000
     sender = rows(part("send", 0, 2 * ms, peer=1, **gloo), part("send", 10 * ms, 90 * ms, peer=1, **gloo))
-    # The first receive is waited for, 1 ms long. During the second the receiver computes until it asks, at 60 ms.
+    # The first receive is waited for and takes 1 ms. During the second, the receiver computes until it waits at 60 ms.
     receiver = rows(
         part("recv", ms, 2 * ms, peer=0, **gloo),
         part("recv", 5 * ms, 60 * ms + 50_000, peer=0, **gloo),
     ) | {"activities": [made.work("compute", 3 * ms, 60 * ms)]}
     delivered = calls.idling(made.run({0: sender, 1: receiver}), 0, "pp").delivered_ns
     assert delivered.tolist() == [0, 79 * ms]
-    # Without any timely wait there is no typical transfer, so the receive's end is used.
+    # Without a timely wait there is no typical transfer time, so the receive's end is used.
     alone = rows(part("recv", 5 * ms, 60 * ms + 50_000, peer=0, **gloo)) | {
         "activities": [made.work("compute", 3 * ms, 60 * ms)]
     }
@@ -166,11 +166,11 @@ def test_calls_know_whether_they_leave_the_node(hosts: tuple[str, str], per_node
 
 
 def test_calls_of_a_prediction_are_those_that_were_recorded() -> None:
-    # No part carries a number, and on rank 1 two have changed places: by order they find the wrong one.
+    # No part has a sequence number, and two on rank 1 are swapped, so matching by order would be wrong.
     parts = [part("all_reduce", 10 * i, 10 * i + 5) for i in range(3)]
     moved = {0: rows(*parts), 1: rows(parts[0], parts[2], parts[1])}
     assert members(matched(moved)[1]) == [[(0, 0), (1, 0)], [(0, 1), (1, 2)], [(0, 2), (1, 1)]]
-    # Of the first step nothing was predicted.
+    # Nothing was predicted for the first step.
     predicted = made.run(
         {rank: {**rows_of_rank, "collectives": rows_of_rank["collectives"][1:]} for rank, rows_of_rank in moved.items()}
     )

@@ -27,12 +27,12 @@ def test_every_schema_of_every_module_is_listed() -> None:
     assert {schema.name for schema in catalogue.SCHEMAS} == declared
 
 
-def test_the_fingerprint_covers_the_rooms_that_make_tables() -> None:
+def test_the_fingerprint_covers_the_packages_that_build_tables() -> None:
     package = Path(usp_prof.__file__).parent
     assert all((package / room).is_file() or any((package / room).rglob("*.py")) for room in catalogue.ROOMS)
 
 
-def test_names_are_unique_and_everything_has_a_sentence() -> None:
+def test_names_are_unique_and_everything_is_documented() -> None:
     assert len({schema.name for schema in catalogue.SCHEMAS}) == len(catalogue.SCHEMAS)
     for schema in catalogue.SCHEMAS:
         assert schema.doc.endswith((".", ")")), schema.name
@@ -47,7 +47,7 @@ def test_tables_of_one_rank_begin_with_the_rank() -> None:
 
 def test_tables_of_the_run_have_a_builder() -> None:
     of_run = {schema.name for schema in catalogue.SCHEMAS if schema.scope is Scope.RUN}
-    assert set(catalogue.RUN_TABLES) == of_run | {"health"}  # of each rank, and of the run as a whole
+    assert set(catalogue.RUN_TABLES) == of_run | {"health"}  # per rank, and for the whole run
 
 
 def test_an_unknown_table_suggests_the_nearest() -> None:
@@ -57,7 +57,7 @@ def test_an_unknown_table_suggests_the_nearest() -> None:
     assert "kernels" in caught.value.hint
 
 
-def test_the_fingerprint_is_that_of_the_code_in_the_rooms() -> None:
+def test_the_fingerprint_follows_the_code_of_these_packages() -> None:
     tables = fingerprint(*catalogue.ROOMS)
     assert tables == fingerprint.__wrapped__(*catalogue.ROOMS)
     fingerprints = [fingerprint(), fingerprint("columns"), fingerprint("schedule_orders.py"), fingerprint("nothing")]

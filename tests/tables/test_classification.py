@@ -80,17 +80,17 @@ Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64
 
 
 @pytest.mark.parametrize("line", COMMUNICATION)
-def test_communication(line: str) -> None:
+def test_communication_kernels_are_recognized(line: str) -> None:
     library, op, name = line.split(" | ")
     assert (classify([name])[0], operation(name)) == ((WorkKind.COMMUNICATION, library), op)
 
 
 @pytest.mark.parametrize("name", COMPUTE)
-def test_compute_that_is_named_like_communication(name: str) -> None:
+def test_compute_kernels_with_similar_names_are_not_communication(name: str) -> None:
     assert classify([name])[0] == (WorkKind.COMPUTE, "")
 
 
-def test_many_names_are_classified_as_each_one_alone() -> None:
+def test_many_names_are_classified_like_single_ones() -> None:
     names = [*(line.split(" | ")[2] for line in COMMUNICATION), *COMPUTE, "", "größe", "a\nb"]
     many = classify([*names, *(f"elementwise_kernel_{number}" for number in range(1000))])
     assert many[: len(names)] == [classify([name])[0] for name in names]

@@ -21,7 +21,7 @@ SECOND = 1_000_000_000
 
 @dataclass(frozen=True)
 class World:
-    """Hosts with skewed, drifting clocks, two ranks each; collectives over pairs of hosts and over all."""
+    """Hosts with skewed, drifting clocks and two ranks each; collectives over pairs of hosts and over all ranks."""
 
     hosts: int = 4
     offset_ns: tuple[int, ...] = (0, 5_000_000, -5_000_000, 1_234_567)
@@ -77,7 +77,7 @@ def test_skew_and_drift_are_recovered_within_20_us(groups: tuple[tuple[int, ...]
 
 
 @pytest.mark.parametrize("groups", [ALL, CHAIN])
-def test_few_clocks_come_out_the_same_as_by_what_solves_thousands(
+def test_few_clocks_are_solved_like_thousands(
     groups: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = clock.fit_clocks(made.run(World().rows(groups)))
@@ -87,7 +87,7 @@ def test_few_clocks_come_out_the_same_as_by_what_solves_thousands(
     assert np.allclose(few.drift_ppm, many.drift_ppm, rtol=1e-9)
 
 
-def test_one_wrongly_matched_call_in_ten_does_not_pull() -> None:
+def test_one_wrong_match_in_ten_does_not_shift_clocks() -> None:
     world = World(wild=0.1)
     solved = clock.fit_clocks(made.run(world.rows(ALL)))
     assert np.quantile(np.abs(world.errors(solved, tuple(range(8)))), 0.99) < 20_000
@@ -100,8 +100,8 @@ def test_good_clocks_are_not_made_worse() -> None:
     assert np.isnan(solved.drift_ppm).all()
 
 
-def test_a_drift_that_only_another_clocks_drift_made_certain_is_not_believed() -> None:
-    """In this draw of noise three drifts fitted together look certain; what is left of two without the third is not."""
+def test_a_drift_inferred_only_from_another_clocks_drift_is_ignored() -> None:
+    """With this noise, three drifts fitted together seem certain, but two of them without the third do not."""
     world = World(offset_ns=(0, -4, 0, -7), drift_ppm=(0.0,) * 4, seconds=0.0625, calls=33, jitter_ns=1e3, seed=600)
     solved = clock.fit_clocks(made.run(world.rows(CHAIN)))
     assert np.isnan(solved.drift_ppm).all()
@@ -146,7 +146,7 @@ def test_aligned_clocks_are_never_worse_than_clocks_left_alone(
 
 
 @pytest.mark.parametrize(("skew", "solved"), [(70_000_000, 70_000_000), (5_000, 0)])
-def test_a_single_tie_gives_offsets_beyond_the_noise_of_a_call(skew: int, solved: int) -> None:
+def test_a_single_shared_call_gives_only_offsets_beyond_its_noise(skew: int, solved: int) -> None:
     rows = {
         rank: {
             "collectives": [part("all_reduce", 0, 900_000 - rank * skew, sequence=0, group="g@0,1")],
@@ -157,7 +157,7 @@ def test_a_single_tie_gives_offsets_beyond_the_noise_of_a_call(skew: int, solved
     assert clock.fit_clocks(made.run(rows)).offset_ns.tolist() == [0, solved]
 
 
-def test_files_without_a_host_share_a_clock_while_nothing_contradicts_it() -> None:
+def test_files_without_a_host_share_a_clock_unless_contradicted() -> None:
     world = World(offset_ns=(0,) * 4, drift_ppm=(0.0,) * 4, jitter_ns=50_000, wild=0)
     rows = world.rows(ALL)
     for tables in rows.values():
@@ -170,7 +170,7 @@ def test_files_without_a_host_share_a_clock_while_nothing_contradicts_it() -> No
     assert np.abs(World().errors(clock.fit_clocks(made.run(skewed)), tuple(range(8)))).max() < 20_000
 
 
-def test_files_without_a_time_base_have_clocks_of_their_own_however_far_apart() -> None:
+def test_files_without_a_time_base_have_separate_clocks() -> None:
     world = World(offset_ns=(0, 10**18, 0, 0), drift_ppm=(0.0,) * 4)
     rows = world.rows(ALL)
     for rank, tables in rows.items():
@@ -180,14 +180,14 @@ def test_files_without_a_time_base_have_clocks_of_their_own_however_far_apart() 
     assert len(set(solved.domain.tolist())) == 3
 
 
-def test_ranks_that_nothing_ties_are_components_of_their_own() -> None:
+def test_unconnected_ranks_are_separate_components() -> None:
     solved = clock.fit_clocks(made.run(World().rows(((0, 2), (4, 6)))))
     assert solved.component.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert solved.ties.tolist() == [400, 0, 400, 0, 400, 0, 400, 0]
     assert solved.residual_p50_ns[1] == -1
 
 
-def test_sends_and_receives_tie_what_no_collective_ties() -> None:
+def test_sends_and_receives_connect_clocks_without_collectives() -> None:
     host = [{"ranks": [{"host": f"h{r}", "base_ns": 1}]} for r in range(2)]
     ends = BASE + np.arange(1, 41) * 10_000_000
     for r, row in enumerate(host):
@@ -201,7 +201,7 @@ def test_sends_and_receives_tie_what_no_collective_ties() -> None:
     assert solved.components == 1
 
 
-def test_the_table_holds_what_the_clock_holds_and_one_rank_needs_no_tie() -> None:
+def test_the_table_has_the_fitted_clocks_and_one_rank_needs_none() -> None:
     table = clock.build(made.run({3: {"ranks": [{"host": "a", "base_ns": 1}]}})).to_pylist()
     assert table[0] | {"drift_ppm": 0} == {
         "rank": 3, "host": "a", "component": 0, "offset_ns": 0, "drift_ppm": 0, "reference_ns": 0,
@@ -209,7 +209,7 @@ def test_the_table_holds_what_the_clock_holds_and_one_rank_needs_no_tie() -> Non
     }  # fmt: skip
 
 
-def test_local_undoes_align() -> None:
+def test_local_is_the_inverse_of_align() -> None:
     world = World()
     solved = clock.fit_clocks(made.run(world.rows(ALL)))
     moments = BASE + np.arange(5) * 100_000_001
@@ -219,8 +219,8 @@ def test_local_undoes_align() -> None:
 
 @pytest.mark.parametrize("shift_ns", [300_000, 5_000_000, SECOND, -SECOND])
 @pytest.mark.parametrize("shifted", [{1}, {1, 6}])
-def test_one_host_name_is_not_one_clock(shifted: set[int], shift_ns: int) -> None:
-    """Containers are all called localhost: collectives show which of them have a clock of their own."""
+def test_ranks_with_one_host_name_may_have_different_clocks(shifted: set[int], shift_ns: int) -> None:
+    """All containers are named localhost; collectives show which of them have separate clocks."""
     world = World(offset_ns=(0,) * 4, drift_ppm=(0.0,) * 4)
     rows = world.rows(ALL)
     for rank, tables in rows.items():
@@ -249,7 +249,7 @@ def test_ranks_of_one_host_share_a_clock_despite_some_calls() -> None:
 
 
 @pytest.mark.parametrize("jump_ns", [400_000, -2_000_000, 50_000_000])
-def test_a_clock_that_jumps_is_compared_with_no_other(jump_ns: int) -> None:
+def test_a_clock_that_jumps_is_not_compared(jump_ns: int) -> None:
     rows = World().rows(ALL)
     middle = BASE + SECOND
     for call in rows[5]["collectives"]:

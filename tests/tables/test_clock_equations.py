@@ -22,14 +22,14 @@ SAMPLE = "recorded-1f1b"
 
 
 def free(clocks: int, *, drifting: bool) -> NDArray[np.bool_]:
-    """Ask for all but the first clock's offset (and drift)."""
+    """Select the offsets (and drifts) of all but the first clock."""
     unknowns = np.ones((clocks, 2 if drifting else 1), bool)
     unknowns[0] = False
     return unknowns
 
 
 def chain(clocks: int, calls: int = 40, seed: int = 0) -> Observations:
-    """Tie each clock to the next; ends a microsecond apart, and a second of recording."""
+    """Connect each clock with the next; ends differ by a microsecond within a second of recording."""
     random = np.random.default_rng(seed)
     pair = np.repeat(np.arange(clocks - 1), calls)
     call = np.repeat(np.arange(len(pair)), 2)
@@ -39,7 +39,7 @@ def chain(clocks: int, calls: int = 40, seed: int = 0) -> Observations:
 
 
 @pytest.mark.parametrize("drifting", [False, True])
-def test_both_ways_solve_the_same_equations(drifting: bool) -> None:
+def test_both_solvers_agree(drifting: bool) -> None:
     seen, unknowns = chain(12), free(12, drifting=drifting)
     weight = np.random.default_rng(1).uniform(1e-3, 1, len(seen.call))
     nothing = np.zeros(unknowns.shape)
@@ -50,7 +50,7 @@ def test_both_ways_solve_the_same_equations(drifting: bool) -> None:
     assert not graph.spread()[0].any()
 
 
-def test_a_clock_whose_drift_no_call_decides_keeps_none() -> None:
+def test_a_clock_without_evidence_of_drift_has_none() -> None:
     seen = Observations(np.array([0, 0]), np.array([0, 1]), np.array([0.0, -700.0]), np.zeros(2), 2)
     for kind in (DenseEquations, GraphEquations):
         solution = kind(seen, np.ones(2), free(2, drifting=True)).solution(np.zeros((2, 2)))
@@ -58,7 +58,7 @@ def test_a_clock_whose_drift_no_call_decides_keeps_none() -> None:
 
 
 def test_thousands_of_clocks_are_solved_without_a_matrix() -> None:
-    """64 x 64 clocks, tied by rows and by columns, with ends that agree: every offset comes out, to a thousandth ns."""
+    """With 64 x 64 connected clocks and exact ends, every offset is exact to a thousandth of a ns."""
     side = 64
     offset = np.random.default_rng(2).normal(0, 1e6, side * side)
     offset[0] = 0
@@ -73,8 +73,8 @@ def test_thousands_of_clocks_are_solved_without_a_matrix() -> None:
 @pytest.mark.parametrize(
     "run", [pytest.param(run, marks=[] if run == SAMPLE else [pytest.mark.full]) for run in RECORDED]
 )
-def test_recorded_calls_give_the_same_clocks_both_ways(run: str, tmp_path: Path) -> None:
-    """Every rank is taken as a clock of its own, which most recorded runs are too small to have."""
+def test_both_solvers_agree_on_recorded_calls(run: str, tmp_path: Path) -> None:
+    """Every rank is treated as a separate clock, because most recorded runs have too few hosts."""
     tables = open_run(TRACES / run, cache_dir=tmp_path).tables
     ranks = np.asarray(tables.ranks)
     ties = ties_of(matched_parts(tables), ranks).across(ranks)

@@ -15,7 +15,7 @@ def collectives(trace: Trace) -> Columns:
     return table_set(trace).columns("collectives", trace.rank)
 
 
-def test_a_kernel_s_own_arguments_describe_it() -> None:
+def test_the_arguments_of_a_kernel_describe_it() -> None:
     trace = Trace(1, 4).group("3", [1, 3], "mesh_tp").step(1, 0, 9_000)
     trace.collective("all_gather", 1_000, 50, group="3", nelems=8, out_nelems=16, dtype="BFloat16", sequence=9)
     row = collectives(trace)
@@ -64,7 +64,7 @@ def test_sendrecv_kernels_take_their_kind_from_the_host_range(mark: str, ops: li
     assert collectives(trace)["op"].tolist() == ops
 
 
-def test_pipeline_marks_supply_direction_and_peer_if_nccl_has_none() -> None:
+def test_pipeline_marks_supply_missing_directions_and_peers() -> None:
     trace = Trace(1, 4).step(1, 0, 9_000)
     for number, operation in enumerate(["send_f", "recv_b"]):
         trace.mark(f"pp::{operation} stage=1 mb=0 peer={2 - number}", 90 + 100 * number, 50)
@@ -155,11 +155,11 @@ def test_a_gpu_job_without_gpu_events_has_host_ranges() -> None:
         ("[3]", -1, -1),
     ],
 )
-def test_elements(dims: str, first: int, second: int) -> None:
+def test_numbers_of_elements_follow_from_shapes(dims: str, first: int, second: int) -> None:
     assert (elements(dims), second_elements(dims)) == (first, second)
 
 
-def test_shapes_and_sizes() -> None:
+def test_bytes_follow_from_shapes_and_types() -> None:
     assert [first_shape(d) for d in ("[[2,3],[4]]", "[[[2,3]],[]]", "[[]]", "", "x")] == ["[2,3]", "[2,3]", "", "", ""]
     sizes = {"c10::BFloat16": 2, "Float8_e4m3fn": 1, "long int": 8, "torch.float32": 4, "odd": -1}
     assert {name: size_of(name) for name in sizes} == sizes

@@ -34,14 +34,14 @@ def table(*texts: str) -> pa.Table:
 
 
 def rows_of(columns: Columns) -> list[tuple[object, ...]]:
-    """Every row as plain values, texts by their codes too."""
+    """Return every row as plain values, with the codes of texts."""
     codes, values = columns.codes("coded")
     assert [values[code] for code in codes.tolist()] == columns["coded"].tolist()
     return list(zip(*(columns[name].tolist() for name in ("number", "flag", "coded", "plain")), strict=True))
 
 
 @given(st.lists(st.sampled_from(["a", "b", "", "ü"]), max_size=8), st.data())
-def test_choosing_twice_is_choosing_once(texts: list[str], data: st.DataObject) -> None:
+def test_selections_can_be_chained(texts: list[str], data: st.DataObject) -> None:
     columns = Columns(table(*texts))
     wanted = np.array([data.draw(st.booleans()) for _ in texts], bool)
     again = np.array([data.draw(st.integers(0, int(wanted.sum()) - 1)) for _ in range(3)] if wanted.any() else [], int)
@@ -51,7 +51,7 @@ def test_choosing_twice_is_choosing_once(texts: list[str], data: st.DataObject) 
     assert rows.arrow.to_pylist() == [dict(zip(columns.arrow.column_names, row, strict=True)) for row in expected]
 
 
-def test_for_no_rows_nothing_is_read() -> None:
+def test_an_empty_selection_reads_nothing() -> None:
     def read() -> pa.Array:
         raise AssertionError
 
@@ -63,7 +63,7 @@ def test_for_no_rows_nothing_is_read() -> None:
 
 
 @pytest.mark.parametrize("small", [-1, 1 << 16], ids=["column by column", "all columns at once"])
-def test_a_stored_table_gives_what_was_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
+def test_a_stored_table_is_read_back_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
     monkeypatch.setattr(stored_tables, "_SMALL", small)
     made = table("x", "y", "x")
     write_parquet(made, tmp_path / "t.parquet")
@@ -77,7 +77,7 @@ def test_a_stored_table_gives_what_was_stored(tmp_path: Path, monkeypatch: pytes
     assert rows_of(Columns(stored)) == rows_of(Columns(made))  # nothing is read twice
 
 
-def test_a_replaced_column_is_the_new_one() -> None:
+def test_a_replaced_column_has_its_new_values() -> None:
     view = Replaced(table("x", "y"), {"number": lambda: pa.array([7, 8], pa.int64())})
     assert Columns(view)["number"].tolist() == [7, 8]
     assert Columns(view)["coded"].tolist() == ["x", "y"]
@@ -85,14 +85,14 @@ def test_a_replaced_column_is_the_new_one() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from(["a", "b", "", "ü"]), max_size=4), min_size=1, max_size=3))
-def test_tables_below_each_other_have_the_rows_of_all(parts: list[list[str]]) -> None:
+def test_stacked_tables_have_the_rows_of_all(parts: list[list[str]]) -> None:
     tables = [table(*texts) for texts in parts]
     expected = [row for part in tables for row in rows_of(Columns(part))]
     combined = stacked((Columns(part) for part in tables), tables[0].column_names)
     assert rows_of(Columns(combined)) == expected
 
 
-def test_texts_that_are_missing_are_empty() -> None:
+def test_missing_texts_are_empty() -> None:
     column = pa.array(["a", None, "b"], pa.string()).dictionary_encode()
     columns = Columns(pa.table({"coded": column}))
     assert columns["coded"].tolist() == ["a", "", "b"]

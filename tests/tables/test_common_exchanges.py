@@ -1,4 +1,4 @@
-"""Unnamed exchanges: assigned to all ranks if a late rank delays all, to none if it delays only some."""
+"""Unnamed exchanges: assigned to all ranks if a late rank delays all of them, otherwise to none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def groups(sources: dict[int, MemorySource], world: int) -> set[str]:
 
 
 def arrivals(ranks: int, late: Sequence[int], calls: int = 6) -> np.ndarray:
-    """Let calls begin every 20 ms, a rank of `late` in turn 5 ms after the others."""
+    """Start calls every 20 ms; the ranks of `late` take turns in starting 5 ms after the others."""
     start = np.tile(np.arange(calls) * 20_000, (ranks, 1)) + np.arange(ranks)[:, None] * 3
     for call in range(calls):
         start[late[call % len(late)], call] += 5_000
@@ -44,7 +44,7 @@ def arrivals(ranks: int, late: Sequence[int], calls: int = 6) -> np.ndarray:
 
 
 @pytest.mark.parametrize("late", [[2], [0, 3], [0, 1, 2, 3]])
-def test_a_late_rank_holds_up_all(late: list[int]) -> None:
+def test_a_late_rank_delays_all(late: list[int]) -> None:
     start = arrivals(4, late)
     end = np.tile(start.max(axis=0) + 200, (4, 1))
     sources = exchanges(start.tolist(), end.tolist())
@@ -53,7 +53,7 @@ def test_a_late_rank_holds_up_all(late: list[int]) -> None:
     assert row.code == "exchanges_grouped"
 
 
-def test_clocks_apart_and_a_recording_that_begins_later() -> None:
+def test_common_exchanges_are_found_with_clock_offsets_and_later_starts() -> None:
     start = arrivals(4, [2])
     end = np.tile(start.max(axis=0) + 200, (4, 1))
     start[1], end[1] = start[1] + 7_000_000, end[1] + 7_000_000
@@ -63,21 +63,21 @@ def test_clocks_apart_and_a_recording_that_begins_later() -> None:
 
 
 def test_two_halves_of_the_job_are_not_one_group() -> None:
-    """Ranks 0, 1 and 2, 3 exchange apart: a late rank holds up its own half."""
+    """Ranks 0, 1 and ranks 2, 3 exchange separately: a late rank delays only its own half."""
     start = arrivals(4, [2])
     end = np.concatenate([np.tile(start[half].max(axis=0) + 200, (2, 1)) for half in ([0, 1], [2, 3])])
     assert groups(exchanges(start.tolist(), end.tolist()), 4) == {""}
 
 
-def test_a_pipeline_of_two_stages_is_no_group_of_all() -> None:
-    """Ranks 0, 1 send to 2, 3, which wait: the second is held up by its own sender."""
+def test_a_pipeline_with_two_stages_is_not_a_group_of_all() -> None:
+    """Ranks 0 and 1 send to ranks 2 and 3, each of which waits only for its own sender."""
     start = arrivals(4, [0])
     start[2:] -= 9_000
     end = np.stack([start[sender] + 200 for sender in (0, 1, 0, 1)])
     assert groups(exchanges(start.tolist(), end.tolist()), 4) == {""}
 
 
-def test_a_ring_is_no_group_of_all() -> None:
+def test_a_ring_is_not_a_group_of_all() -> None:
     """Each rank waits for its two neighbors, not for the rank across."""
     start = arrivals(6, [0])
     end = np.stack([start[[(rank - 1) % 6, rank, (rank + 1) % 6]].max(axis=0) + 200 for rank in range(6)])

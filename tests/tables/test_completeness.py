@@ -67,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "name", ["replicas", *RECORDED, *(pytest.param(name, marks=pytest.mark.real) for name in SHARED)]
 )
-def test_each_damage_has_a_row_with_its_size(name: str, damage: str, folder: Path, tmp_path: Path) -> None:
+def test_each_kind_of_damage_has_a_row_with_its_size(name: str, damage: str, folder: Path, tmp_path: Path) -> None:
     if name in SHARED and not TRACES.is_dir():
         pytest.skip("the corpus of real traces is not available next to the project")
     traces = traces_of(name, folder)
@@ -80,14 +80,14 @@ def test_each_damage_has_a_row_with_its_size(name: str, damage: str, folder: Pat
 
 
 @pytest.mark.parametrize("name", ["replicas"])
-def test_a_copy_of_a_synthetic_run_has_no_row(name: str, folder: Path, tmp_path: Path) -> None:
+def test_an_unchanged_copy_has_no_row(name: str, folder: Path, tmp_path: Path) -> None:
     assert rows_of(damaged.write(traces_of(name, folder), tmp_path / "run"), tmp_path / "store") == []
 
 
 UNDAMAGED = [
     (str(path), run.name)
     for path in sorted(OWN.iterdir())
-    if path.name.startswith(("gpu-", "recorded-"))  # the trainer names its runs by their time
+    if path.name.startswith(("gpu-", "recorded-"))  # the trainer names its runs after their time
     for run in discover(path).runs
 ]
 UNDAMAGED += [pytest.param(str(TRACES / path), run, marks=pytest.mark.real) for path, run in sets()]
@@ -97,13 +97,13 @@ DEVICES_WITHOUT_LINKS = ("mtia_inference_trace",)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "run"), UNDAMAGED)
-def test_undamaged_runs_have_no_row(path: str, run: str, tmp_path: Path) -> None:
+def test_undamaged_runs_have_no_rows(path: str, run: str, tmp_path: Path) -> None:
     rows = [row for row in rows_of(Path(path), tmp_path, run) if Path(path).name not in DEVICES_WITHOUT_LINKS]
     assert rows == []
 
 
 @pytest.mark.parametrize("damage", ["first 15% of linked kernels", "every 10th kernel", "device cut at 70%"])
-def test_figures_that_lost_work_touches_are_bounded_or_withheld(damage: str, tmp_path: Path) -> None:
+def test_figures_affected_by_lost_work_are_bounded_or_withheld(damage: str, tmp_path: Path) -> None:
     complete, cut = tmp_path / "whole", tmp_path / "cut"
     traces = damaged.read(OWN / "gpu-late-input")
     for folder, change in ((complete, dict), (cut, DAMAGES[damage])):
@@ -119,7 +119,7 @@ def test_figures_that_lost_work_touches_are_bounded_or_withheld(damage: str, tmp
     idle = parts.idle.sum(axis=1)
     assert (parts.compute + parts.exposed.sum(axis=1) + parts.memcpy + parts.unrecorded + idle == parts.wall).all()
     if damage == "device cut at 70%":
-        # Steps that the end of the record cuts are left out, and the others hold what they held.
+        # Steps cut by the end of the recording are excluded, and the others are unchanged.
         assert set(parts.step.tolist()) < set(true_parts.step.tolist())
         assert (parts.unrecorded == 0).all()
         return

@@ -1,4 +1,4 @@
-"""Ranks without recorded device work: host work is no compute, and no device figure is shown."""
+"""Ranks without recorded device work: host work is not compute, and no device figure is shown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def full_trace(rank: int = 0, world: int = 1) -> Trace:
 
 
 @pytest.mark.parametrize("analysis", [breakdown, overlap, step_time, stragglers, kernels])
-def test_host_ops_are_no_compute_where_kernels_are_missing(analysis: Any) -> None:
+def test_host_ops_are_not_compute_if_kernels_are_missing(analysis: Any) -> None:
     tables = table_set(host_only())
     assert analysis.compute(tables).values() == []
     (row,) = [row for row in tables.health if row.code == "no_device_activity"]

@@ -23,7 +23,7 @@ OF_RANK = [schema for schema in SCHEMAS if schema.scope is Scope.RANK]
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_table_s_module_has_its_schema_and_its_build_and_is_listed(name: str) -> None:
+def test_each_table_module_has_a_schema_and_build_and_is_listed(name: str) -> None:
     module = MODULES[name]
     assert isinstance(module.SCHEMA, Schema)
     assert callable(module.build)
@@ -31,7 +31,7 @@ def test_a_table_s_module_has_its_schema_and_its_build_and_is_listed(name: str) 
     assert module.SCHEMA.name == name
 
 
-def test_every_listed_table_has_a_module_and_a_name_of_its_own() -> None:
+def test_every_listed_table_has_a_module_and_a_unique_name() -> None:
     own = [module.SCHEMA for module in MODULES.values()]
     shared = {EVENTS.name, THREADS.name}
     assert {s.name for s in SCHEMAS} - shared - {s.name for s in own} <= {"call_parts"}
@@ -40,7 +40,7 @@ def test_every_listed_table_has_a_module_and_a_name_of_its_own() -> None:
 
 @pytest.mark.parametrize("schema", OF_RANK, ids=lambda schema: schema.name)
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_a_trace_of_one_op_has_every_table_in_its_schema(schema: Schema, device: str) -> None:
+def test_every_table_of_a_tiny_trace_matches_its_schema(schema: Schema, device: str) -> None:
     tables = table_set(Trace(device=device).op("aten::mm", 10, 20))
     table = tables.columns(schema.name, 0).arrow
     assert table.schema.equals(arrow_schema(schema)) or schema.name in ("events", "threads")

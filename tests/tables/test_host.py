@@ -36,7 +36,7 @@ def test_ops_nest_and_know_their_own_time() -> None:
         ("another range", ""),
     ],
 )
-def test_phase_follows_the_mark_around(mark: str, phase: str) -> None:
+def test_the_phase_comes_from_the_surrounding_mark(mark: str, phase: str) -> None:
     ops = table_set(Trace().mark(mark, 0, 100).op("aten::mm", 10, 10)).columns("ops", 0)
     assert ops["phase"].tolist() == [phase]
 
@@ -64,7 +64,7 @@ def test_ops_inside_the_autograd_engine_are_backward() -> None:
         ("cudaGetDevice", "other"),
     ],
 )
-def test_kinds_of_calls(name: str, kind: str) -> None:
+def test_calls_have_their_kinds(name: str, kind: str) -> None:
     assert kind_of(name) == kind
 
 
@@ -79,7 +79,7 @@ def test_launches_count_their_work_and_its_wait() -> None:
     assert tables.columns("kernels", 0)["graph"].tolist() == [4, -1]
 
 
-def test_kernels_carry_shape_and_share() -> None:
+def test_kernels_have_their_launch_shape_and_occupancy() -> None:
     args = {"grid": [4, 2, 1], "block": [128, 1, 1], "est. achieved occupancy %": 37}
     kernels = table_set(Trace().kernel("k", 5, 5, args=args)).columns("kernels", 0)
     assert (kernels["blocks"][0], kernels["threads_per_block"][0], kernels["occupancy"][0]) == (8, 128, 37.0)
@@ -93,7 +93,7 @@ def test_kernels_that_overlap_on_one_stream_get_lanes() -> None:
     assert lanes == ["stream 7", "stream 7/1", "stream 8", "stream 7"]
 
 
-def test_external_id_ties_work_whose_launch_is_missing() -> None:
+def test_external_ids_link_work_with_a_missing_launch() -> None:
     trace = Trace().op("aten::mm", 10, 10, external_id=5).op("aten::add", 30, 10, external_id=70)
     trace.kernel("tied", 100, 10, correlation=900, args={"External id": 5})
     trace.kernel("old form", 120, 10, correlation=70, args={"External id": 70})
@@ -106,7 +106,7 @@ def test_external_id_ties_work_whose_launch_is_missing() -> None:
     }
 
 
-def test_annotations_of_our_grammar_are_read() -> None:
+def test_annotations_in_our_grammar_are_parsed() -> None:
     trace = Trace().mark("cp::ring_wait step=2", 10, 5).mark("anything", 20, 5)
     trace.event("ProfilerStep#1", "gpu_user_annotation", 30, 5, pid=0, tid=7)
     annotations = table_set(trace).columns("annotations", 0)
@@ -115,14 +115,14 @@ def test_annotations_of_our_grammar_are_read() -> None:
     assert annotations["on_device"].tolist() == [False, False, True]
 
 
-def test_memory_keeps_the_allocator_s_events() -> None:
+def test_allocator_events_are_kept() -> None:
     memory = table_set(Trace().memory(20, -64, 0).memory(10, 64, 64, address=7)).columns("memory", 0)
     assert memory["start_ns"].tolist() == [BASE + 10, BASE + 20]
     assert memory["bytes"].tolist() == [64, -64]
     assert memory["allocated_bytes"].tolist() == [64, 0]
 
 
-def test_damaged_arguments_cost_only_themselves() -> None:
+def test_damaged_arguments_affect_only_themselves() -> None:
     trace = Trace().op("aten::mm", 0, 10, dims=[[1]]).op("aten::mm", 20, 10, args={"Input Dims": 3})
     assert table_set(trace).columns("ops", 0)["input_dims"].tolist() == ["[[1]]", "3"]
 
@@ -138,12 +138,12 @@ def test_damaged_arguments_cost_only_themselves() -> None:
         (lambda t: t.launch(3, 1, category="xpu_runtime").kernel("k", 0, 5, correlation=3), "xpu"),
     ],
 )
-def test_kind_of_device(build: object, kind: str) -> None:
+def test_the_kind_of_device_is_recognized(build: object, kind: str) -> None:
     ranks = table_set(build(Trace())).columns("ranks", 0)  # type: ignore[operator] # parametrised builders
     assert ranks["device_kind"].tolist() == [kind]
 
 
-def test_ranks_state_where_things_come_from() -> None:
+def test_ranks_name_the_sources_of_their_data() -> None:
     trace = Trace(3, 8).meta(host_name="node7", torch_version="2.13").op("aten::mm", 5, 10)
     row = table_set(trace).columns("ranks", 3)
     assert (row["rank_source"][0], row["world_size"][0], row["host"][0]) == ("distributedInfo", 8, "node7")

@@ -33,7 +33,7 @@ def reasons(tables: TableSet) -> list[str]:
 
 
 def bare(trace: Trace, kernel: str, count: int = 3) -> Trace:
-    """Add kernels that say nothing."""
+    """Add kernels without any information about their group."""
     for number in range(count):
         trace.kernel(kernel, 1_000 + 100 * number, 50, stream=20, launch_at=10 + 40 * number)
     return trace
@@ -64,14 +64,14 @@ def reductions(trace: Trace, *moments: int, nelems: int = MEGABYTE, op: str = "a
     ],
 )
 @pytest.mark.parametrize("ranks", [range(16), range(8), range(1)])
-def test_a_kernel_is_of_one_axis_on_every_rank_or_of_none(kernel: str, axis: str, ranks: range) -> None:
+def test_a_kernel_has_the_same_axis_on_every_rank_or_none(kernel: str, axis: str, ranks: range) -> None:
     tables = run(16, lambda trace: bare(trace, kernel), ranks)
     assert axes(tables) == {(axis, "none" if axis == "unknown" else "inferred")}
     assert len(reasons(tables)) == (axis != "unknown")
     assert tables.topology.axes == {}
 
 
-def test_gradients_are_reduced_in_backward_alone() -> None:
+def test_reductions_in_backward_only_are_gradients() -> None:
     late = range(BACKWARD + 1_000, BACKWARD + 9_000, 1_000)
     tables = run(2, lambda trace: reductions(trace, *late))
     assert axes(tables) == {("dp", "inferred")}
@@ -100,14 +100,14 @@ def test_a_norm_reduced_around_the_optimizer_has_no_axis() -> None:
     assert axes(tables) == {("unknown", "none")}
 
 
-def test_activations_are_reduced_in_forward_and_in_backward() -> None:
+def test_reductions_in_forward_and_backward_are_activations() -> None:
     moments = [*range(1_000, 9_000, 1_000), *range(BACKWARD + 1_000, BACKWARD + 9_000, 1_000)]
     tables = run(2, lambda trace: reductions(trace, *moments))
     assert axes(tables) == {("tp", "inferred")}
     assert "in forward and in backward" in reasons(tables)[0]
 
 
-def test_statistics_of_a_batch_are_no_activations() -> None:
+def test_batch_statistics_are_not_activations() -> None:
     """Synchronized batch norm reduces a vector of each layer in forward and in backward: that is data parallel."""
     moments = [*range(1_000, 9_000, 1_000), *range(BACKWARD + 1_000, BACKWARD + 9_000, 1_000)]
     assert axes(run(2, lambda trace: reductions(trace, *moments, nelems=2_048))) == {("unknown", "none")}
@@ -121,8 +121,8 @@ def test_tied_embeddings_of_a_pipeline_are_not_gradients() -> None:
     assert axes(run(2, build)) == {("unknown", "none")}
 
 
-def test_alike_groups_of_one_job_have_one_axis() -> None:
-    """Two nodes of four ranks: what the second one ran was launched before the window."""
+def test_similar_groups_have_the_same_axis() -> None:
+    """Two nodes with four ranks each; the work of the second node was launched before the window."""
     late = range(BACKWARD + 1_000, BACKWARD + 9_000, 1_000)
 
     def build(trace: Trace) -> Trace:
@@ -187,7 +187,7 @@ def everybody(trace: Trace) -> Trace:
     return sendrecv(trace, *((op, rank, 1_000) for rank in peers for op in ("send", "recv")))
 
 
-def test_a_pipeline_sends_ahead_of_what_comes_back() -> None:
+def test_sends_that_precede_their_answers_are_a_pipeline() -> None:
     tables = run(4, pipeline)
     assert axes(tables) == {("pp", "inferred")}
     assert tables.topology.axes == {"pp": 4}
@@ -197,12 +197,12 @@ def test_a_pipeline_sends_ahead_of_what_comes_back() -> None:
 @pytest.mark.parametrize(
     "build", [ring, halo, everybody, lambda trace: pipeline(trace, nelems=[1 << size for size in range(8, 16)])]
 )
-def test_other_sends_are_no_pipeline(build: Callable[[Trace], Trace]) -> None:
+def test_other_sends_are_not_a_pipeline(build: Callable[[Trace], Trace]) -> None:
     assert axes(run(4, build)) == {("unknown", "none")}
 
 
 def half_job(trace: Trace, late: int) -> Trace:
-    """Two replicas of two ranks do the same work; the second is some time behind."""
+    """Two replicas with two ranks each do the same work; the second one is later."""
     behind = late * (trace.rank // 2)
     for number in range(8):
         at = 10_000 + 100_000 * number + behind * (number + 1)
@@ -211,12 +211,12 @@ def half_job(trace: Trace, late: int) -> Trace:
 
 
 @pytest.mark.parametrize(("late", "group"), [(0, "@0,1,2,3"), (60_000, "")])
-def test_kernels_without_a_group_are_of_all_ranks_where_these_end_together(late: int, group: str) -> None:
+def test_kernels_without_a_group_belong_to_all_ranks_if_they_end_together(late: int, group: str) -> None:
     tables = run(4, lambda trace: half_job(trace, late))
     assert set(tables.columns("collectives", 3)["group"].tolist()) == {group}
 
 
-def test_a_single_file_determines_no_group_of_the_job() -> None:
+def test_a_single_file_does_not_determine_groups() -> None:
     tables = run(4, lambda trace: half_job(trace, 0), range(1))
     assert set(tables.columns("collectives", 0)["group"].tolist()) == {""}
 

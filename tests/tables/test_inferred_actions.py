@@ -41,7 +41,7 @@ def sources(tables: TableSet) -> set[str]:
 
 
 def compare(run: Path, folder: Path, *, apart: float) -> None:
-    """Hold what is inferred of a stripped run against the marks of the whole one."""
+    """Compare the actions inferred from a stripped run with the marks of the full one."""
     marked = open_run(run, cache_dir=folder / "cache").tables
     bare = unmarked.without_marks(run, folder / "bare")
     assert sources(bare) == {"inferred"}
@@ -70,7 +70,7 @@ def test_a_recorded_run_without_its_marks_has_the_same_actions(run: str, tmp_pat
             ("pp4-paced-1F1B-4r", 0.01),
             ("pp2-cp2-tp2-8r", 0.006),
             ("5d-pp2-dp2-cp2-tp2-ep4-ring-16r", 0.006),
-            # Its marks enclose a millisecond of Python around each of 384 actions of 25 ms; what is inferred does not.
+            # Its marks include a millisecond of Python around each of 384 actions of 25 ms; inferred actions do not.
             ("pp4-paced-InterleavedZeroBubble-4r", 0.04),
         ],
         2,
@@ -91,11 +91,11 @@ def test_a_simulated_gpu_run_without_its_marks_has_the_same_actions(schedule: st
     assert actions(bare).keys() == actions(marked).keys()
     expected, other = pipeline.compute(marked), pipeline.compute(bare)
     assert other.bubble_fraction() == pytest.approx(expected.bubble_fraction(), abs=0.001)
-    if "z" not in schedule:  # input and weight gradients with nothing between them can be parted only roughly
+    if "z" not in schedule:  # input and weight gradients without a gap can be separated only roughly
         assert other.stages == expected.stages
 
 
-def test_torch_s_plain_marks_get_their_stage_from_who_sends_first(tmp_path: Path) -> None:
+def test_plain_torch_marks_get_their_stage_from_the_first_sender(tmp_path: Path) -> None:
     """GPipe's `Forward 3` names no stage."""
     tables = table_set({rank: plain_pipeline(rank) for rank in range(2)})
     assert sources(tables) == {"torch"}
@@ -119,7 +119,7 @@ def plain_pipeline(rank: int) -> Trace:
     return trace
 
 
-def test_an_unnamed_order_is_numbered_and_an_unlikely_one_gives_kinds_only() -> None:
+def test_unnamed_orders_are_numbered_and_unlikely_ones_have_only_kinds() -> None:
     turns = [enumerate([FS, FS, B, FS, B, B]), enumerate([F, BS, F, F, BS, BS])]
     orders = [list(of_rank) for of_rank in turns]
     assert by_named_order(orders) == []

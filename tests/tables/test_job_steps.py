@@ -1,4 +1,4 @@
-"""Steps of synthetic GPU runs with device activity only: cut once for the job."""
+"""Steps of synthetic GPU runs with device activity only: determined once for the job."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LAYOUTS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mesh", "seed"), LAYOUTS)
-def test_the_figures_are_those_of_the_full_traces(mesh: dict[str, int], seed: int, tmp_path: Path) -> None:
+def test_figures_equal_those_of_the_full_traces(mesh: dict[str, int], seed: int, tmp_path: Path) -> None:
     path = declared(mesh, seed)
     truth, cut = full(path), device_only(path, tmp_path / "run")
     assert sources(cut) == {"calls"}
@@ -58,13 +58,13 @@ def test_the_figures_are_those_of_the_full_traces(mesh: dict[str, int], seed: in
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_culprit_is_that_of_the_full_traces(seed: int, tmp_path: Path) -> None:
+def test_the_straggler_is_that_of_the_full_traces(seed: int, tmp_path: Path) -> None:
     fault = {"kind": "slow_rank", "rank": 2, "factor": 1.5}
     path = declared({"dp": 4}, seed, faults=[fault])
     assert culprits(device_only(path, tmp_path / "run").tables)[:1] == culprits(full(path).tables)[:1] == [2]
 
 
-def test_a_rank_that_lost_its_last_step(tmp_path: Path) -> None:
+def test_a_rank_that_lost_its_last_step_has_one_step_less(tmp_path: Path) -> None:
     path = declared({"dp": 4}, steps=5)
     _, starts, _ = windows(full(path))[1]
     first = min(event["ts"] for event in _events(path, 1) if event.get("cat") == "kernel")
@@ -79,7 +79,7 @@ def test_a_rank_that_lost_its_last_step(tmp_path: Path) -> None:
         assert np.allclose(own, truth[rank][:4], rtol=0.02), rank
 
 
-def test_recordings_that_begin_at_different_calls(tmp_path: Path) -> None:
+def test_recordings_that_start_at_different_calls_are_aligned(tmp_path: Path) -> None:
     path = declared({"dp": 2, "tp": 2}, steps=5)
     _, starts, ends = windows(full(path))[0]
     period = (ends[0] - starts[0]) / 1000
@@ -101,7 +101,7 @@ def _events(path: Path, rank: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("micro_batches", [2, 4, 8])
-def test_micro_batches_are_no_steps(micro_batches: int, tmp_path: Path) -> None:
+def test_micro_batches_are_not_steps(micro_batches: int, tmp_path: Path) -> None:
     path = declared({"dp": 2}, steps=3, work={"micro_batches": micro_batches})
     cut = device_only(path, tmp_path / "run")
     assert {len(numbers) for numbers, _, _ in windows(cut).values()} == {3}
@@ -116,7 +116,7 @@ def test_stripped_ranks_get_the_steps_of_full_ones(complete: set[int], tmp_path:
         assert np.allclose(lengths(cut)[rank], lengths(truth)[rank], rtol=0.01)
 
 
-def test_one_rank_alone_is_cut_by_what_its_kernels_repeat(tmp_path: Path) -> None:
+def test_a_single_rank_is_cut_by_its_repeating_kernels(tmp_path: Path) -> None:
     path = declared({"dp": 1}, steps=4)
     truth, cut = full(path), device_only(path, tmp_path / "run")
     assert sources(cut) == {"pattern"}
@@ -131,8 +131,8 @@ def test_the_health_states_how_steps_were_cut_and_what_to_record(tmp_path: Path)
     assert not {"no_steps", "steps_inferred"} & set(rows)
 
 
-def test_ranks_that_cannot_be_cut_alike_are_not_compared(tmp_path: Path) -> None:
-    """Of one rank a step and a half was recorded, of the others hardly more: no period shows."""
+def test_ranks_without_common_steps_are_not_compared(tmp_path: Path) -> None:
+    """One rank recorded a step and a half, and the others hardly more, so there is no period."""
     path = declared({"dp": 4}, steps=2)
     _, starts, ends = windows(full(path))[0]
     period = (ends[0] - starts[0]) / 1000
@@ -151,8 +151,8 @@ def test_ranks_that_cannot_be_cut_alike_are_not_compared(tmp_path: Path) -> None
     assert result.notes[0].code == "ranks_not_compared"
 
 
-def test_a_rank_that_shares_no_calls_has_no_steps_and_that_is_reported(tmp_path: Path) -> None:
-    """Three ranks are cut alike; of the fourth only the kernels were recorded that are no communication."""
+def test_a_rank_without_shared_calls_has_no_steps_and_is_reported(tmp_path: Path) -> None:
+    """Three ranks have common steps; the fourth recorded only kernels that are not communication."""
     path = declared({"dp": 4})
 
     def recorded(rank: int, event: dict[str, Any]) -> bool:

@@ -17,7 +17,7 @@ STEP_NS = 10_000
 
 
 def trained(correlation: int | None = None, *, only_steps: tuple[int, ...] = (1, 2, 3)) -> Trace:
-    """Make three steps of four kernels; in some of them every launch carries one and the same correlation id."""
+    """Make three steps with four kernels each; in some steps, all launches have the same correlation id."""
     trace = Trace()
     for step in range(1, STEPS + 1):
         begin = (step - 1) * STEP_NS
@@ -40,7 +40,7 @@ def counted(tables: TableSet) -> dict[str, tuple[str, int]]:
     }
 
 
-def test_an_id_that_separate_calls_share_links_nothing() -> None:
+def test_an_id_shared_by_separate_calls_links_nothing() -> None:
     tables = table_set(trained(correlation=7))
     kernels = tables.columns("kernels", 0)
     assert (kernels["launch_event"] == -1).all()
@@ -52,7 +52,7 @@ def test_an_id_that_separate_calls_share_links_nothing() -> None:
     assert "unlinked_kernels" not in counts
 
 
-def test_steps_of_a_trace_whose_ids_are_all_alike_are_the_hosts_marks() -> None:
+def test_with_useless_ids_the_host_marks_are_the_steps() -> None:
     tables = table_set(trained(correlation=7))
     steps = tables.columns("steps", 0)
     assert (steps["end_ns"] - steps["start_ns"]).tolist() == [STEP_NS] * STEPS
@@ -74,8 +74,8 @@ def launches(trace: Trace) -> dict[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("other", ["the next", "a later one", "no other"])
-def test_a_step_whose_first_launch_is_not_known_is_no_shorter_than_it_was(step: int, other: str) -> None:
-    """Its first kernel is linked no more, whichever call took its id; the host's marks hold it."""
+def test_a_step_with_an_unknown_first_launch_is_not_shortened(step: int, other: str) -> None:
+    """Its first kernel is no longer linked, but the host's marks still contain it."""
     trace = trained()
     begin = (step - 1) * STEP_NS
     call = launches(trace)
@@ -91,7 +91,7 @@ def test_a_step_whose_first_launch_is_not_known_is_no_shorter_than_it_was(step: 
     assert counted(tables)["steps_by_host"][0] == "error"
 
 
-def test_one_shared_id_within_a_step_costs_its_own_kernels_only() -> None:
+def test_a_shared_id_affects_only_its_own_kernels() -> None:
     trace = trained()
     call = launches(trace)
     call[4_100]["args"]["correlation"] = call[2_100]["args"]["correlation"]
@@ -102,13 +102,13 @@ def test_one_shared_id_within_a_step_costs_its_own_kernels_only() -> None:
     assert counts["unlinked_kernels"] == (
         "error",
         1,
-    )  # more than 1% of this small trace; whose own id no call has any more
+    )  # more than 1% of this small trace; no call has the kernel's id any more
     assert "steps_by_host" not in counts
     assert (steps["start_ns"] - BASE).tolist() == [2_100, 12_100, 22_100]
 
 
 @pytest.mark.parametrize("outer_first", [True, False])
-def test_the_outer_one_of_nested_calls_counts(outer_first: bool) -> None:
+def test_the_outermost_of_nested_calls_counts(outer_first: bool) -> None:
     trace = Trace().step(1, 0, 9_000)
     spans = [("cudaLaunchKernel", 100, 30), ("cuLaunchKernel", 100, 20)]
     for name, at, dur in spans if outer_first else spans[::-1]:
@@ -122,14 +122,14 @@ def test_the_outer_one_of_nested_calls_counts(outer_first: bool) -> None:
     assert counted(tables)["duplicate_correlation"] == ("info", 1)
 
 
-def test_calls_of_two_threads_at_once_are_not_in_one_another() -> None:
+def test_concurrent_calls_of_two_threads_are_not_nested() -> None:
     trace = Trace().step(1, 0, 9_000).launch(7, 100, 30).launch(7, 105, 20, thread=99)
     tables = table_set(trace.kernel("gemm", 1_000, 400, correlation=7))
     assert tables.columns("kernels", 0)["launch_event"].tolist() == [-1]
     assert counted(tables)["ambiguous_correlation"] == ("error", 1)
 
 
-def test_an_external_id_that_separate_ops_share_ties_no_op() -> None:
+def test_an_external_id_shared_by_separate_ops_links_nothing() -> None:
     trace = Trace().step(1, 0, 9_000)
     for at in (100, 300):
         trace.op("aten::mm", at, 50, external_id=5)

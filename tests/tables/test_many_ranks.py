@@ -42,8 +42,8 @@ def tables_of(folder: Path) -> TableSet:
 
 
 def held_after_two_rounds(folder: Path) -> int:
-    """Ask twice for a column of every rank; gives the bytes of columns that are held at the end."""
-    gc.collect()  # what other tests left behind is not let go in between
+    """Read a column of every rank twice; return the bytes of columns in memory at the end."""
+    gc.collect()  # memory of other tests is not freed in between
     before = pa.total_allocated_bytes()
     tables = tables_of(folder)
     for _ in range(2):
@@ -59,14 +59,14 @@ def test_few_ranks_stay_in_memory(stored: Path) -> None:
 
 
 @pytest.mark.parametrize("bound", [12, 20])
-def test_many_ranks_stay_in_memory_up_to_the_bound(stored: Path, monkeypatch: pytest.MonkeyPatch, bound: int) -> None:
+def test_many_ranks_stay_in_memory_up_to_the_limit(stored: Path, monkeypatch: pytest.MonkeyPatch, bound: int) -> None:
     monkeypatch.setattr(table_set, "FEW_RANKS", RANKS - 1)
     monkeypatch.setattr(table_set, "HELD_BYTES", bound * BYTES)
     held = held_after_two_rounds(stored)
     assert (bound - 1) * BYTES < held < (bound + 1) * BYTES
 
 
-def test_the_first_ranks_of_a_round_are_still_there_in_the_next(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_ranks_of_a_pass_are_reused_in_the_next(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_set, "FEW_RANKS", RANKS - 1)
     monkeypatch.setattr(table_set, "HELD_BYTES", 20 * BYTES)
     tables = tables_of(stored)
@@ -80,7 +80,7 @@ def test_the_first_ranks_of_a_round_are_still_there_in_the_next(stored: Path, mo
     assert 20 <= len(again) < RANKS
 
 
-def test_a_column_of_all_ranks_leaves_none_of_them_in_memory(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_combining_a_column_of_all_ranks_keeps_no_rank_in_memory(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_set, "FEW_RANKS", RANKS - 1)
     before = pa.total_allocated_bytes()
     tables = tables_of(stored)

@@ -64,7 +64,7 @@ def torchtitan(replicate: int, shard: int, cp: int, tp: int) -> dict[str, list[l
 
 
 def run(groups: dict[str, list[list[int]]], world: int, ranks: range | None = None) -> TableSet:
-    """Make the run of a job with these groups, each of which says nothing but its description and its ranks."""
+    """Make a run with these groups, which have only a description and ranks."""
     traces = {}
     for rank in ranks or range(world):
         trace = Trace(rank, world).group("0", list(range(world)), "default_pg").step(1, 0, 9_000)
@@ -81,14 +81,14 @@ def run(groups: dict[str, list[list[int]]], world: int, ranks: range | None = No
 @pytest.mark.parametrize(
     ("sizes", "axes"),
     [
-        # Two groups of this job span its 4 ranks, and neither is an axis: it is no tp 4 x cp 2 x ep 4.
+        # Two groups of this job span its 4 ranks, and neither is an axis, so the mesh is not tp 4 x cp 2 x ep 4.
         ({"tp": 2, "cp": 2, "dp": 1, "pp": 1, "ep": 2, "etp": 2}, {"tp": 2, "cp": 2, "ep": 2}),
         ({"tp": 2, "cp": 2, "dp": 2, "pp": 2, "ep": 4}, {"dp": 2, "tp": 2, "cp": 2, "pp": 2, "ep": 4}),
         ({"tp": 1, "cp": 1, "dp": 4, "pp": 1, "ep": 4}, {"dp": 4, "ep": 4}),
         ({"tp": 4, "cp": 1, "dp": 1, "pp": 2}, {"tp": 4, "pp": 2}),
     ],
 )
-def test_megatrons_groups_give_the_mesh_of_all_ranks_and_of_one(sizes: dict[str, int], axes: dict[str, int]) -> None:
+def test_megatron_groups_give_the_mesh_of_all_ranks_and_of_one(sizes: dict[str, int], axes: dict[str, int]) -> None:
     world = sizes["tp"] * sizes["cp"] * sizes["dp"] * sizes["pp"]
     topology = run(megatron(**sizes), world).topology
     assert topology.axes == axes
@@ -104,7 +104,7 @@ def test_torchtitans_flattened_dimensions_are_counted_once() -> None:
     assert topology.coordinates[13] == {"dp_replicate": 1, "dp_shard": 1, "tp": 1, "cp": 0}
 
 
-def test_sizes_that_do_not_multiply_to_the_world_are_no_mesh() -> None:
+def test_sizes_whose_product_is_not_the_world_size_are_not_a_mesh() -> None:
     tables = run({"mesh_tp": partition({"tp": 2, "dp": 4}, "tp")}, 8)
     assert tables.topology.axes == {}
     assert tables.topology.coordinates == {}
@@ -114,13 +114,13 @@ def test_sizes_that_do_not_multiply_to_the_world_are_no_mesh() -> None:
     )
 
 
-def test_groups_of_different_sizes_are_no_mesh() -> None:
+def test_groups_of_different_sizes_are_not_a_mesh() -> None:
     tables = run({"mesh_tp": [[0, 1, 2], [3]]}, 4)
     assert tables.topology.axes == {}
     assert "do not tell one size of tp" in next(row.detail for row in tables.health if row.code == "mesh_unknown")
 
 
-def test_a_group_of_no_known_axis_is_no_mesh() -> None:
+def test_a_group_without_a_known_axis_is_not_a_mesh() -> None:
     """The reason ended in "several ranks share a place of the mesh ", with no mesh behind it."""
     tables = run({"undescribed": [[0, 1, 2, 3]]}, 4)
     (row,) = [row for row in tables.health if row.code == "mesh_unknown"]

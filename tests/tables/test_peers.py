@@ -1,4 +1,4 @@
-"""Peers: as recorded, else by the only group in which a rank within a group is possible."""
+"""Peers: as recorded, or from the only group in which the local rank is possible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def posted(trace: tiny.Trace, op: str, place: int, at: int) -> tiny.Trace:
     return trace.gloo(op, at + 10, 50, thread=tiny.MAIN)
 
 
-def test_recorded_peers_count_whichever_sides_are_written() -> None:
+def test_recorded_peers_count_even_if_one_side_is_missing() -> None:
     trace = tiny.Trace(1, 4, device="cpu")
     both = {"Src Rank": 3, "Dst Rank": 1}
     trace.event("gloo:recv", "user_annotation", 0, 10, args=both)
@@ -25,14 +25,14 @@ def test_recorded_peers_count_whichever_sides_are_written() -> None:
     assert peers_of(trace) == [("recv", 3), ("send", 2), ("recv", 0)]
 
 
-def test_a_rank_within_the_only_group_is_known() -> None:
+def test_a_peer_within_the_only_group_is_known() -> None:
     trace = tiny.Trace(3, 8, device="cpu").group("0", [1, 3, 5, 7], "default_pg").group("4", [3], "mesh_tp")
     posted(trace, "send", 2, 0)
     posted(trace, "recv", 0, 100)
     assert peers_of(trace) == [("send", 5), ("recv", 1)]
 
 
-def test_a_rank_within_one_of_several_groups_is_not_guessed() -> None:
+def test_a_peer_within_several_groups_is_not_guessed() -> None:
     trace = tiny.Trace(0, 4, device="cpu").group("0", [0, 1, 2, 3], "other").group("1", [0, 2], "another")
     posted(trace, "send", 1, 0)
     posted(trace, "send", 3, 100)

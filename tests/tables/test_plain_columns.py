@@ -24,7 +24,7 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.sampled_from([np.int8, np.int32, np.int64]), st.sampled_from([np.float32, np.float64]))
-def test_arrays_are_what_arrow_makes_of_them(
+def test_arrays_equal_those_of_arrow(
     rows: list[tuple[int, bool, float, str]], int_type: type[np.integer], float_type: type[np.floating]
 ) -> None:
     with np.errstate(over="ignore"):
@@ -62,7 +62,7 @@ def test_missing_values_are_absent_and_never_null(*, arrow: bool) -> None:
     made.validate(full=True)
 
 
-def test_a_table_is_made_without_pandas() -> None:
+def test_a_table_is_built_without_pandas() -> None:
     code = (
         "import sys, numpy as np; from usp_prof.tables.calls import SCHEMA; from usp_prof.tables.build import table; "
         "table(SCHEMA, {'call': np.arange(3), 'op': np.array(['a', 'b', 'a'], object), 'complete': np.ones(3, bool)}); "

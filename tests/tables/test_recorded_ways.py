@@ -31,7 +31,7 @@ def graph_run(*, late: int = 0) -> dict[int, Trace]:
         for step in range(3):
             at, graph = step * MS, step + 1
             trace.step(step, at, MS).launch(graph, at + 10_000, name="cudaGraphLaunch")
-            begin = 100_000 + step * (5 * MS + late)  # the host is ahead, and the device runs through
+            begin = 100_000 + step * (5 * MS + late)  # the host is ahead, so the device never waits
             for _ in range(2):
                 length = 2 * MS + (late if rank else 0) // 2
                 trace.kernel("gemm", begin, length, correlation=graph)
@@ -66,7 +66,7 @@ class TestCudaGraphsAlone:
         assert values["exposed_comm_time", "dp"] == MS
 
     def test_a_late_rank_inside_graphs_is_seen_by_the_replay(self) -> None:
-        """One rank computes 4 ms longer than its 4; alike, both take 2 ms longer than that."""
+        """One rank computes 4 ms longer than the usual 4. With equal ranks, both take 2 ms longer."""
         tables = table_set(graph_run(late=4 * MS))
         prediction = predict(tables, [parse_edit("rank_as_peers=1")])
         assert prediction.gain_fraction == pytest.approx(4 / 9, abs=0.01)
@@ -74,7 +74,7 @@ class TestCudaGraphsAlone:
 
 
 class TestSeveralWindowsInAFile:
-    """A profiler that was off in between: what it did not record belongs to no step."""
+    """The profiler was off in between; time that it did not record belongs to no step."""
 
     PAUSE = 10_000 * MS
 
@@ -99,7 +99,7 @@ class TestSeveralWindowsInAFile:
         assert max(lengths) == 10 * MS
 
     def test_a_number_left_out_by_the_host_is_no_pause(self) -> None:
-        """Marks that follow each other at once are one window, whatever their numbers."""
+        """Marks that directly follow each other are one window, regardless of their numbers."""
         trace = Trace().step(3, 0, 10 * MS).step(5, 10 * MS, 10 * MS)
         trace.kernel("a", MS, MS, launch_at=1_000).kernel("b", 12 * MS, MS, launch_at=10 * MS + 1_000)
         assert windows(table_set(trace)) == [(3, MS, 12 * MS), (5, 12 * MS, 13 * MS)]
@@ -110,7 +110,7 @@ def projected(number: int, at: int, dur: int, trace: Trace, *, stream: int = 7) 
 
 
 class TestMarksOnTheDevice:
-    """Profiler steps projected onto the device, where the host was not recorded."""
+    """Profiler steps projected onto the device, without host events."""
 
     def device_alone(self) -> Trace:
         trace = Trace()

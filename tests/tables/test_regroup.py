@@ -13,7 +13,7 @@ WORLD, STAGES, PIPELINES = [0, 1, 2, 3], ([0, 1], [2, 3]), ([0, 2], [1, 3])
 
 
 def trained(rank: int, sizes: list[int], *, pairs: tuple[list[int], ...] = STAGES, op: str = "all_reduce") -> Trace:
-    """One worker of gloo reduces; nothing in the trace says in which group."""
+    """One gloo worker runs all-reduces without a group in the trace."""
     trace = Trace(rank, 4, device="cpu").group("0", WORLD, "default_pg").step(1, 0, 90_000)
     for number, ranks in enumerate(pairs, 1):
         if rank in ranks:
@@ -32,19 +32,19 @@ def groups_of(sizes: dict[int, list[int]], *, pairs: tuple[list[int], ...] = STA
     }
 
 
-def test_members_that_ran_the_same_keep_their_group() -> None:
+def test_members_with_equal_calls_keep_their_group() -> None:
     groups = groups_of({rank: [100, 200] for rank in range(4)})
     assert all(groups[rank] == {("0@0,1,2,3", 4)} for rank in range(4))
 
 
-def test_stages_with_other_parameters_do_not_reduce_together() -> None:
+def test_stages_with_different_parameters_have_separate_groups() -> None:
     groups = groups_of({0: [100, 200], 1: [100, 200], 2: [100, 300], 3: [100, 300]})
     assert groups[0] == groups[1] == {("1@0,1", 2)}
     assert groups[2] == groups[3] == {("2@2,3", 2)}
 
 
-def test_calls_that_no_other_group_explains_stay() -> None:
-    """Rank 2 was recorded for a part of the time: another group of ranks 1 and 3 does not explain what rank 0 ran."""
+def test_calls_that_fit_no_other_group_stay() -> None:
+    """Rank 2 recorded part of the time, so another group of ranks 1 and 3 does not explain rank 0's calls."""
     groups = groups_of({0: [1, 2, 3, 4], 1: [1, 2, 3, 4], 2: [4], 3: [1, 2, 3, 4]}, pairs=PIPELINES)
     assert all(groups[rank] == {("0@0,1,2,3", 4)} for rank in range(4))
 
@@ -58,13 +58,13 @@ def test_calls_that_fit_two_other_groups_stay() -> None:
 
 
 @pytest.mark.parametrize("small", [True, False])
-def test_parts_without_a_group_are_the_whole_jobs_only_where_it_has_no_smaller_one(small: bool) -> None:
+def test_parts_without_a_group_belong_to_all_ranks_unless_smaller_groups_exist(small: bool) -> None:
     pairs = STAGES if small else ()
     tables = table_set({rank: trained(rank, [8], pairs=pairs, op="broadcast") for rank in range(4)})
     assert tables.columns("collectives", 0)["group"].tolist() == [""] if small else ["@0,1,2,3"]
 
 
-def test_pipelines_are_as_long_as_their_ranks_that_send_to_one_another() -> None:
+def test_pipelines_contain_the_ranks_that_exchange_messages() -> None:
     """All ranks send within the default group; each stage also has a gradient group."""
     traces = {}
     for rank in range(4):
@@ -91,6 +91,6 @@ def test_workers_get_the_groups_with_the_highest_sum(scores: list[list[float]], 
     assert _assign(scores) == groups
 
 
-def test_ranges_and_posts_of_a_kind_follow_each_other() -> None:
+def test_ranges_and_posts_of_one_kind_are_matched_in_order() -> None:
     """There are three ranges of A and two posts: the first range was posted before the window."""
     assert _in_order_of_kind(np.array(list("AABA")), np.array(list("ABA"))).tolist() == [-1, 0, 1, 2]

@@ -203,7 +203,7 @@ def test_t1_unlinked_kernels_count_as_busy() -> None:
 
 
 def stalled(call: str) -> Trace:
-    """Eight kernels one after the other; the second one's end was written late, 3 s after it."""
+    """Eight consecutive kernels; the end of the second one was written 3 s too late."""
     trace = Trace().step(1, 0, 100_000)
     for number in range(8):
         trace.launch(number + 1, 10 + number, name=call)
@@ -232,7 +232,7 @@ def test_t11_work_that_reaches_into_the_next_alone_and_other_makers_streams_are_
     assert "overrunning_durations" not in health(nvidia)
 
 
-def test_t11_a_graphs_kernels_all_count_and_leave_no_idle_time() -> None:
+def test_t11_all_kernels_of_a_graph_count() -> None:
     trace = Trace().step(1, 0, 50_000).launch(7, 100, name="cudaGraphLaunch")
     for number in range(10):
         trace.kernel(f"k{number}", 1_000 + 700 * number, 700, correlation=7)
@@ -243,7 +243,7 @@ def test_t11_a_graphs_kernels_all_count_and_leave_no_idle_time() -> None:
     assert int(window["end_ns"][0] - window["start_ns"][0]) == 7_000
 
 
-def test_t2_links_rest_on_correlation_not_on_arrows() -> None:
+def test_t2_links_use_correlation_ids_not_arrows() -> None:
     trace = Trace().step(1, 0, 9_000).op("aten::add", 50, 100).kernel("add", 1_000, 100, launch_at=60)
     arrow = {"cat": "async_cpu_to_gpu", "id": 1001, "name": "async_cpu_to_gpu", "pid": 1, "tid": 100, "ts": 60}
     trace.events += [arrow | {"ph": "s"}, arrow | {"ph": "f", "pid": 0, "tid": 7, "ts": 1_000, "bp": "e"}]
@@ -268,4 +268,4 @@ def test_t4_disjoint_groups_of_one_name_stay_apart() -> None:
         ["7@0,1"], ["7@0,1"], ["7@2,3"], ["7@2,3"],
     ]  # fmt: skip
     assert [group.ranks for group in tables.topology.axis_groups("tp")] == [(0, 1), (2, 3)]
-    assert tables.topology.axes == {}  # four ranks: nothing names the other axis, so no mesh is shown
+    assert tables.topology.axes == {}  # four ranks: the other axis has no name, so no mesh is shown

@@ -1,4 +1,4 @@
-"""Shares: any distribution of ranks gives the figures of one process; shares lack other facts of the run."""
+"""Shares of workers: any distribution of ranks gives the figures of one process; workers lack data of all ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECORDED = sorted(path.parent.name for path in TRACES.glob("*/run.json"))
 
 
 class Pickled(ThreadPoolExecutor):
-    """Threads to which everything comes as it would come to another process."""
+    """Threads whose arguments are pickled as for another process."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -70,7 +70,7 @@ def figures(tables: TableSet) -> str:
 @pytest.mark.parametrize(
     "run", [pytest.param(run, marks=[] if run in SAMPLE else [pytest.mark.full]) for run in RECORDED]
 )
-def test_workers_measure_what_one_process_does(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_compute_the_same_as_one_process(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = figures(open_run(TRACES / run, cache_dir=tmp_path).tables)
     monkeypatch.setattr(shares, "FEW_RANKS", 0)
     monkeypatch.setattr(shares, "RANKS_OF_SHARE", 3)
@@ -79,18 +79,18 @@ def test_workers_measure_what_one_process_does(run: str, tmp_path: Path, monkeyp
         read = executor.jobs
         together = figures(tables)
     assert together == alone
-    # Each of ten passes gives away shares of three ranks.
+    # Each of ten passes submits shares of three ranks.
     assert executor.jobs - read >= 10 * -(-len(tables.ranks) // 3)
 
 
-def test_processes_measure_large_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_processes_are_used_only_for_large_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = TRACES / "gpu-nccl-pp2"
     assert open_run(path, cache_dir=tmp_path).tables.workers is None
     monkeypatch.setattr(import_module("usp_prof.run"), "_WORTH_PROCESSES", 0)
     assert open_run(path, cache_dir=tmp_path).tables.workers is not None
 
 
-def test_a_share_has_no_facts_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_has_no_data_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "FEW_RANKS", 0)
     monkeypatch.setattr(shares, "RANKS_OF_SHARE", 3)
     with ThreadPoolExecutor(1) as executor:

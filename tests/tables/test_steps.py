@@ -9,7 +9,7 @@ def windows(trace: Trace) -> list[tuple[int, int, int]]:
     return [(n, a - BASE, b - BASE) for n, a, b in zip(steps["step"], steps["start_ns"], steps["end_ns"], strict=True)]
 
 
-def test_device_windows_are_contiguous_and_run_behind_the_marks() -> None:
+def test_device_steps_are_contiguous_and_lag_behind_the_marks() -> None:
     trace = Trace().step(3, 0, 1_000).step(4, 1_000, 1_000)
     trace.kernel("a", 5_000, 100, launch_at=10).kernel("b", 6_000, 100, launch_at=900)
     trace.kernel("c", 7_500, 100, launch_at=1_100).kernel("after the last step", 9_000, 100, launch_at=3_000)
@@ -20,11 +20,11 @@ def test_device_windows_are_contiguous_and_run_behind_the_marks() -> None:
     assert dict(zip(health["code"], health["count"], strict=True))["work_outside_steps"] == 1
 
 
-def test_on_cpu_the_mark_is_the_window() -> None:
+def test_on_cpu_the_mark_is_the_step() -> None:
     assert windows(Trace(device="cpu").step(1, 100, 900).op("aten::mm", 200, 50)) == [(1, 100, 1_000)]
 
 
-def test_a_mark_that_launched_nothing_is_no_step() -> None:
+def test_a_mark_without_launches_is_not_a_step() -> None:
     trace = Trace().step(1, 0, 1_000).step(2, 1_000, 10).kernel("a", 2_000, 100, launch_at=10)
     assert windows(trace) == [(1, 2_000, 2_100)]
     health = table_set(trace).columns("health", 0)
@@ -37,7 +37,7 @@ def test_work_that_overtakes_does_not_make_windows_negative() -> None:
     assert windows(trace) == [(1, 5_000, 5_000), (2, 5_000, 9_100)]
 
 
-def test_marks_behind_which_no_launch_is_linked_are_the_windows_and_health_reports_it() -> None:
+def test_marks_without_linked_launches_are_the_steps_and_reported() -> None:
     trace = Trace().step(1, 0, 9_000).kernel("orphan", 2_000, 100, correlation=77)
     assert windows(trace) == [(1, 0, 9_000)]
     assert "steps_by_host" in table_set(trace).columns("health", 0)["code"].tolist()
@@ -48,7 +48,7 @@ def test_the_longer_of_two_marks_with_one_number_counts() -> None:
 
 
 @pytest.mark.parametrize("duration", [-900, None])
-def test_a_mark_whose_length_is_not_known_is_no_step(duration: int | None) -> None:
+def test_a_mark_of_unknown_length_is_not_a_step(duration: int | None) -> None:
     trace = Trace(device="cpu").step(1, 0, 900).step(2, 900, 900).step(3, 1800, 900)
     trace.events[-2]["dur"] = duration
     assert windows(trace) == [(1, 0, 900), (3, 1800, 2700)]
@@ -71,7 +71,7 @@ def test_numbered_annotations_around_others_are_the_steps(number: int, first: in
     assert windows(iterations(number, first=first)) == expected
 
 
-def test_micro_batches_of_an_iteration_that_began_before_recording_are_no_steps() -> None:
+def test_micro_batches_of_an_iteration_cut_by_the_recording_are_not_steps() -> None:
     trace = iterations(3, first=2)
     del trace.events[0]
     assert [number for number, _, _ in windows(trace)] == [6, 7]
@@ -90,7 +90,7 @@ def test_numbered_and_repeated_annotations_are_steps(names: tuple[str, str]) -> 
     assert set(steps["source"].tolist()) == {"annotation"}
 
 
-def test_annotations_that_overlap_are_no_steps() -> None:
+def test_overlapping_annotations_are_not_steps() -> None:
     trace = Trace(device="cpu").mark("step", 0, 100).mark("step", 50, 100)
     assert table_set(trace).columns("steps", 0)["source"].tolist() == ["window"]
 
@@ -106,7 +106,7 @@ def test_without_other_marks_the_optimizer_ends_each_step() -> None:
 
 
 def unmarked(steps: int, *, rank: int = 0, optimizer: str = "multi_tensor_apply_kernel<Adam>") -> Trace:
-    """Make a rank whose kernels repeat step by step, and whose host says nothing about it."""
+    """Make a rank whose kernels repeat in each step, without host marks."""
     trace, at = Trace(rank), 0
     for _ in range(steps):
         for name in ("embed", *("norm", "gemm", "act") * 3, "head", "loss", *("act_b", "gemm_b") * 3, optimizer):
@@ -133,7 +133,7 @@ def test_repeating_kernels_are_steps_and_health_reports_it() -> None:
     assert "steps_inferred" in tables.columns("health", 0)["code"].tolist()
 
 
-def test_a_recording_that_begins_and_ends_inside_a_step() -> None:
+def test_a_recording_may_start_and_end_inside_a_step() -> None:
     trace = unmarked(5)
     trace.events = [
         event for event in trace.events if 1_000 <= event["ts"] - (event["cat"] == "kernel") * 5_000 < 9_500
@@ -143,7 +143,7 @@ def test_a_recording_that_begins_and_ends_inside_a_step() -> None:
     assert (steps["start_ns"] - BASE).tolist() == [5_000 + size * n for n in (1, 2, 3)]
 
 
-def test_on_cpu_the_ops_of_the_host_repeat() -> None:
+def test_on_cpu_repeating_host_ops_are_steps() -> None:
     trace, at = Trace(device="cpu"), 0
     for _ in range(3):
         for name in ("aten::embedding", *("aten::mm", "aten::relu") * 4, "aten::nll_loss", "aten::_fused_adam_"):
@@ -169,12 +169,12 @@ def test_work_that_does_not_repeat_is_one_window() -> None:
         trace.kernel(f"kernel {number * number % 37}", 5_000 + number * 100, 80, launch_at=number * 100)
     assert sources(trace) == {"window"}
     assert sources(unmarked(1)) == {"window"}
-    # Two alike halves of something that does not train are not yet steps.
+    # Two equal halves of work without training are not steps.
     assert sources(unmarked(2, optimizer="last")) == {"window"}
     assert sources(unmarked(2)) == {"pattern"}
 
 
-def test_layers_of_one_pass_are_no_steps() -> None:
+def test_layers_of_one_pass_are_not_steps() -> None:
     trace = Trace().kernel("embed", 5_000, 80, launch_at=0)
     for number in range(120):
         trace.kernel(
@@ -184,7 +184,7 @@ def test_layers_of_one_pass_are_no_steps() -> None:
     assert sources(trace) == {"window"}
 
 
-def test_kernels_without_any_host_event_repeat_as_well() -> None:
+def test_repeating_kernels_without_host_events_are_steps() -> None:
     trace = unmarked(3)
     launched = windows(trace)
     trace.events = [event for event in trace.events if event["cat"] == "kernel"]
@@ -200,12 +200,12 @@ def test_the_recorders_marks_are_steps() -> None:
     assert sources(trace) == {"mark"}
 
 
-def test_nothing_at_all_has_no_step() -> None:
+def test_an_empty_trace_has_no_steps() -> None:
     assert windows(Trace().event("overhead", "overhead", 0, 5)) == []
 
 
 def test_steps_of_2021_are_found_among_the_ops() -> None:
-    """Capitalized categories, a step as an `Operator`: the work is in the step, which is no op."""
+    """With capitalized categories, a step may be an `Operator`. It contains work but is not an op."""
     trace = Trace()
     for number, at in ((1, 0), (2, 10_000)):
         trace.event(f"ProfilerStep#{number}", "Operator", at, 10_000)

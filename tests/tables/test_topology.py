@@ -34,11 +34,11 @@ if TYPE_CHECKING:
         ("default_pg", "unknown"), ("undefined", "unknown"), ("", "unknown"),
     ],
 )  # fmt: skip
-def test_descriptions(description: str, axis: str) -> None:
+def test_group_descriptions_name_their_axis(description: str, axis: str) -> None:
     assert axis_of_description(description) == axis
 
 
-def test_rank_lists_in_every_form() -> None:
+def test_rank_lists_are_read_in_every_form() -> None:
     assert parse_ranks([0, 2]) == parse_ranks("[0, 2]") == parse_ranks({"0": 0, "2": 1}) == (0, 2)
     assert parse_ranks("[0, 1, ..., 255]") == parse_ranks(None) == parse_ranks(["a"]) == ()
     config = {"1": {"pg_name": "1", "pg_desc": "mesh_tp", "backend": "nccl", "ranks": [0, 1]}, "x": "damaged"}
@@ -68,7 +68,7 @@ def test_the_manifest_names_an_axis_that_spans_the_world() -> None:
     assert tables.columns("activities", 0)["axis"].tolist() == ["dp_shard"]
 
 
-def test_a_mark_chooses_among_the_axes_that_a_group_serves() -> None:
+def test_a_mark_selects_one_of_the_axes_of_a_group() -> None:
     trace = Trace(0, 2, device="cpu").group("0", [0, 1], "default_pg").step(1, 0, 9_000)
     trace.mark("ep::dispatch", 90, 50).gloo("all_to_all", 300, 10, posted_at=100, group="0")
     trace.gloo("all_gather", 500, 10, posted_at=200, group="0")
@@ -111,7 +111,7 @@ def test_a_group_that_spans_a_divided_job_is_the_world() -> None:
     assert axes(table_set({0: trace})) == [("world", "inferred"), ("tp", "description")]
 
 
-def test_a_truncated_list_of_ranks_is_found_by_name_or_by_stride() -> None:
+def test_a_truncated_rank_list_is_completed_by_name_or_stride() -> None:
     trace = Trace(0, 64).group("5", list(range(0, 64, 2)), "mesh_dp").step(1, 0, 9_000)
     args = {
         "Collective name": "allreduce",
@@ -137,7 +137,7 @@ def bare(trace: Trace, kernel: str, count: int) -> Trace:
     return trace
 
 
-def test_ranks_that_ran_different_operations_share_no_group() -> None:
+def test_ranks_with_different_operations_share_no_group() -> None:
     first = bare(Trace(0, 2).step(1, 0, 90_000), "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 2)
     second = bare(Trace(1, 2).step(1, 0, 90_000), "ncclDevKernel_AllGather_RING_LL(x)", 2)
     tables = table_set({0: first, 1: second})

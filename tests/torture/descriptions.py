@@ -105,7 +105,7 @@ def _gate_files() -> tuple[bytes, bytes]:
 
 
 def _typed(words: list[Any], folder: Path) -> tuple[int, str]:
-    """Type a command; gives its exit code and what it said on standard error."""
+    """Run a command; return its exit code and its standard error."""
     out, err = io.StringIO(), io.StringIO()
     typed = [*map(str, words), "--cache-dir", str(folder / "cache")]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -124,7 +124,7 @@ def _hostile_json(rng: random.Random, data: Any) -> bytes:
 
 
 def _hostile_lines(rng: random.Random, text: str) -> bytes:
-    """Put a hostile value behind an equals sign, or repeat or take away a line."""
+    """Put a hostile value after an equals sign, or repeat or remove a line."""
     lines = text.splitlines()
     for _ in range(rng.choice((1, 1, 2, 3))):
         at = rng.randrange(len(lines))
@@ -158,7 +158,7 @@ def _hostile_pickle(rng: random.Random, data: Any) -> bytes:
 
 
 def _hostile_parquet(rng: random.Random, table: pa.Table) -> bytes:
-    """Replace, rename or take away a column, or damage a byte."""
+    """Replace, rename or remove a column, or damage a byte."""
     name = rng.choice(table.column_names)
     at = table.column_names.index(name)
     how = rng.randrange(5)

@@ -95,7 +95,7 @@ def clean_values() -> list[str]:
 
 
 def fault(seed: int, folder: Path) -> None:
-    """Run a command while something fails beneath it."""
+    """Run a command during a failure of the machine."""
     rng = random.Random(seed)  # noqa: S311 - a seed to repeat, no secret
     run = sample(0).write(folder / "run")
     can_mount = os.geteuid() == 0 and shutil.which("unshare") is not None and sys.platform == "linux"
@@ -106,7 +106,7 @@ def fault(seed: int, folder: Path) -> None:
 
 
 def signalled(rng: random.Random, run: Path, folder: Path) -> None:
-    """Send a signal at a random moment, to the process and all that it started."""
+    """Send a signal at a random time to the process and its children."""
     words, written = rng.choice(outputs(run, folder))
     number = rng.choice(SIGNALS)
     begun = time.monotonic()
@@ -121,7 +121,7 @@ def signalled(rng: random.Random, run: Path, folder: Path) -> None:
 
 
 def limited(rng: random.Random, run: Path, folder: Path) -> None:
-    """Let files end early, descriptors run out, or memory be short."""
+    """Limit file size, file descriptors or memory."""
     words, written = rng.choice(outputs(run, folder))
     kind, number = rng.choice((
         ("RLIMIT_FSIZE", rng.randrange(0, 300_000)),
@@ -140,7 +140,7 @@ def under_limit(kind: str, number: int, words: Sequence[Any], written: Path, fol
     begun = time.monotonic()
     process = _start([sys.executable, "-c", LIMITED, kind, number, *words], folder, PYTHONDONTWRITEBYTECODE="1")
     err = _ended(process, begun, words)
-    # DuckDB's own allocator breaks in a thread that ends while there is no memory (docs/reference/limits.md).
+    # DuckDB's allocator fails in a thread that ends while no memory is available (docs/reference/limits.md).
     allowed = {*EXITS, -signal.SIGSEGV} if kind == "RLIMIT_DATA" and words[0] == "query" else EXITS
     _hold(process.returncode, allowed, f"{kind}={number}: {err}", words, written)
 
@@ -164,7 +164,7 @@ def mounted(rng: random.Random, run: Path, folder: Path) -> None:
 
 
 def crowd(seed: int, folder: Path) -> None:
-    """Let eight processes read one cold run at once; all of them say the same."""
+    """Let eight processes read one uncached run concurrently; their results are equal."""
     run = sample(seed).write(folder / "run")
     begun = time.monotonic()
     words = [["analyze", run, "--format", "json", "-o", folder / f"{number}.json"] for number in range(8)]
@@ -200,7 +200,7 @@ def _start(words: Sequence[Any], folder: Path, store: Path | None = None, **vari
 
 
 def _ended(process: subprocess.Popen[str], begun: float, words: Sequence[Any]) -> str:
-    """Wait for the end; gives what was said on standard error."""
+    """Wait for the end of a process; return its standard error."""
     try:
         return process.communicate(timeout=HANG_SECONDS - (time.monotonic() - begun))[1]
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of the trace reader with Atheris, from a small corpus; only `UspProfError` may come out.
+"""Coverage-guided fuzzing of the trace reader with Atheris, from a small corpus; only `UspProfError` may be raised.
 
     pip install atheris
     python tests/torture/fuzz_reader.py /tmp/found tests/torture/corpus -max_total_time=3600 -rss_limit_mb=4000
@@ -35,7 +35,7 @@ def read_bytes(data: bytes) -> None:
 
 
 def change(data: bytes, max_size: int, seed: int) -> bytes:
-    """Change a trace in one place; `b""` where it is no trace, or where the changed one is too long."""
+    """Change a trace in one place; return `b""` if it is not a trace or becomes too long."""
     from torture import mutations  # noqa: PLC0415 - imported while the reader is instrumented
 
     rng = random.Random(seed)  # noqa: S311 - a seed to repeat, no secret
@@ -49,7 +49,7 @@ def change(data: bytes, max_size: int, seed: int) -> bytes:
 
 
 def main() -> None:
-    """Instrument our own modules and go on until libFuzzer's limits."""
+    """Instrument our modules and run until libFuzzer's limits."""
     import atheris  # noqa: PLC0415 - optional: the suite reads the corpus without it
 
     with atheris.instrument_imports(include=["usp_prof"]):

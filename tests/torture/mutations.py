@@ -50,7 +50,7 @@ CATEGORIES = (
 
 @dataclass(slots=True)
 class Files:
-    """A run as plain data: the top level of each trace, the manifest, and what else a mutation wants."""
+    """A run as plain data: the top level of each trace, the manifest, and other inputs of mutations."""
 
     traces: dict[str, dict[str, Any]]
     manifest: dict[str, Any] | None
@@ -169,7 +169,7 @@ def _some_events(rng: random.Random, files: Files) -> list[dict[str, Any]]:
 
 
 def event_field(rng: random.Random, files: Files) -> None:
-    """Put a hostile value into a field of events, or take the field away."""
+    """Put a hostile value into a field of events, or remove the field."""
     key = rng.choice(("ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "id"))
     value = {"ph": rng.choice(PHASES), "cat": rng.choice(CATEGORIES)}.get(key, hostile(rng))
     value = hostile(rng) if rng.random() < 0.3 else value
@@ -191,7 +191,7 @@ def event_argument(rng: random.Random, files: Files) -> None:
 
 
 def event_times(rng: random.Random, files: Files) -> None:
-    """Make times alike, huge, negative, or of no length."""
+    """Make times equal, huge or negative, or durations zero."""
     key, value = rng.choice(("ts", "dur")), rng.choice((0, 1, -1, 5, 1e12, 2**53, 9.2e18, 1e-9))
     for event in _some_events(rng, files):
         if key in event:
@@ -199,7 +199,7 @@ def event_times(rng: random.Random, files: Files) -> None:
 
 
 def event_order(rng: random.Random, files: Files) -> None:
-    """Shuffle, repeat, or take away events."""
+    """Shuffle, repeat or remove events."""
     trace = _trace(rng, files)
     events = trace["traceEvents"]
     how = rng.randrange(5)
@@ -219,7 +219,7 @@ def event_order(rng: random.Random, files: Files) -> None:
 
 
 def odd_event(rng: random.Random, files: Files) -> None:
-    """Put something among the events that is none."""
+    """Insert an item that is not an event."""
     events = _trace(rng, files)["traceEvents"]
     events.insert(rng.randrange(len(events) + 1), hostile(rng))
 
@@ -271,7 +271,7 @@ def file_name(rng: random.Random, files: Files) -> None:
 
 
 def anywhere(rng: random.Random, data: Any) -> None:
-    """Replace, take away or add one value, however deep."""
+    """Replace, remove or add one value at any depth."""
     places: list[tuple[Any, Any]] = []
     _collect(data, places)
     if not places:

@@ -28,8 +28,8 @@ def test_earlier_failures_pass_now(tmp_path: Path, name: str, seed: int) -> None
     TRIALS[name].run(seed, tmp_path)
 
 
-def test_a_seed_gives_the_same_whatever_was_tried_before() -> None:
-    """A mutation may be put into the value that another one put there, and must not last in it."""
+def test_a_seed_does_not_depend_on_earlier_trials() -> None:
+    """A mutation may modify the value of another one, which must not change for later mutations."""
     for seed in range(100):
         value = hostile(Random(seed))  # noqa: S311 - a seed to repeat, no secret
         if isinstance(value, list):
@@ -39,18 +39,18 @@ def test_a_seed_gives_the_same_whatever_was_tried_before() -> None:
 
 
 @pytest.mark.parametrize("entry", sorted(Path(__file__).with_name("corpus").iterdir()), ids=lambda path: path.name)
-def test_the_fuzzers_corpus_is_read(entry: Path) -> None:
+def test_the_fuzzing_corpus_is_read(entry: Path) -> None:
     read_bytes(entry.read_bytes())
 
 
 @pytest.mark.full
-def test_eight_processes_read_one_cold_run_at_once(tmp_path: Path) -> None:
+def test_eight_processes_can_read_one_uncached_run(tmp_path: Path) -> None:
     TRIALS["crowd"].run(0, tmp_path)
 
 
 @pytest.mark.parametrize(("kind", "number"), [("RLIMIT_FSIZE", 20_000), ("RLIMIT_NOFILE", 12)])
-def test_a_fault_leaves_no_half_file_and_the_next_run_as_it_was(tmp_path: Path, kind: str, number: int) -> None:
-    """Those that strike at the same place each time; `scripts/torture` draws the others, and signals at any moment."""
+def test_a_fault_leaves_no_incomplete_file_and_the_next_run_is_correct(tmp_path: Path, kind: str, number: int) -> None:
+    """Faults that always occur at the same place; `scripts/torture` draws the others, with signals at any time."""
     run = sample(0).write(tmp_path / "run")
     words, written = outputs(run, tmp_path)[0]
     under_limit(kind, number, words, written, tmp_path)
@@ -58,5 +58,5 @@ def test_a_fault_leaves_no_half_file_and_the_next_run_as_it_was(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("name", "seed"), SEEDS)
-def test_a_trial_holds(tmp_path: Path, name: str, seed: int) -> None:
+def test_each_trial_passes(tmp_path: Path, name: str, seed: int) -> None:
     TRIALS[name].run(seed, tmp_path)

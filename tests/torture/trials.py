@@ -1,4 +1,4 @@
-"""Trials: what a seed does to usp-prof, and what must hold afterwards. A failing trial raises.
+"""Trials: actions chosen by a seed, and the conditions that must hold afterwards. A failing trial raises.
 
 No traceback, no undocumented exit code, no hang; after a kill, the next run's figures are those of a clean one.
 """
@@ -45,7 +45,7 @@ def mutation(seed: int, folder: Path) -> None:
 
 
 def metamorphic(seed: int, folder: Path) -> None:
-    """Shuffle events and shift the clock: every figure stays as it is, to the last digit."""
+    """Shuffle events and shift the clock; no digit of any figure may change."""
     rng = random.Random(seed)  # noqa: S311 - a seed to repeat, no secret
     plain, moved = sample(seed), sample(seed)
     shift = rng.randrange(1, 10**12)
@@ -59,7 +59,7 @@ def metamorphic(seed: int, folder: Path) -> None:
 
 
 def command_line(seed: int, folder: Path) -> None:
-    """Type a command with hostile words; it exits by the contract, with a line and no traceback."""
+    """Run a command with hostile words; it must end with a documented exit code and no traceback."""
     rng = random.Random(seed)  # noqa: S311 - a seed to repeat, no secret
     words = _typed(rng, folder)
     out, err = io.StringIO(), io.StringIO()
@@ -131,7 +131,7 @@ def _typed(rng: random.Random, folder: Path) -> list[str]:
 
 
 def _actions(name: str) -> list[argparse.Action]:
-    """List what a command takes, beside help and the common options."""
+    """List the options of a command, except help and common ones."""
     parser = build_parser(name)
     commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     common = {"help", "quiet", "verbose", "no_color", "cache_dir"}
@@ -147,7 +147,7 @@ def _word(rng: random.Random) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a seed does, and how often it is tried relative to the others."""
+    """Trial of a seed, and its frequency relative to the others."""
 
     run: Callable[[int, Path], None]
     weight: float

@@ -1,4 +1,4 @@
-"""Rank 1 is killed while the others wait in C for something that never comes, like for a GPU, and are asked to stop."""
+"""Rank 1 is killed while the others wait in C code, as for a GPU, and are then asked to stop."""
 
 import os
 import signal

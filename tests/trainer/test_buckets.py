@@ -32,9 +32,9 @@ def buckets_of(chunk: torch.nn.Module) -> Buckets:
 def test_a_bucket_waits_for_those_before_it() -> None:
     early, late = layer_on_paper(), layer_on_paper()
     buckets = buckets_of(torch.nn.ModuleList([early, late]))
-    first, second = buckets  # in the order in which backward usually comes by
+    first, second = buckets  # in the usual order of backward
     buckets.begin(0, last=True)
-    early(torch.ones(2)).sum().backward()  # this rank's gradients come the other way round
+    early(torch.ones(2)).sum().backward()  # this rank's gradients arrive in the reverse order
     assert not any(bucket.launched for bucket in buckets)
     late(torch.ones(2)).sum().backward()
     assert first.launched

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
 
 
-def test_a_recorded_run_has_the_flop_and_mfu_counted_by_hand(tmp_path: Path) -> None:
+def test_a_recorded_run_has_the_hand_counted_flops_and_mfu(tmp_path: Path) -> None:
     options = "--device cpu --batch 8 --steps 4 --metrics json --profile --profile-skip 1 --profile-steps 2"
     process = start([*forked(1), "trainer/run.py", *options.split(), "--output", str(tmp_path / "run")])
     out, err = finish(process, 280)

@@ -1,4 +1,4 @@
-"""Weights at the start: what a rank holds, and equal initial values under every layout.
+"""Weights at the start: the part of each rank, and equal initial values under every layout.
 
 Each rank is built alone, in a world of simulated ranks (torch's `fake` backend): creation sends nothing.
 """
@@ -45,7 +45,7 @@ LAYOUTS = (
 
 @contextmanager
 def place(rank: int, world: int) -> Iterator[None]:
-    """Be one rank of a world."""
+    """Simulate one rank of a world."""
     dist.init_process_group("fake", rank=rank, world_size=world, store=dist.HashStore())
     try:
         yield
@@ -73,7 +73,7 @@ def peak_bytes(options: str, rank: int, world: int, folder: Path) -> int:
 
 @pytest.mark.parametrize("dtype", ["fp64", "bf16"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_each_rank_begins_with_its_part_of_what_one_process_draws(layout: str, dtype: str) -> None:
+def test_each_rank_starts_with_its_part_of_the_single_process_weights(layout: str, dtype: str) -> None:
     world, options = int(layout.split(maxsplit=1)[0]), layout.partition(" ")[2]
     experts = "--experts 4" if "--experts" in layout else ""
     with place(0, 1):
@@ -87,7 +87,7 @@ def test_each_rank_begins_with_its_part_of_what_one_process_draws(layout: str, d
                     region = tuple(
                         slice(start, start + size) for start, size in zip(box.offsets, box.sizes, strict=True)
                     )
-                    # Masters are drawn in fp32 whatever the layers compute in.
+                    # Master weights are drawn in fp32 regardless of the compute type.
                     assert torch.equal(box.view(bucket.master).double(), alone[box.name][region]), box.name
                     seen[box.name] += box.view(bucket.master).numel() * box.note.stored
     assert all(seen[name] >= weight.numel() for name, weight in alone.items())
@@ -106,12 +106,12 @@ def test_a_rank_under_zero_3_never_holds_more_than_its_shard(layout: str, tmp_pa
     assert WHOLE / 4 < peak < 1.05 * WHOLE / 4 + 1.1 * DRAWN
 
 
-def test_without_shards_a_rank_holds_weights_and_no_second_copy(tmp_path: Path) -> None:
+def test_without_sharding_a_rank_has_weights_and_no_second_copy(tmp_path: Path) -> None:
     peak = peak_bytes("--model small --layers 4", 0, 1, tmp_path)
     assert WHOLE < peak < 1.05 * WHOLE + 1.1 * DRAWN
 
 
-def test_a_box_holds_what_the_whole_draw_has_there() -> None:
+def test_a_box_equals_its_part_of_the_full_tensor() -> None:
     full = torch.empty(3000, 700)  # of 1497 rows each are two blocks, and a third of six
     begin = normal("weight", seed=1)
     begin(full, (3000, 700), (0, 0))

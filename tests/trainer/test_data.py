@@ -1,4 +1,4 @@
-"""Data: every rank gets the tokens of the seed, whichever process produces them and when."""
+"""Data: every rank gets the tokens of the seed, regardless of the process that produces them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def batches(options: str, world: int = 1, rank: int = 0) -> Batches:
     return Batches(config, config.layout.coordinates(rank), CPU)
 
 
-def test_synthetic_tokens_follow_the_rule_but_where_noise_strikes() -> None:
+def test_synthetic_tokens_follow_the_rule_except_for_noise() -> None:
     made = batches("--seed 7 --sequence 128")
     ((tokens, targets), *_) = made.update(3)
     generator = np.random.default_rng([7, 3, 0])
@@ -37,7 +37,7 @@ def test_synthetic_tokens_follow_the_rule_but_where_noise_strikes() -> None:
     assert targets[0].tolist() == expected[1:]
 
 
-def test_batches_made_ahead_equal_those_made_now() -> None:
+def test_prepared_batches_equal_those_made_on_demand() -> None:
     made = batches("--accumulate 2 --batch 8")
     ahead = made.ahead(range(2, 5))
     for step in range(2, 5):
@@ -46,14 +46,14 @@ def test_batches_made_ahead_equal_those_made_now() -> None:
     assert next(ahead, None) is None
 
 
-def test_ranks_share_a_batch_out() -> None:
+def test_ranks_divide_a_batch() -> None:
     batch = batches("--batch 8").update(0)[0][0]
     parts = [batches("--dp 2 --cp 2 --batch 8", 4, rank).update(0)[0][0] for rank in range(4)]
     rows = [torch.cat(parts[first : first + 2], 1).sort(1).values for first in (0, 2)]
     assert torch.equal(torch.cat(rows), batch.sort(1).values)
 
 
-def test_a_text_is_read_in_runs_of_its_bytes(tmp_path: Path) -> None:
+def test_a_text_is_read_as_byte_sequences(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(bytes(range(250)))
     ((tokens, targets), *_) = batches(f"--data {text} --sequence 16").update(0)

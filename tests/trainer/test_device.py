@@ -17,9 +17,9 @@ GPU = torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(("uuids", "gpus"), [("ab", 2), ("aa", 1), ("aabb", 2)])
-def test_processes_count_the_gpus_that_they_have(monkeypatch: pytest.MonkeyPatch, uuids: str, gpus: int) -> None:
+def test_processes_count_their_gpus(monkeypatch: pytest.MonkeyPatch, uuids: str, gpus: int) -> None:
     store, counted = dist.HashStore(), []
-    for rank in (*range(1, len(uuids)), 0):  # the last finds what all the others said
+    for rank in (*range(1, len(uuids)), 0):  # the last rank finds the reports of all others
         monkeypatch.setattr(
             torch.cuda, "get_device_properties", lambda _, rank=rank: SimpleNamespace(uuid=f"GPU-{uuids[rank]}")
         )
@@ -42,7 +42,7 @@ def test_processes_count_the_gpus_that_they_have(monkeypatch: pytest.MonkeyPatch
         ("Some GPU", "bf16", 0),
     ],
 )
-def test_a_peak_is_that_of_the_gpus_there_are(
+def test_the_peak_is_that_of_the_available_gpus(
     monkeypatch: pytest.MonkeyPatch, name: str, arithmetic: str, peak: float
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -64,7 +64,7 @@ def test_processes_share_the_peak_of_a_machine(monkeypatch: pytest.MonkeyPatch) 
     ("capability", "dtype", "grouped"),
     [((9, 0), torch.bfloat16, True), ((9, 0), torch.float32, False), ((8, 0), torch.bfloat16, False)],
 )
-def test_groups_are_multiplied_in_one_kernel_if_that_needs_no_wait(
+def test_grouped_products_run_in_one_kernel_if_that_needs_no_wait(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype, grouped: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)

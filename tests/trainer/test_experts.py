@@ -20,7 +20,7 @@ from trainer.rules import resolve
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("lengths", [[1, 0, 5], [2, 2, 2], [0, 6, 0]])
-def test_each_run_is_multiplied_by_its_own_matrix(dtype: torch.dtype, lengths: list[int]) -> None:
+def test_each_group_is_multiplied_by_its_own_matrix(dtype: torch.dtype, lengths: list[int]) -> None:
     assert multiplies_groups(torch.device("cpu"), dtype)
     x = torch.randn(6, 8, dtype=dtype, requires_grad=True)
     weights = torch.randn(3, 8, 16, dtype=dtype, requires_grad=True)
@@ -44,7 +44,7 @@ def test_an_expert_without_tokens_has_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-def test_tokens_are_counted_once_however_often_forward_runs(recompute: str) -> None:
+def test_tokens_are_counted_once_even_with_recomputation(recompute: str) -> None:
     config = resolve(parse([*COMMON.split(), "--experts", "4", "--recompute", recompute]), 1)
     mesh = Mesh.build(config.layout, 0, wanted_groups(config) - {"log"})
     stage = build(config, mesh, torch.device("cpu"), Faults(config, 0)).chunks[0]
@@ -60,7 +60,7 @@ def slots_of(chosen: list[int], experts: int, size: int) -> Slots:
     return Slots.plan(expert, load, size, Group("ep", (), (0,), 0, None))
 
 
-def test_pairs_beyond_the_capacity_are_dropped_and_give_zeros() -> None:
+def test_tokens_beyond_the_capacity_are_dropped_and_give_zeros() -> None:
     slots = slots_of([0, 1, 0, 0, 1], experts=2, size=2)
     assert slots.slot.tolist() == [0, 2, 1, 4, 3]
     tokens = torch.arange(1.0, 6).unsqueeze(1).requires_grad_()

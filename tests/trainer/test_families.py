@@ -133,7 +133,7 @@ def decoder_of(file: Path, options: str = "") -> Any:
 
 
 def check_logits(folder: Path, config: Any) -> None:
-    """Hold what the file in a folder is trained as against the class of its configuration."""
+    """Compare the trainer's model of a folder's file with the class of its configuration."""
     torch.manual_seed(0)
     plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
     theirs = transformers.AutoModelForCausalLM.from_config(config, **plain).double().eval()
@@ -144,7 +144,7 @@ def check_logits(folder: Path, config: Any) -> None:
     state = {
         name: value for name, value in theirs.state_dict().items() if not (shape.tied and name.startswith("lm_head"))
     }
-    # Strict: no weight is missing, none is left. Families without a bias on their experts' choice have it at zero.
+    # Strict: no weight is missing or left over. Families without a routing bias have a bias of zero.
     choice = {name: buffer for name, buffer in ours.named_buffers() if name.endswith("ffn.bias")}
     ours.load_state_dict(choice | translated(state))
     assert shape.parameters == sum(parameter.numel() for parameter in theirs.parameters())
@@ -156,7 +156,7 @@ def check_logits(folder: Path, config: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_logits_are_those_of_transformers(tmp_path: Path, case: str) -> None:
+def test_logits_equal_those_of_transformers(tmp_path: Path, case: str) -> None:
     family, fields = CASES[case]
     config = transformers.AutoConfig.for_model(family, **(fields if family == "gpt2" else SMALL | fields))
     config.to_json_file(tmp_path / "config.json", use_diff=False)
@@ -191,7 +191,7 @@ def test_missing_fields_have_the_defaults_of_their_class(tmp_path: Path, family:
     assert shape.window == (4096 if family == "mistral" else 0)
 
 
-def test_no_number_of_heads_of_keys_means_as_many_as_heads(tmp_path: Path) -> None:
+def test_key_heads_default_to_the_number_of_heads(tmp_path: Path) -> None:
     values = {"model_type": "mistral", **LEAST, "num_key_value_heads": None}
     (tmp_path / "config.json").write_text(json.dumps(values))
     assert load_shape(str(tmp_path / "config.json")).kv_heads == 32

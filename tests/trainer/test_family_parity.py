@@ -119,18 +119,18 @@ def check(folder: Path, processes: int, cases: tuple[str, ...], case: str, first
 
 
 @pytest.mark.parametrize("case", TWO)
-def test_two_processes(folder: Path, case: str) -> None:
+def test_parity_on_two_processes(folder: Path, case: str) -> None:
     check(folder, 2, TWO, case)
 
 
 @pytest.mark.parametrize("case", FOUR)
-def test_four_processes(folder: Path, case: str) -> None:
+def test_parity_on_four_processes(folder: Path, case: str) -> None:
     check(folder, 4, FOUR, case)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", MORE_FOUR)
-def test_more_of_four_processes(folder: Path, case: str) -> None:
+def test_parity_on_four_processes_more_layouts(folder: Path, case: str) -> None:
     check(folder, 4, MORE_FOUR, case)
 
 

@@ -39,7 +39,7 @@ def faults(text: str, rank: int = 0) -> Faults:
         ("unbucketed", list(range(8))),
     ],
 )
-def test_whom_a_fault_strikes(text: str, ranks: list[int]) -> None:
+def test_a_fault_affects_the_named_ranks(text: str, ranks: list[int]) -> None:
     struck = faults(text)
     kind = text.split(":", maxsplit=1)[0]
     assert struck.truth()[0]["ranks"] == ranks
@@ -50,7 +50,7 @@ def work(lengths: tuple[int, ...]) -> float:
     return sum(length**2 for length in lengths) / sum(lengths) ** 2
 
 
-def test_documents_of_a_struck_replica_differ_from_micro_batch_to_micro_batch_and_step_to_step() -> None:
+def test_documents_of_an_affected_replica_differ_by_micro_batch_and_step() -> None:
     struck = faults("unequal-lengths:dp=1,documents=5", rank=2)
     packed = struck.packing(0) + struck.packing(1)
     assert len(set(packed)) == 8
@@ -60,7 +60,7 @@ def test_documents_of_a_struck_replica_differ_from_micro_batch_to_micro_batch_an
     assert struck.packing(0) != faults("unequal-lengths:documents=5", rank=0).packing(0), "another replica, another"
 
 
-def test_documents_of_other_replicas_are_alike_with_the_mean_work_of_those_that_are_drawn() -> None:
+def test_documents_of_other_replicas_are_equal_and_have_the_mean_work() -> None:
     other_replica = faults("unequal-lengths:dp=1", rank=0)
     assert len(set(other_replica.packing(0) + other_replica.packing(1))) == 1
     struck = faults("unequal-lengths:dp=1", rank=2)
@@ -85,7 +85,7 @@ def test_no_document_sees_another() -> None:
     assert torch.equal(stage(tokens, (64,)), stage(tokens)), "one document is the whole sequence"
 
 
-def test_when_a_fault_acts() -> None:
+def test_a_fault_acts_in_its_steps_or_with_its_probability() -> None:
     fault = parse_fault("slow-rank:steps=2-3")
     assert [fault.acts(step, 0) for step in range(5)] == [False, False, True, True, False]
     fault = parse_fault("slow-rank:probability=0.5")
@@ -94,7 +94,7 @@ def test_when_a_fault_acts() -> None:
     assert acted == [fault.acts(step, 7) for step in range(400)]
 
 
-def test_drags_follow_the_steps() -> None:
+def test_slowdowns_follow_the_steps() -> None:
     struck = faults("slow-stage:stage=1,factor=3,steps=1", rank=4)
     slowdown = struck.slowdown(1)
     assert struck.slowdown(3) is None
@@ -105,14 +105,14 @@ def test_drags_follow_the_steps() -> None:
     assert factors == [1.0, 3.0, 1.0]
 
 
-def test_bandwidth_is_limited_by_the_kernel_on_the_links_of_the_axis_alone() -> None:
+def test_bandwidth_is_limited_by_the_kernel_only_on_links_of_the_axis() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         struck = faults("slow-link:axis=tp,mbps=8")
         with socket.create_connection(server.getsockname()) as healthy:
             assert struck.opened(("dp",)) is None
             before = healthy.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE)
             with socket.create_connection(server.getsockname()) as slow:
-                assert struck.opened(("tp",)) is None  # nothing to do at each message
+                assert struck.opened(("tp",)) is None  # no work per message
                 assert slow.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE) == 1_000_000
                 assert healthy.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE) == before
 
@@ -133,14 +133,14 @@ def test_a_slow_link_delays_a_message_on_its_way_not_its_sender(size: int) -> No
             assert time.perf_counter() - start >= 0.15
 
 
-def test_a_slow_link_strikes_one_rank_where_one_is_named() -> None:
+def test_a_slow_link_can_affect_a_single_rank() -> None:
     everywhere, on_one_rank = "slow-link:axis=dp,delay_ms=5", "slow-link:axis=dp,delay_ms=5,rank=1"
     assert faults(everywhere, rank=2).opened(("dp",))
     assert faults(on_one_rank, rank=1).opened(("dp",))
     assert faults(on_one_rank, rank=2).opened(("dp",)) is None
 
 
-def test_a_brake_does_more_work_forward_and_backward() -> None:
+def test_a_slowdown_does_more_work_in_forward_and_backward() -> None:
     class Counting(Brake):
         burnt = 0
 
@@ -156,7 +156,7 @@ def test_a_brake_does_more_work_forward_and_backward() -> None:
     assert torch.equal(x.grad, torch.full((4,), 2.0))
 
 
-def test_paced_layers_take_their_time_and_change_no_number() -> None:
+def test_paced_layers_take_their_time_and_keep_their_values() -> None:
     pace = Pace.parse("20,30,40", load_shape("tiny"), tokens=1)
     x = torch.ones(3, requires_grad=True)
     start = time.perf_counter()
@@ -194,7 +194,7 @@ def test_a_paced_split_backward_waits_for_the_weights_in_their_own_action() -> N
     assert time.perf_counter() - start >= 0.048
 
 
-def test_a_device_is_paced_by_its_arithmetic() -> None:
+def test_a_named_device_is_paced_by_its_peak() -> None:
     shape = load_shape("8b")
     pace = Pace.parse("h100", shape, tokens=4096)
     matrices = 4096 * (32 + 32 + 8 + 8) * 128 + 3 * 4096 * 14336

@@ -1,4 +1,4 @@
-"""Random layouts over all options learn like a single process, in float64, within 1e-9.
+"""Random layouts over all options train like a single process, in float64, within 1e-9.
 
 A seed is a layout: `layout(17)` returns its processes and options. A few run by default, all sixty with the mark `full`
 (`scripts/test --full`).
@@ -30,7 +30,7 @@ def divisor(draw: random.Random, number: int) -> int:
 
 
 def guess(draw: random.Random) -> tuple[int, str, str]:
-    """Draw a number of processes, the model's options, and the layout's; whether they fit together is not known."""
+    """Draw a number of processes and the options of model and layout, which may not fit together."""
     factors = draw.choice(((2,), (2,), (3,), (2, 2), (2, 2), (2, 2), (2, 3), (2, 2, 2), (2, 2, 2)))
     sizes = dict.fromkeys(("pp", "dp", "cp", "tp"), 1)
     for factor in factors:
@@ -76,7 +76,7 @@ def guess(draw: random.Random) -> tuple[int, str, str]:
 
 
 def later_options(seed: int, how: str) -> str:
-    """Draw the options that came later with a generator of their own: so a seed's layout stays what it was."""
+    """Draw newer options with a separate generator, so that the layout of a seed does not change."""
     draw = random.Random(1000 + seed)  # noqa: S311 - no secret
     drawn = " --offload optimizer" if draw.random() < 0.3 else ""
     can_overlap = "--tp 1" not in how and "--no-sequence-parallel" not in how
@@ -98,7 +98,7 @@ def layout(seed: int) -> tuple[int, str, str]:
 
 
 def without_idle(world: int, model: str, how: str) -> str:
-    """Leave out what is drawn about sharding where it would change nothing, and is refused."""
+    """Remove drawn sharding options that have no effect and would be refused."""
     for option in ("--dp-replicate", "--zero", "--no-prefetch"):
         try:
             resolve(parse([*MODEL.split(), *model.split(), *how.split()]), world)
@@ -110,7 +110,7 @@ def without_idle(world: int, model: str, how: str) -> str:
 
 @pytest.fixture(scope="module")
 def curves(request: pytest.FixtureRequest) -> dict:
-    """Train the layouts of all seeds that were asked for: one launch for each number of processes."""
+    """Train the layouts of all requested seeds: one launch per number of processes."""
     chosen = [item.callspec.params["seed"] for item in request.session.items if "curves" in item.fixturenames]
     cases: dict[int, set[str]] = defaultdict(set)
     for world, model, how in map(layout, chosen):
@@ -122,7 +122,7 @@ def curves(request: pytest.FixtureRequest) -> dict:
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=() if seed in SAMPLE else pytest.mark.full) for seed in SEEDS]
 )
-def test_a_random_layout_learns_what_one_process_learns(curves: dict, seed: int) -> None:
+def test_a_random_layout_trains_like_one_process(curves: dict, seed: int) -> None:
     world, model, how = layout(seed)
     print(f"seed {seed}: torchrun --nproc-per-node {world} trainer/run.py {MODEL} {model} {how}")  # noqa: T201
     alone, distributed = curves[1][f"{MODEL} {model}"], curves[world][f"{MODEL} {model} {how}"]
@@ -133,7 +133,7 @@ def test_a_random_layout_learns_what_one_process_learns(curves: dict, seed: int)
     assert distributed["forwards"] == [2.0 if "--recompute full" in how else 1.0]
 
 
-def test_the_fleet_meets_what_it_should() -> None:
+def test_the_random_layouts_cover_all_options() -> None:
     drawn = [f"--world {world} {model} {how}" for world, model, how in map(layout, SEEDS)]
     wanted = [f"--schedule {name} " for name in SCHEDULES] + [f"--zero {stage}" for stage in range(4)]
     wanted += ["--no-sequence-parallel", "--offload optimizer", "--tp-async"]

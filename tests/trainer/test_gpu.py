@@ -102,14 +102,14 @@ def _pair(words: list[str], name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("options", "within"), ALONE)
-def test_one_process_on_a_gpu(options: str, within: float) -> None:
+def test_parity_of_one_process_on_a_gpu(options: str, within: float) -> None:
     if within == EIGHT_BITS and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("no 8-bit products here")
     check(1, options, within)
 
 
 @pytest.mark.parametrize("options", SHARED)
-def test_two_processes_on_one_gpu(options: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parity_of_two_processes_on_one_gpu(options: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0])
     losses.cache_clear()
     check(2, f"{options} --backend gloo", EXACT)
@@ -123,7 +123,7 @@ def over_nccl(processes: int) -> str:
 @pytest.mark.parametrize(
     ("processes", "options"), [*((2, options) for options in APART), *((4, options) for options in FOUR)]
 )
-def test_processes_over_nccl(processes: int, options: str) -> None:
+def test_parity_of_processes_over_nccl(processes: int, options: str) -> None:
     check(processes, f"{options} {over_nccl(processes)}", COARSE if "bf16" in options else EXACT)
 
 
@@ -139,7 +139,7 @@ TRACED = ("--dtype bf16", "--dtype fp8", "--dtype bf16 --compile", "--dtype bf16
 
 
 @pytest.mark.parametrize("options", TRACED)
-def test_a_gpu_trace_has_the_flop_mfu_and_efficiency_counted_by_hand(options: str, tmp_path: Path) -> None:
+def test_a_gpu_trace_has_the_hand_counted_flops_mfu_and_efficiency(options: str, tmp_path: Path) -> None:
     """Beyond warm-up, since a compiled layer compiles in the first steps."""
     if "fp8" in options and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("no 8-bit products here")
@@ -154,12 +154,12 @@ def test_a_gpu_trace_has_the_flop_mfu_and_efficiency_counted_by_hand(options: st
     tokens = 8 * shape.sequence
     check_mfu(run, shape, tokens, processes=1)
     check_efficiency(run)
-    if "--compile" not in options:  # a compiled product may stand under another name
+    if "--compile" not in options:  # a compiled product may have another name
         check_products(run, shape, tokens)
 
 
-def test_a_trace_of_two_processes_on_one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gloo carries their gradients; the device is one, and the manifest says how many share it."""
+def test_two_processes_on_one_gpu_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients use gloo. There is one device, and the manifest states how many processes share it."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0])
     losses.cache_clear()
     run = recorded(2, "--model small --dp 2 --dtype bf16 --backend gloo", tmp_path)
@@ -185,7 +185,7 @@ def test_a_trace_over_nccl_has_axes_and_actions(tmp_path: Path) -> None:
     run = open_run(folder, cache_dir=tmp_path / "cache")
     for rank in (0, 1):
         actions = run.tables.columns("actions", rank)
-        for kind in ("F", "B"):  # backward is launched by a thread of autograd's own
+        for kind in ("F", "B"):  # backward is launched by a thread of autograd
             of_kind = actions.matches("kind", kind)
             assert of_kind.any()
             assert (actions["device_end_ns"][of_kind] > actions["device_start_ns"][of_kind]).all()

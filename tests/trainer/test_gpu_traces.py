@@ -35,7 +35,7 @@ def read(name: str, folder: Path) -> Run:
 
 
 @pytest.mark.parametrize("name", ["bf16", "compile"])
-def test_flop_mfu_and_efficiency_are_those_counted_by_hand(name: str, tmp_path: Path) -> None:
+def test_flops_mfu_and_efficiency_equal_the_hand_count(name: str, tmp_path: Path) -> None:
     run, shape = read(name, tmp_path), load_shape("1b", layers=4, sequence=2048)
     check_mfu(run, shape, TOKENS, processes=1)
     check_products(run, shape, TOKENS)
@@ -43,12 +43,12 @@ def test_flop_mfu_and_efficiency_are_those_counted_by_hand(name: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", UNRECORDED_MS)
-def test_a_recorded_step_takes_as_long_as_one_unrecorded(name: str, tmp_path: Path) -> None:
+def test_a_recorded_step_takes_as_long_as_an_unrecorded_one(name: str, tmp_path: Path) -> None:
     steps = read(name, tmp_path).tables.columns("steps", 0)
     assert np.mean(steps["end_ns"] - steps["start_ns"]) / 1e6 == pytest.approx(UNRECORDED_MS[name], rel=0.05)
 
 
-def test_products_of_another_loop_are_those_that_torch_counts(tmp_path: Path) -> None:
+def test_products_of_another_loop_equal_the_count_of_torch(tmp_path: Path) -> None:
     run = read("plain", tmp_path)
     work = kernels.compute(run.tables)
     products = sum(op.flop for op in work.ops if op.name in ("aten::mm", "aten::addmm", "aten::bmm")) / 2
@@ -60,7 +60,7 @@ def attention_tflop() -> float:
     return (2 + 5) * 2 * 4 * 4 * 16 * 2048**2 * 128 / 1e12
 
 
-def test_gains_are_those_of_steps_that_were_not_recorded(tmp_path: Path) -> None:
+def test_gains_refer_to_unrecorded_steps(tmp_path: Path) -> None:
     """The true gain of a repair was timed without a profiler, which makes these steps up to a fifth longer."""
     unrecorded, gains, errors = {}, {}, {}
     for name in ("logged-each-step", "logged-rarely", "late-input"):
@@ -88,10 +88,10 @@ def test_gains_are_those_of_steps_that_were_not_recorded(tmp_path: Path) -> None
     ("name", "bounds"),
     [
         ("logged-each-step", (0.02, 0.06)),
-        ("late-input", (0.25, 0.3)),  # the profiler's start is in the first of two whole steps
+        ("late-input", (0.25, 0.3)),  # the first of two complete steps includes the profiler's start
     ],
 )
-def test_health_states_what_recording_costs(name: str, bounds: tuple[float, float], tmp_path: Path) -> None:
+def test_health_reports_the_cost_of_recording(name: str, bounds: tuple[float, float], tmp_path: Path) -> None:
     run = read(name, tmp_path)
     cost = recording_cost(run.tables)
     assert cost.is_known
@@ -100,7 +100,7 @@ def test_health_states_what_recording_costs(name: str, bounds: tuple[float, floa
 
 
 def test_an_unknown_recording_cost_is_part_of_the_errors(tmp_path: Path) -> None:
-    """The same late input, without what the recorder timed: 14% may be 33%, and that is said."""
+    """The same late input without the recorder's step times: 14% may be 33%, and the error says so."""
     shutil.copytree(TRACES / "gpu-late-input", tmp_path / "run")
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     timed = manifest.pop("unrecorded_step_ns")["0"]

@@ -17,7 +17,9 @@ ALONE = Group("tp", ("tp",), (0,), 0, None)
     ("sequence", "vocab", "dtype", "tolerance"),
     [(5, 7, torch.float64, 1e-12), (3, WIDENED_NUMBERS // 4, torch.float32, 1e-5)],
 )
-def test_loss_and_gradient_are_those_of_torch(sequence: int, vocab: int, dtype: torch.dtype, tolerance: float) -> None:
+def test_loss_and_gradient_equal_those_of_torch(
+    sequence: int, vocab: int, dtype: torch.dtype, tolerance: float
+) -> None:
     logits = torch.randn(sequence, 2, vocab, dtype=dtype, requires_grad=True)
     targets = torch.randint(vocab, (2, sequence)).t()
     weights = torch.rand(sequence, 2, dtype=dtype)

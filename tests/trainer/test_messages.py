@@ -66,7 +66,7 @@ COSTS: dict[str, dict[str, int]] = {
 
 @contextmanager
 def rank_of_two(options: str) -> Iterator[tuple[Update, Batches]]:
-    """Build the first of two ranks, whose peer is simulated."""
+    """Build the first of two ranks with a simulated peer."""
     dist.init_process_group("fake", rank=0, world_size=2, store=dist.HashStore())
     try:
         config = resolve(parse(["--device", "cpu", *options.split()]), 2)
@@ -87,7 +87,7 @@ def messages(options: str, layers: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("options", COSTS)
-def test_a_layer_costs_the_messages_that_its_file_states(options: str) -> None:
+def test_a_layer_sends_the_messages_that_its_file_states(options: str) -> None:
     two_layers, three_layers = messages(options, 2), messages(options, 3)
     assert three_layers - two_layers == COSTS[options]
     assert not two_layers - three_layers

@@ -79,7 +79,7 @@ def test_a_library_that_is_not_installed_is_refused(library: str, monkeypatch: p
     assert refused.value.hint.startswith(f"pip install {library}")
 
 
-def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
+def test_tensorboard_gets_every_metric(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
 

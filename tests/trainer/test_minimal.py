@@ -32,7 +32,7 @@ def losses(layout: str, *more: str) -> list[float]:
     return [float(line.split()[-1]) for line in out.splitlines() if line.startswith("step")]
 
 
-def test_it_is_one_file_of_few_lines() -> None:
+def test_the_minimal_trainer_is_one_short_file() -> None:
     text = (ROOT / FILE).read_text()
     assert text.count("\n") <= MOST_LINES
     assert "from trainer" not in text
@@ -45,7 +45,7 @@ def test_it_is_one_file_of_few_lines() -> None:
         "--dp 2 --tp 2 --pp 2",
     ],
 )
-def test_every_layout_learns_alike(tmp_path: Path, layout: str) -> None:
+def test_every_layout_trains_alike(tmp_path: Path, layout: str) -> None:
     assert losses(layout, "--record", str(tmp_path / "run")) == pytest.approx(losses("--dp 1"), rel=0, abs=1e-11)
     manifest = Manifest.from_dict(json.loads((tmp_path / "run" / "run.json").read_text()))
     assert {axis: size for axis, size in manifest.mesh.items() if size > 1} == {

@@ -87,7 +87,7 @@ def record(processes: int, cases: dict[str, str], folder: Path) -> dict[str, Pat
 
 
 def first_but_shared_cores(folder: Path) -> Finding:
-    """Return the first finding, except that four ranks share two cores, which is also true and may cost more."""
+    """Return the first finding, ignoring `shared-cores`, which is also true on two cores and may cost more."""
     findings = find(open_run(folder, cache_dir=folder / "cache").tables)
     return next(finding for finding in findings if finding.code != "shared-cores")
 
@@ -120,7 +120,7 @@ def named_first(folder: Path, where: dict[str, object]) -> tuple[str, dict[str, 
 def test_a_fault_is_named_first_and_where_it_is(
     folder_of: Callable[[int, dict, str], Path], tmp_path: Path, fault: str
 ) -> None:
-    """Whatever else takes a core makes a rank slow as well: what is not named is recorded again, twice at most."""
+    """Other programs also make ranks slow, so a fault that was missed is recorded again, at most twice."""
     options, code, where = SAMPLE[fault]
     first_findings = [named_first(folder_of(2, SAMPLE, fault), where)]
     while first_findings[-1] != (code, where) and len(first_findings) < 3:

@@ -1,4 +1,4 @@
-"""Recordings in other tools: by the rules of the Chrome trace format, as Perfetto reads it, and in HTA."""
+"""Recordings in other tools: they follow the Chrome trace format as Perfetto reads it, and HTA opens them."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ RULES: dict[str, Callable[[dict[str, Any]], bool]] = {
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_a_recorded_trace_keeps_the_rules_of_the_format(run: Path) -> None:
+def test_a_recorded_trace_follows_the_format(run: Path) -> None:
     for path in (traces(run)[0], traces(run)[-1]):
-        trace = msgspec.json.decode(gzip.decompress(path.read_bytes()))  # strict: no NaN, nothing behind the end
+        trace = msgspec.json.decode(gzip.decompress(path.read_bytes()))  # strict: no NaN, nothing after the end
         events = trace["traceEvents"]
         assert len(events) > 1000
         assert Counter(name for name, keeps_rule in RULES.items() for event in events if not keeps_rule(event)) == {}

@@ -1,4 +1,4 @@
-"""The trainer's own `main` on a paper GPU, as far as possible without a device; see `paper_gpu.py`.
+"""The trainer's `main` on a simulated GPU, as far as possible without a device; see `paper_gpu.py`.
 
 One rank of each mesh, up to 512; the host waits only where it must, and nothing is created on the wrong device.
 """
@@ -93,7 +93,7 @@ def answers() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_step_waits_for_nothing_and_mixes_nothing(place: str) -> None:
+def test_a_step_has_no_syncs_and_no_mixed_devices(place: str) -> None:
     result = answers()[f"{place} --steps {STEPS}"]
     assert "error" not in result, result["error"]
     assert result["status"] == 0
@@ -101,11 +101,11 @@ def test_a_step_waits_for_nothing_and_mixes_nothing(place: str) -> None:
     waits = result["waits"]
     if (
         "--experts" in place and "--capacity" not in place
-    ):  # the lengths of an uneven exchange, once a layer and micro-batch
+    ):  # lengths of an uneven exchange, once per layer and micro-batch
         assert waits.pop("expert_parallel.plan") > 0
     if "blocking-sync" in place:
         assert waits.pop("attachment.run_and_wait") == STEPS
-    if "--offload optimizer" in place:  # each slice's gradient comes down, and its weights go up
+    if "--offload optimizer" in place:  # copies each slice's gradient to the host, and its weights to the device
         slices = waits.pop("offload.step")
         assert slices >= STEPS
         assert result["crossings"].pop("offload._fetch_gradients cuda to cpu") == slices
@@ -120,14 +120,14 @@ def test_a_step_waits_for_nothing_and_mixes_nothing(place: str) -> None:
     assert result["queues"] == ("1" if "--tp-async" in place else ""), "messages queue behind products"
 
 
-def test_a_recording_asks_for_the_gpu_and_names_it() -> None:
+def test_a_recording_requests_gpu_activity_and_names_the_gpu() -> None:
     results = answers()
     assert "error" not in results["profiled"], results["profiled"]["error"]
     assert results["profiled"]["recorded"] == ["CPU", "CUDA"]
     assert "H100" in results["manifest"]["device"]
 
 
-def test_mistakes_that_a_cpu_lets_pass_are_refused() -> None:
+def test_mistakes_that_a_cpu_tolerates_are_refused() -> None:
     refused = answers()["refusals"]
     assert set(refused) == {"devices", "value", "rows", "layout", "size", "groups"}
     assert "FakeTensorDeviceMismatchError" in refused["devices"]

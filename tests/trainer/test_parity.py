@@ -1,4 +1,4 @@
-"""Layouts learn like a single process: loss and gradient norm over five steps, in float64."""
+"""Layouts train like a single process: loss and gradient norm over five steps, in float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from trainer_fleet import launch
 
-# One launch trains all cases of a size; the first test that asks waits for all of them.
+# One launch trains all cases of a size; the first test of a size waits for all of them.
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
 
 BOUND = 1e-9
@@ -137,23 +137,23 @@ def check(processes: int, cases: tuple[str, ...], case: str) -> None:
 
 
 @pytest.mark.parametrize("case", TWO)
-def test_two_processes(case: str) -> None:
+def test_parity_on_two_processes(case: str) -> None:
     check(2, TWO, case)
 
 
 @pytest.mark.parametrize("case", OFFLOADED)
-def test_an_optimizer_in_host_memory_changes_no_digit(case: str) -> None:
+def test_an_offloaded_optimizer_gives_identical_results(case: str) -> None:
     curve_by_case = curves(2, TWO)
     assert curve_by_case[f"{case} --offload optimizer"] == curve_by_case[case]
 
 
 @pytest.mark.parametrize("case", FOUR)
-def test_four_processes(case: str) -> None:
+def test_parity_on_four_processes(case: str) -> None:
     check(4, FOUR + SINGLE, case)
 
 
 @pytest.mark.parametrize("case", SINGLE)
-def test_single_precision(case: str) -> None:
+def test_parity_in_single_precision(case: str) -> None:
     alone = ("--dtype fp32", f"--dtype fp32 {EXPERTS}")
     expected = curves(1, alone)[alone["--experts" in case]]
     curve = curves(4, FOUR + SINGLE)[case]
@@ -163,10 +163,10 @@ def test_single_precision(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", EIGHT)
-def test_eight_processes(case: str) -> None:
+def test_parity_on_eight_processes(case: str) -> None:
     check(8, EIGHT, case)
 
 
 @pytest.mark.parametrize("case", SIXTEEN)
-def test_sixteen_processes(case: str) -> None:
+def test_parity_on_sixteen_processes(case: str) -> None:
     check(16, SIXTEEN, case)

@@ -55,7 +55,7 @@ def test_the_pictures_of_schedules_show_when_their_actions_run() -> None:
         assert picture == [row.split() for row in rows]
 
 
-def test_the_transfers_of_one_forward_one_backward() -> None:
+def test_transfers_of_1f1b_are_in_order() -> None:
     written = [
         " ".join(f"{step.name}{step.micro_batch}" if isinstance(step, Transfer) else str(step) for step in rank)
         for rank in steps("1f1b", 2, 2)
@@ -68,7 +68,7 @@ def test_the_transfers_of_one_forward_one_backward() -> None:
 
 @EVERY
 @SIZES
-def test_both_ends_of_two_ranks_post_in_one_order(name: str, ranks: int, micro_batches: int) -> None:
+def test_both_ends_post_transfers_in_the_same_order(name: str, ranks: int, micro_batches: int) -> None:
     posted = defaultdict(list)
     for rank, actions in enumerate(steps(name, ranks, micro_batches)):
         for step in actions:
@@ -82,7 +82,7 @@ def test_both_ends_of_two_ranks_post_in_one_order(name: str, ranks: int, micro_b
 
 @EVERY
 @SIZES
-def test_an_action_has_what_it_needs(name: str, ranks: int, micro_batches: int) -> None:
+def test_every_action_has_its_inputs(name: str, ranks: int, micro_batches: int) -> None:
     schedule, shape = pipeline(name, ranks, micro_batches)
     home = stage_ranks(schedule, shape)
     for rank, actions in enumerate(steps(name, ranks, micro_batches)):
@@ -103,7 +103,7 @@ def test_an_action_has_what_it_needs(name: str, ranks: int, micro_batches: int) 
                 arrived.add(("made", way, step.stage, step.micro_batch))
 
 
-def test_an_order_that_waits_for_itself_is_refused() -> None:
+def test_an_order_that_deadlocks_is_refused() -> None:
     stuck = ((Action(0, Kind.BACKWARD, 0), Action(0, Kind.FORWARD, 0)), (Action(1, Kind.FORWARD, 0),))
     with pytest.raises(UsageError, match="can never end"):
         with_transfers(stuck, (0, 1))
@@ -111,8 +111,8 @@ def test_an_order_that_waits_for_itself_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["interleaved", "interleaved-zb", "zbv", "dualpipev"])
 @SIZES
-def test_messages_are_those_of_torch(name: str, ranks: int, micro_batches: int) -> None:
-    """Torch's own lowering of the same actions is the reference: what each rank sends to whom, in which order."""
+def test_messages_equal_those_of_torch(name: str, ranks: int, micro_batches: int) -> None:
+    """The reference is torch's own lowering of the actions: the sends of each rank, in order."""
     lower = getattr(schedules, "_add_send_recv", None)
     if lower is None:
         pytest.skip("this torch lowers its schedules in another way")
@@ -158,7 +158,7 @@ ENDS = torch.tensor(LENGTHS).cumsum(0).to(torch.int32)
         (grouped(ENDS), lambda x, weight: F.grouped_mm(x, weight, offs=ENDS), (3, 4, 8)),
     ],
 )
-def test_a_split_backward_gives_the_gradients_of_a_whole_one(
+def test_a_split_backward_gives_the_same_gradients(
     product: Product, reference: Callable[..., torch.Tensor], weight: tuple[int, ...]
 ) -> None:
     grad_store = WeightGradStore()
@@ -178,7 +178,7 @@ def test_a_split_backward_gives_the_gradients_of_a_whole_one(
         assert torch.allclose(w.grad, times * d_w, atol=1e-5)
 
 
-def test_a_whole_backward_of_the_same_layer_leaves_nothing() -> None:
+def test_a_full_backward_of_the_layer_stores_no_weight_gradient_work() -> None:
     grad_store, x, w = (
         WeightGradStore(),
         torch.randn(2, 3, 4, requires_grad=True),

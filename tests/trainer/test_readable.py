@@ -46,7 +46,7 @@ def test_every_file_is_a_technique_or_a_part_of_one() -> None:
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
-def test_a_technique_is_read_in_few_files(house, sources, technique: str) -> None:  # noqa: ANN001
+def test_a_technique_is_in_few_files(house, sources, technique: str) -> None:  # noqa: ANN001
     edges = {name: house._modules(source, sources) - {name} for name, source in sources.items()}
     read = house.closure(f"trainer.parallel.{technique}", edges)
     assert len(read) <= MOST_FILES, sorted(read)
@@ -55,7 +55,7 @@ def test_a_technique_is_read_in_few_files(house, sources, technique: str) -> Non
 
 
 @pytest.mark.parametrize("part", [*TECHNIQUES, *PARTS])
-def test_a_file_states_its_messages_and_the_files_that_call_it(sources, part: str) -> None:  # noqa: ANN001
+def test_a_file_lists_its_messages_and_its_callers(sources, part: str) -> None:  # noqa: ANN001
     text = ast.get_docstring(ast.parse(sources[f"trainer.parallel.{part}"].text))
     assert text is not None
     assert re.search(r"^Messages\b.*:", text, re.MULTILINE)

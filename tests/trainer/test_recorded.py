@@ -34,7 +34,7 @@ TOOL = load_tool()
 
 
 @pytest.mark.parametrize("run", TOOL.RUNS, ids=lambda run: run.name)
-def test_a_recorded_run_is_whole_and_states_its_truth(run: Any) -> None:
+def test_a_recorded_run_is_complete_and_states_its_ground_truth(run: Any) -> None:
     folder = ROOT / "traces" / f"recorded-{run.name}"
     traces = sorted(folder.glob("rank*.json.gz"))
     assert len(traces) == run.processes
@@ -51,7 +51,7 @@ def test_a_recorded_run_is_whole_and_states_its_truth(run: Any) -> None:
     assert set(manifest.join_rate.values()) == {1.0}
 
 
-def test_no_recorded_run_is_left_over() -> None:
+def test_every_recorded_run_is_listed() -> None:
     assert {folder.name for folder in (ROOT / "traces").glob("recorded-*")} == {
         f"recorded-{run.name}" for run in TOOL.RUNS
     }

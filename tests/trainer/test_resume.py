@@ -1,4 +1,4 @@
-"""Resumed runs: they continue as if never stopped, under any other layout. Losses and norms in float64."""
+"""Resumed runs continue as if never stopped, under any other layout. Losses and norms in float64."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BF16 = "--dtype bf16 --pp 2 --schedule interleaved"
 OFFLOADED = f"{BF16} --offload optimizer"
 """The same with masters and moments in host memory: the run goes on bit for bit, both ways."""
 
-# Processes and layout of the run that stops, and of the one that goes on.
+# Processes and layout of the run that stops, and of the one that continues.
 PAIRS = (
     (2, "--pp 2 --schedule interleaved", 2, "--pp 2 --schedule zbv"),
     (2, f"--dp 2 --zero 1 {EXPERTS}", 2, f"--tp 2 --ep 2 {EXPERTS}"),
@@ -64,7 +64,7 @@ def folder_of(folder: Path, processes: int, options: str) -> Path:
 
 @cache
 def resumed(folder: Path, pairs: tuple[tuple[int, str, int, str], ...]) -> dict:
-    """Write and resume all pairs, in as few launches as there are numbers of processes to go on with."""
+    """Write and resume all pairs, with one launch per number of resuming processes."""
     writes, resumes = defaultdict(list), defaultdict(list)
     for before, options, after, other_options in pairs:
         place = folder_of(folder, before, options)
@@ -74,7 +74,7 @@ def resumed(folder: Path, pairs: tuple[tuple[int, str, int, str], ...]) -> dict:
     if any(options.startswith(BF16) for _, options, _, _ in pairs):
         writes[2].append(BF16)
     for processes in sorted(writes):
-        # What goes on with as many processes needs no launch of its own.
+        # Pairs that continue with the same number of processes need no separate launch.
         cases = [*dict.fromkeys(writes[processes])]
         if all(processes >= other for other in writes):
             cases += resumes.pop(processes, [])
@@ -116,7 +116,7 @@ def test_any_layout_continues_any_other(folder: Path, pair: tuple) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("pair", MORE_PAIRS, ids=title)
-def test_more_layouts_continue_each_other(folder: Path, pair: tuple) -> None:
+def test_more_layouts_continue_any_other(folder: Path, pair: tuple) -> None:
     check(folder, MORE_PAIRS, pair)
 
 
@@ -137,7 +137,7 @@ def test_replicated_state_is_written_once(folder: Path) -> None:
 
 
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), data=st.data())
-def test_a_run_of_memory_is_the_boxes_it_is_cut_into(sizes: list[int], data: st.DataObject) -> None:
+def test_a_flat_buffer_equals_the_boxes_it_is_cut_into(sizes: list[int], data: st.DataObject) -> None:
     part = tuple(sizes)
     full = torch.arange(torch.Size(part).numel()).view(part)
     start = data.draw(st.integers(0, full.numel()))
@@ -152,7 +152,7 @@ def test_a_run_of_memory_is_the_boxes_it_is_cut_into(sizes: list[int], data: st.
 
 
 def written(folder: Path, options: str) -> Path:
-    """Leave what says of which model a checkpoint is."""
+    """Remove everything from a checkpoint except the description of its model."""
     config = resolve(parse(options.split()), 1)
     stored = folder / "step-000003"
     stored.mkdir()
@@ -168,7 +168,7 @@ def written(folder: Path, options: str) -> Path:
         ("--model small", "", "hidden 256, not 64", "--model small --layers 8"),
     ],
 )
-def test_another_model_is_refused_with_the_options_that_ask_for_it(
+def test_another_model_is_refused_with_the_differing_options(
     tmp_path: Path, before: str, after: str, message: str, hint: str
 ) -> None:
     written(tmp_path, before)
@@ -188,7 +188,7 @@ def test_a_resumed_run_that_ends_before_its_recording_is_refused() -> None:
     check_window(options, begun=6)  # nothing is left to train
 
 
-def test_settings_that_change_the_curve_are_listed(tmp_path: Path) -> None:
+def test_settings_that_change_the_loss_curve_are_listed(tmp_path: Path) -> None:
     written(tmp_path, "--batch 8 --seed 3")
     assert checkpoint.changes(tmp_path, resolve(parse(["--batch", "16", "--seed", "3"]), 1)) == ["--batch 16 (was 8)"]
 
@@ -207,7 +207,7 @@ def test_a_checkpoint_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         checkpoint.check(tmp_path, config)
 
 
-def test_the_newest_is_that_after_the_most_updates(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_has_the_most_updates(tmp_path: Path) -> None:
     for name in ("step-999999", "step-1000000", "step-old", ".step-2000000.partial"):
         (tmp_path / name).mkdir()
     assert checkpoint.newest(tmp_path).name == "step-1000000"

@@ -27,7 +27,7 @@ def tensors(number: int, length: int, dtype: torch.dtype) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("dtype", "bound"), CASES)
-def test_the_fused_kernel_gives_what_scores_in_memory_give(dtype: torch.dtype, bound: float, causal: bool) -> None:
+def test_the_fused_kernel_equals_attention_with_stored_scores(dtype: torch.dtype, bound: float, causal: bool) -> None:
     q, k, v, grad = tensors(4, 24, dtype)
     assert has_flash_attention(q)
     for fused, written in zip(attend(q, k, v, causal=causal), plain(q, k, v, causal), strict=True):
@@ -40,7 +40,7 @@ def test_the_fused_kernel_gives_what_scores_in_memory_give(dtype: torch.dtype, b
 
 
 @pytest.mark.parametrize("split", [8, 16])
-def test_gradients_of_two_tiles_are_those_of_all_keys_at_once(split: int) -> None:
+def test_gradients_of_two_tiles_equal_those_of_all_keys(split: int) -> None:
     q, k, v, grad = (x.requires_grad_() for x in tensors(4, 24, torch.float64))
     full_output = F.scaled_dot_product_attention(q, k, v)
     expected = torch.autograd.grad(full_output, [q, k, v], grad)
@@ -70,7 +70,7 @@ def test_zigzag_gives_each_rank_the_same_work(layout: str, areas: list[int]) -> 
     assert [sum(area(tile) for source in held for tile in _tiles(own_part, source)) for own_part in held] == areas
 
 
-def test_a_block_of_later_tokens_costs_nothing() -> None:
+def test_blocks_of_later_tokens_are_skipped() -> None:
     early, late = (runs(32, 2, rank, "contiguous") for rank in range(2))
     assert _tiles(early, late) == []
     assert _tiles(late, early) == [Tile(slice(0, 16), slice(0, 16), causal=False)]

@@ -146,7 +146,9 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(("world", "options", "message", "hint"), REFUSED)
-def test_refused_with_the_nearest_legal_choice(world: int, options: str, message: str, hint: str) -> None:
+def test_illegal_options_are_refused_with_the_nearest_legal_choice(
+    world: int, options: str, message: str, hint: str
+) -> None:
     with pytest.raises(OptionError, match=message) as refusal:
         resolve(parse(options.split()), world)
     assert refusal.value.hint.startswith(hint)
@@ -168,7 +170,7 @@ GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_si
         (19, "--cp 19", "fewer than tp x cp", "--cp 1"),
     ],
 )
-def test_a_hint_asks_for_nothing_that_the_model_has_not(
+def test_a_hint_names_only_possible_values_for_the_model(
     tmp_path: Path, world: int, options: str, message: str, hint: str
 ) -> None:
     file = tmp_path / "gpt2.json"
@@ -187,13 +189,13 @@ def test_a_hint_asks_for_nothing_that_the_model_has_not(
         (16, {"pp": 2, "dp": 2, "cp": 2, "tp": 2, "ep": 2}),
     ],
 )
-def test_the_default_mesh(world: int, axes: dict[str, int]) -> None:
+def test_the_default_mesh_follows_from_the_options(world: int, axes: dict[str, int]) -> None:
     config = resolve(parse([]), world)
     assert config.layout.axes() == axes
     assert bool(config.shape.experts) == ("ep" in axes)
 
 
-def test_expert_parallelism_adds_experts_to_a_dense_model_alone(tmp_path: Path) -> None:
+def test_expert_parallelism_adds_experts_only_to_dense_models(tmp_path: Path) -> None:
     file = tmp_path / "mixtral.json"
     sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 8, "intermediate_size": 48}
     file.write_text(json.dumps({"model_type": "mixtral", "vocab_size": 64, "num_local_experts": 16, **sizes}))
@@ -202,7 +204,7 @@ def test_expert_parallelism_adds_experts_to_a_dense_model_alone(tmp_path: Path) 
     assert resolve(parse(["--dp", "8", "--ep", "8"]), 8).shape.experts == 8
 
 
-def test_gloo_passes_on_nothing_of_a_gpu() -> None:
+def test_gloo_sends_no_gpu_tensors() -> None:
     for options in (["--pp", "2"], ["--cp", "2"], ["--tp", "2", "--tp-async"]):
         with pytest.raises(OptionError, match="gloo") as refused:
             check_gloo(resolve(parse(options), 2))
@@ -210,7 +212,7 @@ def test_gloo_passes_on_nothing_of_a_gpu() -> None:
     check_gloo(resolve(parse(["--cp", "2", "--cp-method", "allgather"]), 2))
 
 
-def test_nccl_is_for_gpus() -> None:
+def test_nccl_needs_gpus() -> None:
     with pytest.raises(OptionError, match="needs GPUs"):
         resolve(parse(["--device", "cpu", "--backend", "nccl"]), 2)
     assert resolve(parse(["--device", "cpu", "--backend", "gloo"]), 2).device == "cpu"
@@ -231,7 +233,7 @@ def test_accumulation_reaches_the_target_batch() -> None:
     assert (config.options.accumulate, config.micro_batch, config.options.micro_batches) == (4, 4, 4)
 
 
-def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
+def test_the_command_line_overrides_an_options_file(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text('tp = 2\nmicro-batches = 4\nschedule = "gpipe"\n')
     options = parse(["--config", str(file), "--tp", "1"])
@@ -300,7 +302,7 @@ sizes = st.sampled_from([1, 2, 3])
 
 
 @given(pp=sizes, replicate=sizes, shard=sizes, cp=sizes, tp=sizes, outer=st.booleans(), data=st.data())
-def test_coordinates_and_groups(
+def test_every_rank_has_its_coordinates_and_groups(
     pp: int, replicate: int, shard: int, cp: int, tp: int, outer: bool, data: st.DataObject
 ) -> None:
     pool = shard * cp * tp

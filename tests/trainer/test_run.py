@@ -71,7 +71,7 @@ def test_a_slow_link_delays_each_message_on_its_way(tmp_path: Path) -> None:
     marks = [event for event in events if event.get("name") == "fault::slow_link"]
     messages = [event for event in events if event.get("args", {}).get("Process Group Description") == "mesh_dp"]
     assert len(marks) == len(messages) >= 6  # FSDP2 has a gather and a sum for each layer and for what is around them
-    # A message that gloo's two threads begin late has spent the delay in their queue.
+    # A message that gloo's two threads start late has already waited in their queue.
     median_taken, median_before = (sorted(event["dur"] for event in kind)[len(kind) // 2] for kind in (messages, marks))
     assert median_taken >= 40_000
     assert median_before < median_taken / 2, "messages wait before they are posted"
@@ -93,7 +93,7 @@ def test_a_product_runs_between_sending_a_chunk_and_its_arrival(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("zero", [1, 3])
-def test_sums_over_replicas_travel_during_backward(tmp_path: Path, zero: int) -> None:
+def test_all_reduces_over_replicas_overlap_with_backward(tmp_path: Path, zero: int) -> None:
     layout = f"--dp 4 --dp-replicate 2 --zero {zero} --layers 4"
     train(forked(4), f"{layout} --steps 3 --profile --profile-steps 1 --output {tmp_path / 'run'}")
     events = [event for event in trace(tmp_path / "run", 0)["traceEvents"] if "dur" in event]
@@ -103,7 +103,7 @@ def test_sums_over_replicas_travel_during_backward(tmp_path: Path, zero: int) ->
     assert sum(at > end for at in posted) == 1, "only that of the last bucket"
 
 
-def test_one_process_as_typed(tmp_path: Path) -> None:
+def test_the_documented_single_process_command_runs(tmp_path: Path) -> None:
     lines = train(torchrun(1), f"--profile --steps 4 --experts 4 --output {tmp_path / 'run'}")
     assert len(lines) == 4
     assert lines[0]["expert_load_max"] >= 1
@@ -111,7 +111,7 @@ def test_one_process_as_typed(tmp_path: Path) -> None:
     assert trace(tmp_path / "run", 0)["traceEvents"]
 
 
-def test_a_text_is_learned(tmp_path: Path) -> None:
+def test_the_loss_falls_on_a_text(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat. " * 40)
     command = [sys.executable, "trainer/run.py", "--device", "cpu", "--metrics", "json", "--data", str(text)]
@@ -122,7 +122,7 @@ def test_a_text_is_learned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", ["--dp 2 --zero 3 --experts 4", "--pp 2 --schedule interleaved"])
-def test_resuming_continues_bit_for_bit(tmp_path: Path, options: str) -> None:
+def test_resuming_continues_exactly(tmp_path: Path, options: str) -> None:
     options = f"{options} --steps 4 --checkpoint {tmp_path} --checkpoint-every 2"
     uninterrupted = train(forked(2), options)
     (tmp_path / "step-000004").rename(tmp_path / "aside")
@@ -163,7 +163,7 @@ def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_ctrl_c_ends_with_one_line_and_whole_traces(tmp_path: Path, processes: int) -> None:
+def test_ctrl_c_ends_with_one_line_and_complete_traces(tmp_path: Path, processes: int) -> None:
     folder = tmp_path / "run"
     options = f"--dp {processes} --steps 100000 --profile --profile-skip 0 --profile-steps 90000 --output {folder}"
     process = begin(torchrun(processes), options)
@@ -172,7 +172,7 @@ def test_ctrl_c_ends_with_one_line_and_whole_traces(tmp_path: Path, processes: i
         os.kill(worker, signal.SIGINT)  # as a terminal does
     _, err = finish(process, 150)
     assert process.returncode != 0
-    ours = err.partition("torch.distributed.elastic")[0]  # torchrun has a page of its own to say
+    ours = err.partition("torch.distributed.elastic")[0]  # torchrun prints its own page
     assert "rank 0 was stopped by Ctrl-C" in ours
     assert "KeyboardInterrupt" not in ours
     assert "is gone" not in err
@@ -180,7 +180,7 @@ def test_ctrl_c_ends_with_one_line_and_whole_traces(tmp_path: Path, processes: i
         assert trace(folder, rank)["traceEvents"]
 
 
-def test_ranks_that_hear_nothing_still_name_the_lost_one() -> None:
+def test_ranks_without_messages_still_name_the_lost_rank() -> None:
     process = start([*torchrun(3), str(Path(__file__).with_name("deaf_rank.py"))])
     _, err = finish(process, 150)
     assert process.returncode != 0
@@ -201,8 +201,8 @@ def test_torchrun_output_of_a_refusal_ends_with_the_reason() -> None:
     assert "To enable traceback" not in err
 
 
-def test_the_impossible_is_refused_before_anything_starts() -> None:
-    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "4"}  # no peers, no address: nothing could be joined
+def test_impossible_options_are_refused_before_anything_starts() -> None:
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "4"}  # no peers and no address: no group could be joined
     command = [sys.executable, "trainer/run.py", "--tp", "3", "--pp", "2"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -41,7 +41,7 @@ def file_of(folder: Path, values: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("more", [{}, MIXTURE])
-def test_a_configuration_gives_a_model_of_that_many_weights(tmp_path: Path, more: dict[str, int]) -> None:
+def test_a_configuration_gives_a_model_with_the_counted_weights(tmp_path: Path, more: dict[str, int]) -> None:
     config = resolve(parse(["--model", file_of(tmp_path, LLAMA | more), "--device", "cpu"]), 1)
     shape = config.shape
     assert (shape.name, shape.kv_heads, shape.sequence, shape.rope_theta, shape.norm_eps) == ("llama", 2, 32, 5e5, 1e-6)

@@ -1,4 +1,4 @@
-"""Sharded weights under ZeRO-2 and -3: what a rank holds when, and messages equal to those of torch's FSDP2.
+"""Sharded weights with ZeRO-2 and -3: what each rank stores at which time, and the messages of FSDP2.
 
 One rank alone, in a world of simulated ranks (torch's `fake` backend). `test_parity.py` has the curves.
 """
@@ -52,7 +52,7 @@ def trained(options: str) -> tuple[Update, Callable[[], object]]:
 
 
 def messages(train: Callable[[], object]) -> Counter[str]:
-    """Count gathers and sums of a step by what the trace says of them."""
+    """Count gathers and reductions of a step in the trace."""
     with torch.profiler.profile(acc_events=True) as profile:
         train()
     names = [event.name for event in profile.events()]
@@ -63,13 +63,13 @@ def messages(train: Callable[[], object]) -> Counter[str]:
 
 
 def whole_layers(update: Update) -> list[int]:
-    """Name the layers whose weights are all here."""
+    """Return the layers whose weights are complete on this rank."""
     layers = update.chunks[0].layers
     return [int(name) for name, layer in layers.items() if layer.ffn.up.weight.untyped_storage().nbytes()]
 
 
 @pytest.mark.parametrize(("stage", "gathers"), [(2, LAYERS + 1), (3, 2 * LAYERS + 1)])
-def test_each_layer_is_gathered_once_or_again_for_backward_as_by_torch(stage: int, gathers: int) -> None:
+def test_layers_are_gathered_as_often_as_in_torch(stage: int, gathers: int) -> None:
     with rank_of_two():
         ours = messages(trained(f"--zero {stage}")[1])
         layers = [torch.nn.Linear(8, 8) for _ in range(LAYERS)]
@@ -92,7 +92,7 @@ def test_each_layer_is_gathered_once_or_again_for_backward_as_by_torch(stage: in
         ("--zero 2", [[0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]]),
     ],
 )
-def test_which_layers_are_whole_while_one_computes(options: str, seen: list[list[int]]) -> None:
+def test_only_the_current_and_prefetched_layers_are_gathered(options: str, seen: list[list[int]]) -> None:
     with rank_of_two():
         update, train = trained(options)
         assert whole_layers(update) == []
@@ -104,7 +104,7 @@ def test_which_layers_are_whole_while_one_computes(options: str, seen: list[list
         assert whole_layers(update) == []  # the weights have changed
 
 
-def test_gradients_are_whole_for_one_layer_at_a_time() -> None:
+def test_only_one_layer_has_full_gradients() -> None:
     with rank_of_two():
         update, train = trained("--zero 3")
         full_gradients: list[int] = []
@@ -114,11 +114,11 @@ def test_gradients_are_whole_for_one_layer_at_a_time() -> None:
                 lambda *_: full_gradients.append(sum(unit.grad is not None for unit in units))
             )
         train()
-    # Those of the layer before are on their way, and those of the head and the last norm wait for the embedding's.
+    # The previous layer's are in transit, and those of the head and last norm wait for the embedding's.
     assert max(full_gradients) <= 3
 
 
-def test_updated_weights_of_zero_1_travel_while_the_next_forward_begins() -> None:
+def test_zero_1_gathers_overlap_with_the_next_forward() -> None:
     with rank_of_two():
         update, train = trained("--zero 1 --bucket-mb 0.1")
         train()
@@ -134,7 +134,7 @@ def test_updated_weights_of_zero_1_travel_while_the_next_forward_begins() -> Non
     assert on_their_way[-1] <= 1, "the head's"
 
 
-def test_sequence_parallelism_keeps_the_slice_for_backward() -> None:
+def test_sequence_parallelism_stores_the_slice_for_backward() -> None:
     with rank_of_two():
         config = resolve(parse(["--device", "cpu", "--tp", "2", "--layers", "1"]), 2)
         mesh = Mesh.build(config.layout, 0, wanted_groups(config))
@@ -152,7 +152,7 @@ def test_sequence_parallelism_keeps_the_slice_for_backward() -> None:
         assert sorted(saved) == sorted([x.numel(), block.gate.weight.numel(), block.up.weight.numel()])
 
 
-def test_an_update_in_host_memory_looks_at_each_bucket_once() -> None:
+def test_an_offloaded_update_reads_each_bucket_once() -> None:
     seen: list[int] = []
     hook = register_optimizer_step_pre_hook(
         lambda optimizer, *_: seen.extend(len(group["params"]) for group in optimizer.param_groups)

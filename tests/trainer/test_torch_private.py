@@ -21,7 +21,7 @@ def loaded_again() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look up their annotations
+    sys.modules[spec.name] = module  # dataclasses look up annotations there
     spec.loader.exec_module(module)
     return module
 
@@ -33,7 +33,7 @@ def loaded_again() -> Any:
         ("reduce_scatter_single", "reduce_scatter_single", "reduce_scatter_tensor"),
     ],
 )
-def test_the_older_name_of_a_collective_serves(monkeypatch: pytest.MonkeyPatch, ours: str, new: str, old: str) -> None:
+def test_the_older_name_of_a_collective_works(monkeypatch: pytest.MonkeyPatch, ours: str, new: str, old: str) -> None:
     assert getattr(collectives, ours) is (getattr(dist, new, None) or getattr(dist, old))
     monkeypatch.delattr(dist, new, raising=False)
     assert getattr(loaded_again(), ours) is getattr(dist, old)

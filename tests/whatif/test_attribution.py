@@ -26,7 +26,7 @@ def test_the_fault_explains_the_loss(fault: str, dimension: str, name: str) -> N
     assert all(abs(share) < 0.05 for share in other_shares)
 
 
-def test_a_run_at_its_ideal_has_no_loss_to_share_out() -> None:
+def test_a_run_at_its_ideal_has_no_loss_to_attribute() -> None:
     result = slowdown(run_with("clean").tables)
     assert result.slowdown == pytest.approx(1, abs=0.01)
     assert result.parts == ()
@@ -43,7 +43,7 @@ def test_a_run_with_a_loss_has_all_kinds_of_parts() -> None:
     }
 
 
-def test_a_run_with_nothing_to_idealise_is_no_error() -> None:
+def test_a_run_with_nothing_to_idealize_is_accepted() -> None:
     trace = Trace()
     for step in range(3):
         trace.step(step, step * 100_000, 100_000).memcpy(
@@ -65,7 +65,7 @@ def test_without_device_work_it_states_what_is_missing() -> None:
     assert "no device work" in data["unknown"]
 
 
-def test_one_kind_of_action_alone() -> None:
+def test_one_kind_of_action_can_be_idealized() -> None:
     tables = run_with("slow_rank").tables
     clean = unedited(run_with("clean").tables).mean_measured_ns
     backward = predict(tables, [parse_edit("ideal,kind=B")]).after_ns

@@ -12,7 +12,7 @@ CALLS = 12
 
 
 def _trace(rank: int, per_byte: int = 1, uneven: tuple[int, ...] = (0,)) -> Trace:
-    """Twelve reductions behind backward: 90 us of latency each, and so many nanoseconds for each byte.
+    """Make twelve reductions after backward, each with 90 us of latency and a time per byte.
 
     Every call is longer or shorter by what `uneven` says in its turn, in microseconds.
     """
@@ -33,7 +33,7 @@ def _trace(rank: int, per_byte: int = 1, uneven: tuple[int, ...] = (0,)) -> Trac
     return trace
 
 
-def test_a_bucket_pays_one_latency() -> None:
+def test_a_bucket_has_one_latency() -> None:
     tables = table_set({rank: _trace(rank) for rank in range(2)})
     limits = (1_000_000, 32_000, 1_000)
     predictions = [predict(tables, [parse_edit(f"bucketed={limit},axis=dp")]) for limit in limits]
@@ -43,7 +43,7 @@ def test_a_bucket_pays_one_latency() -> None:
     assert none == 0, "nothing is that small"
 
 
-def test_messages_whose_time_grows_with_their_size_pay_no_latency() -> None:
+def test_bucketing_messages_proportional_to_their_size_gains_nothing() -> None:
     prediction = predict(
         table_set({rank: _trace(rank, 10) for rank in range(2)}), [parse_edit("bucketed=1000000,axis=dp")]
     )

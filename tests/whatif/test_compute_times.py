@@ -14,7 +14,7 @@ BORDER = ("all_reduce", 500)
 
 
 def _rank(*steps: list[tuple[str, int]], first: int = 0) -> Trace:
-    """Run kernels (name and microseconds) one after the other; `all_reduce` communicates."""
+    """Run consecutive kernels (name and microseconds); `all_reduce` communicates."""
     trace = Trace()
     for number, kernels in enumerate(steps, first):
         begin = now = number * 20_000 * US
@@ -44,7 +44,7 @@ def test_only_the_slow_kernel_is_shortened() -> None:
     assert _repaired(ranks) == [1_000, 2_000, 1_000, 3_000] * 3
 
 
-def test_kernels_of_another_order_are_compared_by_name_between_communications() -> None:
+def test_kernels_in_another_order_are_compared_by_name() -> None:
     usual, swapped = [("a", 1_000), ("b", 2_000), BORDER, ("a", 500)], [("b", 2_000), ("a", 1_000), BORDER, ("a", 500)]
     slow = [("b", 2_000), ("a", 4_000), BORDER, ("a", 500)]
     ranks = {0: _rank(slow, slow), 1: _rank(usual, usual), 2: _rank(swapped, usual)}

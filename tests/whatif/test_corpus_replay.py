@@ -23,7 +23,7 @@ RUNS = (*sorted(f"gloo/{folder.name}" for folder in TRACES.glob("gloo/*") if fol
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_replay_of_real_runs(name: str, tmp_path: Path) -> None:
+def test_the_replay_of_real_runs_matches_their_steps(name: str, tmp_path: Path) -> None:
     tables = open_run(TRACES / name, cache_dir=tmp_path).tables
     times = unedited(tables)
     assert len(times.rank) > 0

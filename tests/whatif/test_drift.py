@@ -28,7 +28,7 @@ def gain(run: Declaration, folder: Path) -> float:
     return next(finding.gain_fraction for finding in findings if finding.code == "slow-rank")
 
 
-def test_drifting_clocks_leave_a_gain_as_it_is(tmp_path: Path) -> None:
+def test_drifting_clocks_do_not_change_a_gain(tmp_path: Path) -> None:
     plain, drifting = gain(RUN, tmp_path / "a"), gain(replace(RUN, clocks=DRIFTING), tmp_path / "b")
     assert drifting == pytest.approx(plain, abs=2e-3)
     truth = tell(simulate(RUN))

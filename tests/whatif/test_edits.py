@@ -58,7 +58,7 @@ def test_removing_gains_more_than_hiding() -> None:
     assert 0 < hidden.gain_fraction <= removed.gain_fraction + 0.02
 
 
-def test_edits_compose() -> None:
+def test_edits_can_be_combined() -> None:
     tables = run_with("slow_rank").tables
     edits = [parse_edit("rank_as_peers=1"), parse_edit("comm_faster=4,axis=pp")]
     together = predict(tables, edits).gain_fraction
@@ -66,14 +66,14 @@ def test_edits_compose() -> None:
     assert max(alone) <= together <= sum(alone) + 0.01
 
 
-def test_compute_can_be_chosen_by_name() -> None:
+def test_compute_can_be_selected_by_name() -> None:
     tables = run_with("clean").tables
     attention = predict(tables, [parse_edit("compute_faster=2,name=flash")]).gain_fraction
     everything = predict(tables, [parse_edit("compute_faster=2")]).gain_fraction
     assert 0 < attention < everything
 
 
-def test_compute_can_be_chosen_by_stage() -> None:
+def test_compute_can_be_selected_by_stage() -> None:
     tables = run_with("clean").tables
     gains = [predict(tables, [parse_edit(f"compute_faster=2,stage={stage}")]).gain_fraction for stage in (0, 1)]
     everything = predict(tables, [parse_edit("compute_faster=2")]).gain_fraction
@@ -94,13 +94,13 @@ def test_schedules_are_simulated(schedule: str) -> None:
     "text",
     ["comm_fastr=2", "comm_faster=0", "comm_faster=fast", "rank_as_peers=99", "schedule=best", "rank_as_peers=one"],
 )
-def test_states_what_is_wrong_with_an_edit(text: str) -> None:
+def test_invalid_edits_are_refused_with_the_reason(text: str) -> None:
     with pytest.raises(UsageError):
         predict(run_with("clean").tables, [parse_edit(text)])
 
 
 @pytest.mark.parametrize("text", ["", ",", "=3", "a b=2"])
-def test_refuses_what_is_no_edit(text: str) -> None:
+def test_text_that_is_not_an_edit_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not an edit"):
         parse_edit(text)
 

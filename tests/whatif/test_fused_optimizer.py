@@ -51,7 +51,7 @@ def test_other_optimizers_are_not_fused(optimizer: str) -> None:
     assert predict(tables, [parse_edit("fused_optimizer")]).gain_fraction == pytest.approx(0, abs=1e-6)
 
 
-def test_products_collectives_norms_and_copies_inside_the_mark_are_not_fused_away() -> None:
+def test_products_collectives_norms_and_copies_are_not_fused() -> None:
     kernels = [GEMM, ALL_GATHER, NORM, COPY] * 15
     tables = table_set({0: run_of("AdamW", *kernels)})
     assert list(UnfusedOptimizer.look(tables)) == []

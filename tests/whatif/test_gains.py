@@ -46,7 +46,7 @@ def test_edits_that_cannot_be_predicted_have_no_gain(edit: str) -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(least=st.lists(st.sampled_from([-1.0, 0.0, 0.01, 0.05, 0.5, 2.0]), min_size=len(EDITS), max_size=len(EDITS)))
-def test_gains_that_are_too_small_lack_nothing_but_their_error(least: list[float]) -> None:
+def test_gains_below_the_threshold_have_only_a_cheaper_error(least: list[float]) -> None:
     tables = run_with("slow_rank").tables
     for edit, wanted in zip(map(parse_edit, EDITS), least, strict=True):
         full, estimate = gain_alone(tables, edit), gain_alone(tables, edit, wanted)
@@ -55,8 +55,8 @@ def test_gains_that_are_too_small_lack_nothing_but_their_error(least: list[float
         )
 
 
-def test_findings_are_those_of_all_drafts_whose_gains_are_worked_out_in_full() -> None:
-    """What `search` leaves out of its replays is below what a rule wants at least."""
+def test_findings_equal_those_of_a_full_evaluation() -> None:
+    """Replays that `search` skips have a gain below the threshold of the rule."""
     tables = run_with("slow_rank").tables
     drafts = [
         draft for rule in all_rules() if not damage(tables, getattr(rule, "NEEDS", ())) for draft in rule.look(tables)

@@ -57,7 +57,7 @@ def test_op_faster_shortens_the_kernels_of_one_op() -> None:
     assert gain(host, "op_faster=2,dims=64x64.64x64") == pytest.approx(350, abs=5)
 
 
-def test_no_allocator_calls_gives_the_hosts_time_back_and_memory_pressure_names_it() -> None:
+def test_no_allocator_calls_removes_their_time_and_memory_pressure_finds_it() -> None:
     host = Host()
     for step in range(STEPS):
         begin = host.now
@@ -73,20 +73,20 @@ def test_no_allocator_calls_gives_the_hosts_time_back_and_memory_pressure_names_
     assert str(draft.edit) == "no_allocator_calls"
 
 
-def test_no_blocking_lets_the_host_go_on_but_for_one_wait_a_step() -> None:
+def test_no_blocking_removes_all_waits_but_one_per_step() -> None:
     host = Host()
     for step in range(STEPS):
         begin = host.now
         for _ in range(4):
             host.runs("aten::mm", 100 * US, [[64, 64], [64, 64]])
             host.waits()
-            host.now += 50 * US  # the host thinks while the device has nothing to do
+            host.now += 50 * US  # the host is busy while the device is idle
         host.trace.step(step, begin, host.now - begin)
     # Between the four kernels of a step there are three waits; each keeps the device idle for about 65 us.
     assert gain(host, "no_blocking") == pytest.approx(3 * 65, abs=20)
 
 
-def test_pinned_copies_move_at_the_rate_of_the_bus_and_blocking_copies_names_them() -> None:
+def test_pinned_copies_run_at_bus_speed_and_blocking_copies_finds_them() -> None:
     host = Host()
     for step in range(STEPS):
         begin = host.now
@@ -107,7 +107,7 @@ def test_pinned_copies_move_at_the_rate_of_the_bus_and_blocking_copies_names_the
     assert str(draft.edit) == "pinned_copies"
 
 
-def test_even_work_gives_each_member_the_mean() -> None:
+def test_even_work_gives_each_member_the_mean_work() -> None:
     traces = {rank: Trace(rank, 2).group("1", [0, 1], "mesh_ep") for rank in range(2)}
     at = 0
     for step in range(STEPS):

@@ -38,7 +38,7 @@ FIRST_IN = 0.95
 
 
 def kinds(*names: str) -> pytest.MarkDecorator:
-    """Ask for each kind of fault."""
+    """Parametrize a test over the kinds of faults."""
     return pytest.mark.parametrize("kind", names)
 
 
@@ -68,7 +68,7 @@ def assert_close(gains: list[tuple[float, MadeRun]]) -> None:
 
 
 @kinds(*FAULTS)
-def test_the_culprits_finding_comes_first(kind: str) -> None:
+def test_the_finding_of_the_fault_comes_first(kind: str) -> None:
     runs = [run for run in made_runs(kind) if run.gain >= WORTH_NAMING]
     first = {run.name: [f"{f.code} {dict(f.where)}" for f in findings(run)[:3]] for run in runs}
     missed = [run.name for run in runs if not any(names_culprit(run, kind, finding) for finding in findings(run)[:1])]
@@ -77,7 +77,7 @@ def test_the_culprits_finding_comes_first(kind: str) -> None:
 
 
 @kinds(*FAULTS)
-def test_the_gain_of_the_culprits_finding_equals_that_of_its_repair(kind: str) -> None:
+def test_the_gain_of_the_fault_equals_that_of_its_repair(kind: str) -> None:
     gains = []
     for run in made_runs(kind):
         culprit_gains = [finding.gain_fraction for finding in findings(run) if names_culprit(run, kind, finding)]
@@ -87,7 +87,7 @@ def test_the_gain_of_the_culprits_finding_equals_that_of_its_repair(kind: str) -
 
 
 @kinds(*OF_ONE_RANK)
-def test_a_rank_as_its_peers_gains_all_that_it_costs(kind: str) -> None:
+def test_rank_as_peers_gains_the_cost_of_the_fault(kind: str) -> None:
     assert_close(
         [
             (predict(run.tables, [parse_edit(f"rank_as_peers={run.fault.rank}")]).gain_fraction, run)
@@ -98,7 +98,7 @@ def test_a_rank_as_its_peers_gains_all_that_it_costs(kind: str) -> None:
 
 
 @kinds("host_pause", "late_launches")
-def test_a_host_as_its_peers_gains_all_that_it_costs(kind: str) -> None:
+def test_host_as_peers_gains_the_cost_of_the_fault(kind: str) -> None:
     assert_close(
         [
             (predict(run.tables, [parse_edit(f"host_as_peers={run.fault.rank}")]).gain_fraction, run)
@@ -119,7 +119,7 @@ def test_the_ideal_step_gains_as_much_as_a_run_with_equal_ranks(kind: str) -> No
 
 
 @kinds(*OF_ONE_RANK)
-def test_the_loss_from_the_ideal_is_that_of_the_culprit(kind: str) -> None:
+def test_the_loss_is_attributed_to_the_fault(kind: str) -> None:
     for run in made_runs(kind):
         if run.gain >= WORTH_NAMING and run.fault:
             parts = [part for part in slowdown(run.tables).parts if part.dimension == "rank"]
@@ -128,7 +128,7 @@ def test_the_loss_from_the_ideal_is_that_of_the_culprit(kind: str) -> None:
 
 
 @kinds(*OF_ONE_RANK)
-def test_the_report_blames_the_culprit_for_what_its_finding_gains(kind: str) -> None:
+def test_the_first_straggler_is_the_rank_of_the_fault(kind: str) -> None:
     gains = []
     for run in made_runs(kind):
         if run.gain >= WORTH_NAMING and run.fault:

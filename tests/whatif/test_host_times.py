@@ -1,4 +1,4 @@
-"""Late ranks are late with all of their work: pauses, the loader, launches. On GPU runs with known faults."""
+"""Late ranks: repairs cover pauses, the loader and launches, on GPU runs with known faults."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def made(declared: dict[str, Any], seed: int, **more: Any) -> TableSet:
 
 
 @pytest.mark.parametrize(("case", "seed"), [(case, seed) for seed, case in enumerate(CASES, start=11)])
-def test_a_late_rank_as_its_peers_is_worth_what_its_fault_costs(case: str, seed: int) -> None:
+def test_repairing_a_late_rank_gains_the_cost_of_its_fault(case: str, seed: int) -> None:
     declared, fault = CASES[case]
     faulty = made(declared, seed, faults=[fault | {"rank": 2}])
     recorded, repaired = unedited(faulty), unedited(made(declared, seed))
@@ -81,7 +81,7 @@ def test_a_rank_that_sleeps_costs_nearly_all_of_the_step(sleeping: TableSet, edi
     assert low < predict(sleeping, [parse_edit(edit)]).gain_fraction < high
 
 
-def test_only_the_rank_that_sleeps_is_to_blame(sleeping: TableSet) -> None:
+def test_only_the_sleeping_rank_is_blamed(sleeping: TableSet) -> None:
     graph = graph_of(sleeping)
     assert set(graph.nodes.rank[pauses(graph, sleeping)].tolist()) == {2}
     for rank in (0, 1, 3):
@@ -93,7 +93,7 @@ def test_only_the_rank_that_sleeps_is_to_blame(sleeping: TableSet) -> None:
 
 
 def _idle_host(device_ends: int, *, more_launched: bool) -> Trace:
-    """Let the host do nothing from 110 to 20,000 us while a kernel runs; nothing in the trace says that it waits."""
+    """Make the host idle from 110 to 20,000 us while a kernel runs, without an event for the wait."""
     trace = Trace().step(0, 0, 30_000 * US).kernel("first", 110 * US, device_ends - 110 * US, launch_at=100 * US)
     if more_launched:
         trace.kernel("queued", device_ends, 5_000 * US, launch_at=105 * US)
@@ -105,10 +105,14 @@ def _idle_host(device_ends: int, *, more_launched: bool) -> Trace:
     [
         (19_960 * US, False, True),
         (15_000 * US, False, False),  # the device was idle for 5 ms: the host was not waiting for it
-        (19_960 * US, True, False),  # work goes on after that kernel: the host did not wait for all, and paused
+        (
+            19_960 * US,
+            True,
+            False,
+        ),  # work continues after that kernel, so the host did not wait but paused
     ],
 )
-def test_a_wait_that_leaves_no_call_is_no_pause(device_ends: int, more_launched: bool, waits: bool) -> None:
+def test_a_wait_without_a_call_is_not_a_pause(device_ends: int, more_launched: bool, waits: bool) -> None:
     graph = graph_of(table_set({0: _idle_host(device_ends, more_launched=more_launched)}))
     assert bool((graph.edges.kind == EdgeKind.SYNC).any()) is waits
     assert bool((think_times(graph) > 10 * MS).any()) is not waits
@@ -142,7 +146,9 @@ def test_a_copy_that_ends_within_its_call_is_waited_for() -> None:
         ([0, 0, 7], [0, 0, 1], [6, 7], [0, 6, 7]),
     ],
 )
-def test_a_piece_takes_what_it_should(own: list[int], piece: list[int], should: list[int], expected: list[int]) -> None:
+def test_a_piece_gets_its_target_duration(
+    own: list[int], piece: list[int], should: list[int], expected: list[int]
+) -> None:
     durations = shared_out(np.array(own), np.array(piece), np.array(should, float))
     assert durations.tolist() == expected
 
@@ -151,12 +157,16 @@ def test_a_piece_takes_what_it_should(own: list[int], piece: list[int], should: 
     ("excess", "of_peers", "expected"),
     [
         ([100, 30, -30], [[30, 0, -30]], [70, 30, 0]),  # the longest piece is as long as the peer's longest then
-        ([100, 30, -30], [[0, 30, -30], [0, 0, 0], [90, 30, 0]], [70, 30, 0]),  # wherever the peers have theirs
+        (
+            [100, 30, -30],
+            [[0, 30, -30], [0, 0, 0], [90, 30, 0]],
+            [70, 30, 0],
+        ),  # for any position of the peers' pieces
         ([30, -30, 0], [[20, 0, -20]], [0, 0, 0]),  # no longer than its peers
         ([4, 2, 0], [[9, 9, 9]], [4, 2, 0]),  # pieces as the peers', but all its own total above theirs
     ],
 )
-def test_repairs_first_remove_what_exceeds_the_longest_pieces_of_peers(
+def test_repairs_first_shorten_what_exceeds_the_peers_longest_pieces(
     excess: list[int], of_peers: list[list[int]], expected: list[int]
 ) -> None:
     longest = longest_of_others([np.array(rank, float) for rank in (excess, *of_peers)])

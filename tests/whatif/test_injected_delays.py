@@ -76,7 +76,7 @@ def test_repairing_an_injected_delay_gives_the_original_run_back(name: str, tmp_
 
 @pytest.mark.parametrize("shift_us", [-200, -60, 20, 200])
 @pytest.mark.parametrize("name", ["torchrec-4r-sleeping-rank", "gpu-nccl-zero3"])
-def test_a_device_clock_that_is_off_changes_no_gain(name: str, shift_us: int, tmp_path: Path) -> None:
+def test_a_device_clock_offset_does_not_change_gains(name: str, shift_us: int, tmp_path: Path) -> None:
     paths = _paths(name)
     before = _figures(paths, tmp_path / "before", 0)
     after = _figures(paths, tmp_path / "after", shift_us)

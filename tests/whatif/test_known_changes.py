@@ -27,7 +27,7 @@ def declared(mesh: dict[str, int], work: dict[str, Any] | None = None, **more: A
 
 
 def sharded(stage: int) -> dict[str, Any]:
-    """Declare a stage: the optimizer steps a part of the weights where they are sharded."""
+    """Declare a ZeRO stage: the optimizer updates only a part of sharded weights."""
     speed = {"optimizer_ns": 600_000 if stage == 0 else 150_000}
     return declared({"dp": 4}, {"zero_stage": stage}, network=SLOW_DP, speed=speed)
 
@@ -83,7 +83,9 @@ CASES: dict[str, Sides] = {
 
 @pytest.mark.parametrize("mesh", [{"dp": 4}, {"dp": 2, "pp": 2}], ids=["dp", "pp"])
 @pytest.mark.parametrize(("now", "wanted"), [(0, 1), (0, 3), (1, 3), (3, 1), (1, 0)])
-def test_a_gather_counts_once_a_step_and_begins_when_its_stage_can(mesh: dict[str, int], now: int, wanted: int) -> None:
+def test_a_gather_counts_once_per_step_and_starts_when_its_stage_can(
+    mesh: dict[str, int], now: int, wanted: int
+) -> None:
     links = {"axis_bytes_per_second": {"dp": 10e9}}  # gathers take longer than the concurrent work
     before, after = (
         tables(declared(mesh, {"zero_stage": stage}, network=links, speed={"optimizer_ns": 600_000 // mesh["dp"]}))
@@ -118,14 +120,14 @@ def test_strong_scaling_keeps_the_batch() -> None:
     assert predicted.layout_after.micro_batches == 2
 
 
-def test_fewer_bytes_in_products_of_another_type() -> None:
+def test_products_in_a_smaller_type_move_fewer_bytes() -> None:
     run = tables(REPLICAS)
     faster = predict(run, [parse_edit("matmul_dtype=fp8")])
     assert 0.1 < faster.gain_fraction < 0.5
     assert predict(run, [parse_edit("matmul_dtype=bf16")]).gain_fraction == pytest.approx(0, abs=1e-3)
 
 
-def test_a_device_of_the_table_is_taken_by_its_ratios() -> None:
+def test_a_known_device_is_applied_by_its_ratios() -> None:
     run = tables(REPLICAS)
     assert predict(run, [parse_edit("device=B200")]).gain_fraction > 0.3
     assert predict(run, [parse_edit("device=A100-SXM4-80GB")]).gain_fraction < -0.5

@@ -27,7 +27,7 @@ def _behind(*, waits: bool) -> Trace:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_host_that_is_always_behind_is_what_the_step_takes(waits: bool) -> None:
+def test_a_host_that_is_always_behind_determines_the_step(waits: bool) -> None:
     prediction = predict(table_set({0: _behind(waits=waits)}), [parse_edit("no_launch_gaps")])
     device = EACH * KERNEL / (EACH * PACE)
     host = 0.08 if waits else 0.0  # between a wait and the next first launch the host does what it did

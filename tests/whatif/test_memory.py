@@ -24,7 +24,7 @@ def test_assumptions_suffice_without_a_manifest() -> None:
     assert (layout.model, layout.device, layout.tokens_per_step) == (LLAMA_8B, "H100-SXM", 8192)
 
 
-def test_mixed_precision_takes_sixteen_bytes_a_parameter() -> None:
+def test_mixed_precision_needs_sixteen_bytes_per_parameter() -> None:
     memory = memory_of(PLAIN)
     assert memory is not None
     states = memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_bytes
@@ -32,7 +32,7 @@ def test_mixed_precision_takes_sixteen_bytes_a_parameter() -> None:
     assert memory.total_bytes == states + memory.activation_bytes + memory.logit_bytes
 
 
-def test_activations_of_a_layer_after_fujii() -> None:
+def test_activations_of_a_layer_follow_fujii() -> None:
     memory = memory_of(PLAIN)
     assert memory is not None
     layer = 8192 * 4096 * (12 + 4 * 8 / 32 + 8 * 14336 / 4096)
@@ -53,7 +53,7 @@ def test_zero_shards_the_state_of_its_stage(stage: int, factor: tuple[float, flo
     ("schedule", "chunks", "ratio"),
     [("gpipe", 1, 8), ("1f1b", 1, 4), ("interleaved", 2, 4 * 1.375), ("dualpipev", 2, 4.5)],
 )
-def test_a_stage_keeps_what_its_schedule_has_under_way(schedule: str, chunks: int, ratio: float) -> None:
+def test_a_stage_stores_the_micro_batches_in_flight(schedule: str, chunks: int, ratio: float) -> None:
     without_pipeline = memory_of(PLAIN)
     pipelined = memory_of(replace(PLAIN, pp=4, schedule=schedule, chunks=chunks))
     assert without_pipeline is not None
@@ -61,7 +61,7 @@ def test_a_stage_keeps_what_its_schedule_has_under_way(schedule: str, chunks: in
     assert pipelined.activation_bytes == pytest.approx(without_pipeline.activation_bytes / 4 * ratio)
 
 
-def test_fp32_training_and_what_is_split() -> None:
+def test_fp32_training_and_sharded_states_are_counted() -> None:
     narrow, wide = memory_of(replace(PLAIN, tp=2)), memory_of(replace(PLAIN, tp=2, dtype="fp32"))
     assert narrow is not None
     assert wide is not None

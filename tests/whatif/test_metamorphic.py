@@ -1,4 +1,4 @@
-"""Metamorphic predictions: changes that say nothing about the job move no gain beyond its stated error."""
+"""Metamorphic predictions: changes that do not affect the job change no gain by more than its stated error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def benchmark() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_predictions_of_a_changed_recording_stay(benchmark: dict[str, Any]) -> None:
+def test_predictions_do_not_change_under_equivalent_recordings(benchmark: dict[str, Any]) -> None:
     traces = benchmark["_read"](ROOT / "traces" / "gpu-nccl-zero3")
     before = benchmark["predictions_of"](traces)
     assert before.repairs

@@ -63,7 +63,7 @@ def _steps(traces: dict[int, Trace], length_ns: int) -> Iterator[tuple[Trace, in
             yield trace, step, at
 
 
-def test_a_small_message_behind_a_large_one_does_not_set_the_latency() -> None:
+def test_a_small_message_after_a_large_one_does_not_set_the_latency() -> None:
     traces: dict[int, Trace] = {}
     for trace, step, at in _steps(traces, 200_000_000):
         sent = {"group": "1", "posted_at": at + 1_900_000}
@@ -90,7 +90,7 @@ def test_messages_of_nearly_one_size_do_not_set_the_latency() -> None:
     assert network.latency_ns.max() == pytest.approx(400_000, rel=0.05)
 
 
-def test_kernels_scale_along_the_line() -> None:
+def test_kernels_scale_along_the_fitted_line() -> None:
     times = KernelTimes(constant_ns=5_000, flop_per_ns=1e6, shortest_ns=2_000)
     half = times.scaled(np.array([105_000, 40_000, 2_000]), np.array([1e11, 0.0, 0.0]), 0.5)
     assert half.tolist() == [55_000, 20_000, 2_000]
@@ -119,6 +119,6 @@ def test_the_line_goes_through_the_runs_own_products() -> None:
         ("aten::add", '{"a": 1}', Family.OTHER, 0.0),
     ],
 )
-def test_shapes_are_read_or_passed_over(name: str, dims: str, family: Family, flop: float) -> None:
+def test_shapes_are_read_or_ignored(name: str, dims: str, family: Family, flop: float) -> None:
     shape = shape_of(name, dims, '["float", "float"]')
     assert (shape.family, shape.flop) == (family, flop)

@@ -20,7 +20,7 @@ PUBLISHED = Path(__file__).parents[2].parent / "shared" / "traces" / "straggler-
 @pytest.mark.real
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published timelines are not available next to the project")
 @pytest.mark.parametrize("job", ["ST", "AR"])
-def test_published_slowdowns_come_back(job: str) -> None:
+def test_published_slowdowns_are_reproduced(job: str) -> None:
     result = job_slowdown(read_op_table(PUBLISHED / f"trace-{job}.parquet"))
     truth = json.loads((PUBLISHED / f"ms-{job}.json").read_text())
     assert result.step_ns == pytest.approx(truth["tori"] * 1e9, rel=1e-4)
@@ -35,7 +35,7 @@ def test_published_slowdowns_come_back(job: str) -> None:
 def rows(  # noqa: C901 - two stages written out
     lengths: dict[int, float], steps: int = 2, replicas: int = 2, slow: tuple[int, float] = (-1, 1.0)
 ) -> list[Any]:
-    """Two stages, two micro-batches, one after the other; `lengths` by stage, one replica may be slower."""
+    """Make two stages and two consecutive micro-batches with `lengths` by stage; one replica may be slower."""
     op_rows = []
 
     def add(replica: int, stage: int, step: int, kind: str, number: int, start: float, length: float) -> None:
@@ -106,7 +106,7 @@ def test_a_long_last_stage_explains_what_it_costs(tmp_path: Path) -> None:
     assert result.last_stage_share == pytest.approx(3 / 1.5)
 
 
-def test_a_slow_replica_holds_all_up(tmp_path: Path) -> None:
+def test_a_slow_replica_delays_all(tmp_path: Path) -> None:
     result = job_slowdown(read_op_table(saved(tmp_path, rows({0: 1.0, 1: 1.0}, slow=(1, 1.4)))))
     assert result.step_ns == pytest.approx((1.4 * 9 + 1) * 1e9)
     assert result.slowdown == pytest.approx((1.4 * 9 + 1) / (1.2 * 9 + 1))

@@ -42,7 +42,7 @@ def with_other_steps(graph: Graph) -> Graph:
 
 @pytest.mark.parametrize("style", ["nccl", "gloo"])
 @pytest.mark.parametrize("mesh", [{"dp": 4}, {"dp": 2, "pp": 2}, {"dp": 2, "tp": 2}])
-def test_a_step_with_anothers_durations_takes_as_long_as_the_other(mesh: dict[str, int], style: str) -> None:
+def test_a_step_with_the_durations_of_another_takes_as_long(mesh: dict[str, int], style: str) -> None:
     side = {
         "mesh": mesh,
         "style": style,

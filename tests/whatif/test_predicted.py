@@ -44,7 +44,7 @@ def test_the_tables_take_as_long_as_was_predicted(edits: str, style: str) -> Non
     assert mean == pytest.approx(prediction.after_ns, rel=0.01 if prediction.rescheduled else 1e-3)
 
 
-def test_a_repaired_run_divides_like_the_one_without_the_fault() -> None:
+def test_a_repaired_run_has_the_parts_of_a_run_without_the_fault() -> None:
     tables, clean = run_with("slow_rank").tables, run_with("clean").tables
     repaired = predicted_tables(predict(tables, [parse_edit("rank_as_peers=all")]))
     wanted = {part.role: part.mean_ns for part in breakdown.compute(clean).slices()}
@@ -81,7 +81,7 @@ def test_calls_are_those_of_the_recorded_run(edits: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "second", ["comm_hidden,axis=dp", "no_input_wait", "compute_faster=1.2", "bandwidth=2,axis=dp"]
 )
-def test_a_prediction_of_a_prediction_is_that_of_both(second: str, style: str) -> None:
+def test_a_prediction_of_a_prediction_combines_both(second: str, style: str) -> None:
     tables = run_with("slow_rank", style).tables
     first = parse_edit("rank_as_peers=all")
     shown = predicted_tables(predict(tables, [first]))
@@ -101,13 +101,13 @@ def test_a_predicted_run_states_its_origin() -> None:
     assert set(shown.arrow("ranks")["world_size"].to_pylist()) == {8}
 
 
-def test_another_order_is_said_where_it_is_shown() -> None:
-    """Between moved actions, collectives and kernels can no longer be distinguished, and the run reports it."""
+def test_a_changed_schedule_is_stated_next_to_its_timeline() -> None:
+    """Between moved actions, collectives and kernels cannot be distinguished, and the run reports it."""
     shown = predicted_tables(predict(run_with("clean").tables, [parse_edit("schedule=zbv")]))
     assert "rearranged" in {row.code for row in shown.health}
 
 
-def test_sharding_and_recomputation_change_the_memory_that_they_should() -> None:
+def test_sharding_and_recomputation_change_their_memory_parts() -> None:
     tables = run_with("clean").tables
     prediction = predict(tables, [parse_edit("zero=3"), parse_edit("recompute=full")])
     before, after = memory_of(prediction.layout_before), memory_of(prediction.layout_after)
@@ -115,4 +115,4 @@ def test_sharding_and_recomputation_change_the_memory_that_they_should() -> None
     assert after is not None
     assert before.parameter_bytes / 2 < after.parameter_bytes + after.gathered_bytes < before.parameter_bytes
     assert after.optimizer_bytes == before.optimizer_bytes / 2
-    assert after.activation_bytes < before.activation_bytes * 0.6  # one layer of two is unfolded at a time
+    assert after.activation_bytes < before.activation_bytes * 0.6  # one of two layers is recomputed at a time

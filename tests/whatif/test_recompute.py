@@ -41,5 +41,5 @@ def test_recomputed_ops_are_removed(tmp_path: Path) -> None:
     predicted = predict(tables, [parse_edit("recompute=none")])
     spent = ops["dur_ns"][outermost].sum() / steps
     saved = predicted.before_ns - predicted.after_ns
-    # The ops' own time, and what Python takes between them, which goes with them.
+    # The time of the ops, and the Python time between them, which disappears with them.
     assert 0.95 * spent <= saved <= 2 * spent

@@ -41,8 +41,8 @@ def test_a_recorded_change_is_predicted(before: str, edit: str, after: str, tmp_
 
 
 @pytest.mark.skipif(not (TRACES / "recorded-zero0").is_dir(), reason="the recorded runs are not here")
-def test_over_gloo_all_that_a_message_takes_may_be_its_bytes(tmp_path: Path) -> None:
-    """What looks like latency on shared cores is time that a slower link may stretch as well."""
+def test_over_gloo_latency_may_scale_with_bandwidth(tmp_path: Path) -> None:
+    """On shared cores, apparent latency is time that a slower link may also increase."""
     tables = open_run(TRACES / "recorded-zero0", cache_dir=tmp_path).tables
     likely, worst = (predict(tables, [parse_edit(f"{name}=0.1,axis=dp")]) for name in ("bandwidth", "comm_faster"))
     assert worst.gain_fraction < likely.gain_fraction < 0
@@ -58,7 +58,7 @@ def test_a_recorded_run_replays_to_its_measured_steps(name: str, tmp_path: Path)
 
 
 @pytest.mark.skipif(not (TRACES / "recorded-zero3-prefetch").is_dir(), reason="the recorded runs are not here")
-def test_gathers_that_are_asked_for_earlier_still_take_their_time(tmp_path: Path) -> None:
+def test_gathers_that_start_earlier_keep_their_duration(tmp_path: Path) -> None:
     run = usp_prof.open_run(TRACES / "recorded-zero3-no-prefetch", cache_dir=tmp_path)
     before, after = (shown_run.communication().df for shown_run in (run, run.whatif("prefetch=on")))
     gather_ns = [float(table[table["op"] == "all_gather"]["transfer_ns"].median()) for table in (before, after)]

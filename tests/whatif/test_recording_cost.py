@@ -23,7 +23,7 @@ WAITS = RecordingCost(20.0, waited_ns=40.0)
     ("after", "device", "unrecorded"),
     [
         (60, 60, 60),  # nothing waits for launches any more: the cost is not saved twice
-        (80, 40, 60),  # work of the device goes, the waits stay, and the cost with them
+        (80, 40, 60),  # device work is removed, but the waits and their cost stay
         (100, 60, 80),
         (80, 60, 70),  # half of the waits are left, and half of the cost
         (110, 60, 90),  # a change for the worse
@@ -45,7 +45,7 @@ def _tables(unrecorded_us: int) -> TableSet:
 
 
 @pytest.mark.parametrize(("unrecorded_us", "cost_us"), [(1200, 0), (998, 0), (960, 40), (400, 99)])
-def test_the_cost_is_no_more_than_the_device_waits_for_launches(unrecorded_us: int, cost_us: int) -> None:
+def test_the_cost_is_at_most_the_wait_for_launches(unrecorded_us: int, cost_us: int) -> None:
     """In steps that took 400 us before and 1,000 now, most of the difference has other causes."""
     cost = recording_cost(_tables(unrecorded_us))
     assert cost.is_known
@@ -55,13 +55,11 @@ def test_the_cost_is_no_more_than_the_device_waits_for_launches(unrecorded_us: i
 @pytest.mark.parametrize(
     ("after", "device", "hidden"), [(90, 60, 0), (100, 60, 0), (100, 50, 10), (100, 0, 30), (60, 70, 0)]
 )
-def test_waits_that_a_change_brings_to_light_may_be_of_the_recording(
-    after: float, device: float, hidden: float
-) -> None:
+def test_new_waits_after_a_change_may_be_recording_cost(after: float, device: float, hidden: float) -> None:
     cost = RecordingCost(20.0, waited_ns=40.0, host_ns=50.0)
     assert cost.hidden_ns(after, device) == hidden
 
 
 @pytest.mark.parametrize(("cost", "matters"), [(0.4, False), (0.6, True)])
-def test_half_a_per_cent_of_the_step_is_seen(cost: float, matters: bool) -> None:
+def test_costs_from_half_a_percent_of_the_step_matter(cost: float, matters: bool) -> None:
     assert RecordingCost(cost).matters(100) is matters

@@ -40,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(autouse=True)
 def too_large(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let there be room for about half of the run."""
+    """Set the limit to about half of the run."""
     monkeypatch.setattr(chosen, "MOST_NODES", round(0.6 * len(graph_of(run.tables).nodes)))
 
 
@@ -66,7 +66,7 @@ def test_the_ideal_step_is_that_of_all_ranks_within_its_error(run: Run) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 9, 14, 23])
-def test_a_rank_that_is_named_is_replayed(run: Run, rank: int) -> None:
+def test_named_ranks_are_replayed(run: Run, rank: int) -> None:
     for text in (f"rank_as_peers={rank}", f"compute_faster=2,rank={rank}"):
         assert rank in replayed_ranks(run.tables, [parse_edit(text)]).tables.ranks
 
@@ -117,7 +117,7 @@ def test_later_assumptions_apply_to_the_replayed_ranks(run: Run) -> None:
     run.assume()
 
 
-def test_ranks_that_are_among_the_usual_ones_take_no_further_memory(run: Run) -> None:
+def test_named_ranks_that_are_replayed_anyway_need_no_more_memory(run: Run) -> None:
     usual = replayed_ranks(run.tables, [])
     assert replayed_ranks(run.tables, [parse_edit("rank_as_peers=5")]) is usual
     other = next(rank for rank in run.ranks if rank not in usual.tables.ranks)

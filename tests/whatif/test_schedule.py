@@ -43,7 +43,7 @@ def made(schedule: str, chunks: int = 1, **more: int) -> TableSet:
         ("zbv", 2, "schedule=zbv"),
     ],
 )
-def test_a_synthetic_pipeline_takes_another_order(before: str, after: str, chunks: int, edit: str) -> None:
+def test_the_schedule_of_a_synthetic_pipeline_can_be_changed(before: str, after: str, chunks: int, edit: str) -> None:
     predicted = predict(made(before), [parse_edit(edit)])
     truth = measured_ns(made(after, chunks))
     assert predicted_ns(predicted) == pytest.approx(truth, rel=BAR)
@@ -82,7 +82,7 @@ def test_a_schedule_and_a_larger_batch_are_one_pipeline(edits: tuple[str, ...]) 
         ("balance_stages schedule=zbv balance_stages", "schedule=zbv balance_stages"),
     ],
 )
-def test_edits_of_one_pipeline_do_not_add_up(several: str, edits_alone: str) -> None:
+def test_gains_of_pipeline_edits_do_not_add_up(several: str, edits_alone: str) -> None:
     """Each edit was once compared with the recorded order, so that the same schedule twice saved twice as much."""
     together, alone = (
         predict(made("1F1B"), [parse_edit(edit) for edit in edits.split()]) for edits in (several, edits_alone)
@@ -92,26 +92,26 @@ def test_edits_of_one_pipeline_do_not_add_up(several: str, edits_alone: str) -> 
         assert getattr(together.layout_after, field) == getattr(alone.layout_after, field)
 
 
-def test_a_layer_that_stays_where_it_is_saves_nothing() -> None:
-    """Single actions that took longer than their stage's others do so still."""
+def test_moving_no_layer_saves_nothing() -> None:
+    """Single actions that took longer than others of their stage stay longer."""
     run = open_run(Path(__file__).parents[2] / "traces" / "recorded-1f1b").tables
     assert predict(run, [parse_edit("move_layers=1,source=0,target=0")]).gain_fraction == 0
 
 
-def test_the_runs_own_order_takes_as_long_as_it_did() -> None:
+def test_the_recorded_schedule_keeps_its_length() -> None:
     run = made("1F1B")
     same = reschedule(run, (parse_edit("schedule=1f1b"),), layout_of(run))
     assert same.simulated_ns == pytest.approx(same.measured_ns, rel=0.005)
     assert same.saved_ns == pytest.approx(0, abs=0.005 * same.measured_ns)
 
 
-def test_several_measured_stages_become_one() -> None:
+def test_interleaved_stages_can_be_merged_for_1f1b() -> None:
     predicted = predict(made("interleaved", 2), [parse_edit("schedule=1f1b")])
     truth = unedited(made("1F1B")).mean_measured_ns
     assert predicted.after_ns == pytest.approx(truth, rel=BAR)
 
 
-def test_an_action_has_its_own_time() -> None:
+def test_actions_keep_their_measured_times() -> None:
     pipeline = pipeline_of(made("1F1B"))
     (stage, kind, number), time = next(iter(pipeline.own.items()))
     assert pipeline.work(stage, kind, number) == time
@@ -129,29 +129,29 @@ def two_stages(forward: tuple[int, int], window: float, pauses: dict[tuple[int, 
 
 
 def test_steps_that_save_the_same_share_agree_however_long_they_take() -> None:
-    """Step times of ranks that share cores differ by half, and each alone is 1.5 times as long as even stages."""
+    """On shared cores, step times differ by half, and each is 1.5 times as long as with even stages."""
     steps = [two_stages((100 * load, 300 * load), 2600 * load, {}) for load in (1, 2)]
     even = of_steps(steps[0], steps, [parse_edit("balance_stages")], Layout())
     assert even.saved_ns / even.measured_ns == pytest.approx(600 / 2600)
     assert even.error_ns == 0
 
 
-def test_steps_that_save_unlike_shares_are_a_doubt() -> None:
+def test_steps_with_different_savings_increase_the_error() -> None:
     steps = [two_stages((100, 300), 2600, {}), two_stages((300, 300), 3000, {})]
     even = of_steps(steps[0], steps, [parse_edit("balance_stages")], Layout())
     assert even.saved_ns == pytest.approx(300)
     assert even.error_ns == pytest.approx(300, rel=0.1)
 
 
-def test_the_pause_of_a_small_stage_is_no_longer_with_more_layers() -> None:
-    """It was scaled with the stage's work: a pause of 100 ms in a stage of 10 ms became one of 1.5 s."""
+def test_a_pause_does_not_grow_with_the_layers_of_its_stage() -> None:
+    """A pause used to be scaled with the stage's work: 100 ms in a stage of 10 ms became 1.5 s."""
     step = two_stages((10, 290), 2340, {(0, Kind.FORWARD, 3): 100})
     even = of_steps(step, [step], [parse_edit("balance_stages")], Layout())
     assert even.other_ns <= 1500 + 100
 
 
 @pytest.mark.parametrize("edit", ["schedule=zbv,v=1", "schedule=none"])
-def test_orders_that_there_are_not_are_refused(edit: str) -> None:
+def test_unknown_schedules_are_refused(edit: str) -> None:
     with pytest.raises(UsageError) as caught:
         predict(made("1F1B"), [parse_edit(edit)])
     assert caught.value.hint
@@ -167,7 +167,7 @@ PACED = {
 @pytest.mark.real
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the corpus of real traces is not available next to the project")
 @pytest.mark.parametrize("before", ["gpipe", "1f1b"])
-def test_recorded_pipelines_take_another_order(before: str, tmp_path: Path) -> None:
+def test_the_schedule_of_recorded_pipelines_can_be_changed(before: str, tmp_path: Path) -> None:
     run = open_run(SHARED / PACED[before], cache_dir=tmp_path).tables
     for after, folder in PACED.items():
         truth = unedited(open_run(SHARED / folder, cache_dir=tmp_path).tables).mean_measured_ns

@@ -48,7 +48,7 @@ def after_ns(zero: int, edits: str) -> float:
     ],
 )
 def test_the_last_value_of_a_setting_applies(zero: int, several: str, last: str) -> None:
-    """Each edit was once compared with the recording: ZeRO-3 and back cost 43% of a step."""
+    """Each edit used to be compared with the recording, so ZeRO-3 and back cost 43% of a step."""
     assert after_ns(zero, several) == pytest.approx(after_ns(zero, last), rel=1e-6)
 
 
@@ -62,19 +62,19 @@ def test_the_last_value_of_a_setting_applies(zero: int, several: str, last: str)
         ("latency=2", "algorithm=tree"),
     ],
 )
-def test_calls_that_are_put_in_take_what_the_runs_own_take_by_then(edit: str, other: str) -> None:
+def test_added_calls_follow_the_other_edits_in_any_order(edit: str, other: str) -> None:
     assert after_ns(0, f"{edit} {other}") == after_ns(0, f"{other} {edit}")
     assert after_ns(0, f"{edit} {other}") != after_ns(0, edit)
 
 
-def test_the_same_change_twice_is_one() -> None:
+def test_repeated_edits_without_a_factor_apply_once() -> None:
     assert after_ns(0, "ideal ideal") == after_ns(0, "ideal")
     assert after_ns(0, "rank_as_peers=1 rank_as_peers=2 rank_as_peers=1") == after_ns(
         0, "rank_as_peers=2 rank_as_peers=1"
     )
 
 
-def test_a_setting_of_all_axes_is_not_made_again_of_one() -> None:
+def test_a_setting_for_all_axes_cannot_be_repeated_for_one() -> None:
     with pytest.raises(UsageError, match="already sets it for all of these"):
         after_ns(0, "comm_dtype=fp8 comm_dtype=bf16,axis=dp")
 
@@ -90,8 +90,8 @@ def test_factors_multiply(name: str) -> None:
     assert after_ns(0, f"{name}=2 {name}=0.5") == pytest.approx(after_ns(0, f"{name}=1"), rel=1e-6)
 
 
-def test_each_edit_of_a_named_value_states_what_it_does_again() -> None:
-    """A new edit with a value is a factor or a setting, or names one of several places that stand side by side."""
+def test_every_edit_with_a_value_defines_its_repetition() -> None:
+    """An edit with a value is a factor or a setting, or it names one of several independent places."""
     of_places = {"rank_as_peers", "host_as_peers", "link_as_peers", "even_work", "bucketed", "no_blocking"}
     valued = {edit.name for edit in EDITS if "=" in edit.example.partition(",")[0]}
     assert {edit.name for edit in EDITS if edit.again is not Again.NOTHING} == valued - of_places

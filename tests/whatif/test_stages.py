@@ -1,4 +1,4 @@
-"""Stages: each rank holds those of its schedule."""
+"""Stages: each rank has those of its schedule."""
 
 import pytest
 from hypothesis import given
@@ -26,13 +26,13 @@ def test_schedules_determine_the_micro_batches_in_flight(
     assert in_flight(schedule, shape) == in_flight_counts
 
 
-def test_interleaving_keeps_more_than_one_f_one_b() -> None:
+def test_interleaving_stores_more_than_1f1b() -> None:
     """Narayanan et al.: (1 + (p - 1) / (p v)) times the activations of 1F1B on the first rank."""
     assert in_flight(Schedule.INTERLEAVED, Shape(4, 8, 2))[0] / 2 == 4 * (1 + 3 / 8)
 
 
 @given(st.integers(1, 200), st.integers(1, 64))
-def test_layers_are_all_dealt_and_evenly(layers: int, stages: int) -> None:
+def test_all_layers_are_distributed_evenly(layers: int, stages: int) -> None:
     dealt = layers_of_stages(layers, stages)
     assert sum(dealt) == layers
     assert max(dealt) - min(dealt) <= 1
@@ -42,7 +42,7 @@ def test_leftover_layers_go_to_the_middle() -> None:
     assert layers_of_stages(10, 4) == (2, 3, 3, 2)
 
 
-def test_v_shaped_schedules_hold_both_ends_on_the_first_rank() -> None:
+def test_v_shaped_schedules_have_both_ends_on_the_first_rank() -> None:
     stages = stages_of(LLAMA_8B, Configuration(pp=4, micro_batches=8, schedule="zbv"))
     assert [(s.embedding, s.head) for s in stages] == [(True, True)] + [(False, False)] * 3
 

@@ -43,7 +43,7 @@ def run(late_ns: dict[int, int]) -> TableSet:
     return table_set(traces)
 
 
-def test_a_run_whose_work_follows_from_launches_has_none() -> None:
+def test_a_run_explained_by_its_launches_has_no_unexplained_time() -> None:
     tables = run({})
     assert unexplained_shares(tables) == {}
     assert unexplained_notes(tables) == []
@@ -73,7 +73,7 @@ def test_no_gain_is_stated_for_a_rank_with_unexplained_lateness() -> None:
     )
 
 
-def test_the_job_is_slowed_by_at_least_what_its_latest_rank_costs() -> None:
+def test_the_job_slowdown_is_at_least_the_cost_of_its_latest_rank() -> None:
     traces = {}
     for rank in range(4):
         trace, at = Trace(rank, 4).group("0", range(4)), 0

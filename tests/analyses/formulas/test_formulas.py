@@ -38,7 +38,7 @@ def cost(name: str, dims: list[Any], kind: str = HALF, values: list[str] | None 
         ("aten::_grouped_mm", [[3, 4, 8], [8, 15], [3]], 2 * 4 * 8 * 15, 96 + 120 + 60),
     ],
 )
-def test_products(name: str, dims: list[Any], flop: float, elements: int) -> None:
+def test_matrix_products_have_their_flops_and_bytes(name: str, dims: list[Any], flop: float, elements: int) -> None:
     op_cost = cost(name, dims)
     assert op_cost is not None
     assert (op_cost.family, op_cost.flop, op_cost.precision) == (Family.PRODUCT, flop, Precision.BF16)
@@ -52,7 +52,7 @@ def test_an_eight_bit_product_writes_sixteen_bits() -> None:
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 8))
-def test_a_batch_costs_its_products(rows: int, inner: int, columns: int, batch: int) -> None:
+def test_a_batched_product_costs_the_sum_of_its_products(rows: int, inner: int, columns: int, batch: int) -> None:
     single = cost("aten::mm", [[rows, inner], [inner, columns]])
     batched = cost("aten::bmm", [[batch, rows, inner], [batch, inner, columns]])
     assert single is not None
@@ -75,7 +75,7 @@ ROWS_FIRST, KEYS_FIRST = [2, 64, 8, 16], [2, 64, 4, 16]
         ("flash_attn::_flash_attn_forward", [ROWS_FIRST, KEYS_FIRST, KEYS_FIRST], [""] * 5 + ["{}"]),
     ],
 )
-def test_attention_forward(name: str, dims: list[Any], values: list[str]) -> None:
+def test_attention_forward_has_its_flops_and_bytes(name: str, dims: list[Any], values: list[str]) -> None:
     full = cost(name, dims, values=[value.replace("{}", "False") for value in values])
     causal = cost(name, dims, values=[value.replace("{}", "True") for value in values])
     assert full is not None
@@ -115,7 +115,7 @@ def _pairs(rows: int, columns: int, before: int, after: int) -> int:
 
 @pytest.mark.parametrize(("rows", "columns"), [(64, 64), (16, 64)])
 @pytest.mark.parametrize(("before", "after"), [(7, 0), (7, 3), (0, 0), (-1, 3), (40, -1)])
-def test_attention_within_a_window_counts_what_the_window_leaves(
+def test_windowed_attention_counts_only_pairs_within_the_window(
     rows: int, columns: int, before: int, after: int
 ) -> None:
     """If a window of 8 keys is counted as all 64, the efficiency exceeds one."""
@@ -131,7 +131,7 @@ def test_attention_within_a_window_counts_what_the_window_leaves(
     assert op_cost.flop == flop * 5 * 16
 
 
-def test_a_causal_window_sees_nothing_after_a_query() -> None:
+def test_a_causal_window_excludes_later_keys() -> None:
     query = [2, 64, 8, 16]
     windowed = cost(
         "flash_attn::_flash_attn_forward", [query] * 3, values=["", "", "", "0.", "0.25", "True", "7", "-1"]
@@ -145,7 +145,7 @@ def test_a_causal_window_sees_nothing_after_a_query() -> None:
     assert unlimited == wide
 
 
-def test_a_causal_mask_sees_all_keys_before_its_square() -> None:
+def test_a_causal_mask_is_aligned_to_the_last_query_and_key() -> None:
     values = ["", "", "", "0.", "True", "False", ""]
     longer = cost(
         "aten::_scaled_dot_product_flash_attention", [[1, 1, 4, 1], [1, 1, 10, 1], [1, 1, 10, 1]], values=values
@@ -165,7 +165,7 @@ def test_packed_sequences_cannot_be_counted() -> None:
     assert cost("aten::_flash_attention_forward", bounds, values=[""] * 8 + ["True"]) is None
 
 
-def test_convolution_forward_and_backward() -> None:
+def test_convolutions_have_their_flops_and_bytes() -> None:
     # 2 images of 3 channels, 8 x 8, sixteen 3 x 3 windows, padding 1, stride 2: 4 x 4 outputs.
     flop = 2 * 2 * 16 * 16 * 3 * 9
     settings = ["[1, 1]", "[2, 2]", "[1, 1]"]
@@ -202,13 +202,15 @@ def test_convolution_forward_and_backward() -> None:
         ("ScaledMaskedSoftmax", [[2, 4, 4]], Family.NORM, 64),
     ],
 )
-def test_ops_that_only_move_data_cost_their_bytes(name: str, dims: list[Any], family: Family, elements: int) -> None:
+def test_ops_that_only_move_data_have_bytes_and_no_flops(
+    name: str, dims: list[Any], family: Family, elements: int
+) -> None:
     op_cost = cost(name, dims)
     assert op_cost is not None
     assert (op_cost.family, op_cost.flop, op_cost.bytes) == (family, 0.0, 2 * elements)
 
 
-def test_only_selected_rows_are_read() -> None:
+def test_gathers_read_only_the_selected_rows() -> None:
     def picked(name: str, dims: list[Any], values: list[str]) -> float:
         types = ["float", "Scalar", "long int"] if len(dims) == 3 else ["float", "long int"]
         op_cost = formulas.cost(name, formulas.parse(json.dumps(dims), json.dumps(types), json.dumps(values)))
@@ -272,14 +274,14 @@ LISTS = ["TensorList"] * 6
         ("aten::_foreach_norm", [WEIGHTS, []], 40),
     ],
 )
-def test_lists_of_tensors(name: str, dims: list[Any], elements: int) -> None:
+def test_ops_on_tensor_lists_need_a_known_element_type(name: str, dims: list[Any], elements: int) -> None:
     op_cost = recorded_op(name, dims, LISTS, lists="c10::BFloat16")
     assert op_cost is not None
     assert (op_cost.family, op_cost.flop, op_cost.bytes) == (Family.ELEMENTWISE, 0.0, 2 * elements)
     assert recorded_op(name, dims, LISTS) is None  # the element size is unknown
 
 
-def test_another_input_determines_the_type_of_a_list() -> None:
+def test_another_input_gives_a_tensor_list_its_element_type() -> None:
     assert (
         recorded_op("fsdp::all_gather_copy_in", [WEIGHTS, [160], []], ["TensorList", "float", ""]).bytes == 2 * 40 * 4
     )
@@ -311,7 +313,7 @@ def test_kernel_names_determine_the_element_type(kernel: str, element: str) -> N
 
 
 @pytest.mark.parametrize("name", ["aten::view", "aten::t", "aten::empty_strided", "aten::slice", "aten::to"])
-def test_views_and_allocation_have_nothing_to_do(name: str) -> None:
+def test_views_and_allocations_cost_nothing(name: str) -> None:
     op_cost = cost(name, [[4, 8]])
     assert op_cost is not None
     assert (op_cost.family, op_cost.flop, op_cost.bytes) == (Family.NOTHING, 0.0, 0.0)
@@ -332,5 +334,5 @@ def test_scatter_index_put_sort_and_embedding_backward_have_their_bytes() -> Non
 
 
 @pytest.mark.parametrize("name", ["aten::grouped_mm", "aten::_scaled_grouped_mm_v2"])
-def test_products_of_groups_by_every_name(name: str) -> None:
+def test_grouped_products_cost_the_same_under_every_name(name: str) -> None:
     assert cost(name, [[12, 8], [3, 8, 5], [3]]) == cost("aten::_grouped_mm", [[12, 8], [3, 8, 5], [3]])

@@ -44,7 +44,9 @@ EVENTS = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(st.lists(EVENTS, min_size=1, max_size=6))
-def test_both_ways_give_the_same(tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]]) -> None:
+def test_fast_and_slow_path_read_the_same_events(
+    tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]]
+) -> None:
     path = tmp_path_factory.mktemp("common") / "rank0.json"
     path.write_text(json.dumps({"traceEvents": [*events, {"ph": "X", "name": "last", "ts": 1, "dur": 1}]}))
     quick = reader.read(path)
@@ -59,7 +61,7 @@ def test_both_ways_give_the_same(tmp_path_factory: pytest.TempPathFactory, event
     assert quick.inputs.texts.take(quick.inputs.code[ops]) == slow.inputs.texts.take(slow.inputs.code[ops])
 
 
-def test_a_sound_trace_is_read_the_quick_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_valid_trace_is_read_on_the_fast_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fallbacks: list[int] = []
     monkeypatch.setattr(columns.EventColumns, "take", lambda *_: fallbacks.append(1))
     event = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 7, "tid": 8, "ts": 1.5, "dur": 2, "args": {"stream": 7}}
@@ -73,7 +75,7 @@ def test_a_sound_trace_is_read_the_quick_way(tmp_path: Path, monkeypatch: pytest
     assert fallbacks == []
 
 
-def test_whole_times_too_large_for_nanoseconds_are_absent() -> None:
+def test_integer_times_too_large_for_nanoseconds_are_absent() -> None:
     most = (2**63 - 1) // 1000
     assert from_whole([5, -5, most, most + 1, -(2**63)]).tolist() == [5000, -5000, most * 1000, ABSENT, ABSENT]
     with pytest.raises(OverflowError):

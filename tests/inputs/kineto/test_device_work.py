@@ -53,7 +53,7 @@ def kernels_of(raw: TraceRecord) -> pa.Table:
 
 @pytest.mark.slow
 @given(st.lists(_ARGUMENTS, max_size=5), st.sampled_from(DEVICE_WORK))
-def test_kernels_are_the_same_read_either_way(arguments: list[dict[str, Any]], category: str) -> None:
+def test_kernels_are_read_alike_on_both_paths(arguments: list[dict[str, Any]], category: str) -> None:
     raw = raw_of(*arguments, category=category)
     assert raw.work is not None
     with_events = kernels_of(raw).to_pylist()
@@ -61,7 +61,7 @@ def test_kernels_are_the_same_read_either_way(arguments: list[dict[str, Any]], c
     assert json.dumps(with_events) == json.dumps(afterwards)  # an occupancy that is not known is no number
 
 
-def test_each_combination_is_kept_once() -> None:
+def test_each_combination_of_texts_is_stored_once() -> None:
     arguments = {"grid": [2, 1, 1], "block": [64, 1, 1]}
     raw = raw_of(arguments, {**arguments, "correlation": 9}, {"bytes": 64})
     assert raw.work is not None
@@ -71,7 +71,7 @@ def test_each_combination_is_kept_once() -> None:
     assert kernels_of(raw)["blocks"].to_pylist() == [2, 2, -1]
 
 
-def test_duplicate_events_are_left_out_of_device_work_too() -> None:
+def test_duplicate_events_are_removed_from_device_work() -> None:
     again = Trace().event("k", "kernel", at=0, dur=50, args={"bytes": 1})
     for size in (1, 2):
         again.event("k", "kernel", at=0, dur=50, args={"bytes": size})

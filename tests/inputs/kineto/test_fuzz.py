@@ -1,4 +1,4 @@
-"""Fuzzing of the reader: damaged traces give tables or a `UspProfError`, whatever the damage.
+"""Fuzzing of the reader: any damaged trace gives tables or a `UspProfError`.
 
 Every mutation passes through the reader and the builders of all tables, and every fourth through the whole path, from
 `open_run` to the calls of the run. `USP_PROF_FUZZ_FROM` in the environment is the first seed.
@@ -141,7 +141,7 @@ def mutated(seed: int, texts: list[bytes]) -> bytes:
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_only_our_own_error_comes_out(tmp_path: Path, chunk: int) -> None:
+def test_damaged_input_raises_only_our_own_error(tmp_path: Path, chunk: int) -> None:
     texts, path = seeds(), tmp_path / "rank0.json"
     nowhere = tmp_path / "no-cache"
     nowhere.write_text("")

@@ -42,7 +42,7 @@ def test_each_row_has_the_arguments_that_were_added(
     assert len({json.dumps(combination) for combination in distinct}) == len(distinct)
 
 
-def test_rows_are_left_out_and_none_says_nothing() -> None:
+def test_rows_can_be_selected_and_missing_inputs_are_empty() -> None:
     growing = GrowingInputs()
     growing.add(np.array([True, True]), [(b"[1]", b"", b""), (b"[2]", b"", b"")], np.array([7, 8]))
     made = growing.columns().select(np.array([False, True]))

@@ -100,7 +100,7 @@ KINETO_LAYOUT = """\
 }"""
 
 
-def test_kineto_s_own_layout_is_read_to_the_last_nanosecond(tmp_path: Path) -> None:
+def test_kinetos_own_layout_is_read_to_the_nanosecond(tmp_path: Path) -> None:
     trace = read(tmp_path, KINETO_LAYOUT)
     base = 1790857026000000000
     assert trace.health == ()
@@ -135,7 +135,7 @@ def test_tables_have_the_columns_of_their_schemas(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"indent": 2}, {"indent": 4}, {"separators": (",", ":")}])
 @pytest.mark.parametrize("bare", [False, True])
-def test_every_layout_gives_the_same(tmp_path: Path, options: dict[str, Any], bare: bool) -> None:
+def test_every_json_layout_gives_the_same_events(tmp_path: Path, options: dict[str, Any], bare: bool) -> None:
     events = [event(f"op{i}", ts=i, args={"External id": i, "nested": [{"name": "}, {"}]}) for i in range(50)]
     text = json.dumps(events if bare else {"traceEvents": events, "deviceProperties": [{"id": 0}]}, **options)
     trace = read(tmp_path, text)
@@ -146,7 +146,7 @@ def test_every_layout_gives_the_same(tmp_path: Path, options: dict[str, Any], ba
 
 
 @pytest.mark.parametrize("piece", [64, 257, 1000])
-def test_pieces_may_be_cut_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+def test_the_text_may_be_split_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
     events = [event(f"op{i}", ts=i, args={"x": [{"name": "a"}, {"name": '"}, {"ph'}], "e": "ü"}) for i in range(200)]
     monkeypatch.setattr(split, "PIECE", piece)
     trace = read(tmp_path, document(*events, head=[{"a": 1}]))
@@ -156,7 +156,7 @@ def test_pieces_may_be_cut_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("length", [1_500, 2_500, 9_000])
 @pytest.mark.parametrize("between", [", ", '}, {"name": '])
-def test_an_event_may_be_longer_than_any_piece(
+def test_an_event_may_be_longer_than_a_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, between: str
 ) -> None:
     monkeypatch.setattr(split, "PIECE", 1_000)
@@ -186,8 +186,8 @@ def test_op_inputs_are_read_in_the_same_pass(tmp_path: Path, odd: dict[str, Any]
     assert inputs.sequence.tolist() == [5, -1, -1, -1, -1, 31 if "Sequence number" in odd else -1, -1]
 
 
-def test_arguments_need_nothing_between_them() -> None:
-    """The decoder of lines takes values that follow each other: what the reader rests on, and else is merely slow."""
+def test_the_line_decoder_accepts_adjacent_values() -> None:
+    """The line decoder accepts values without separators. The fast path of the reader relies on it."""
     read = msgspec.json.Decoder(Links).decode_lines(b'{"External id": 1}{\n"stream": 2}{} {"a": {"stream": 3}}')
     assert [(arguments.external, arguments.stream) for arguments in read] == [(1, -1), (-1, 2), (-1, -1), (-1, -1)]
 
@@ -209,7 +209,7 @@ def test_gzip_may_have_several_members(tmp_path: Path) -> None:
     after=st.lists(st.integers(0, MAX_WINDOW_NS), min_size=1, max_size=20),
     base=st.booleans(),
 )
-def test_times_are_exact_beyond_what_a_float_holds(
+def test_times_are_exact_beyond_float_precision(
     tmp_path_factory: pytest.TempPathFactory, first: int, after: list[int], base: bool
 ) -> None:
     zero = 123_456_789 if base and first < 2**61 else 0
@@ -229,7 +229,7 @@ def test_old_integer_microseconds_are_exact(tmp_path: Path) -> None:
     assert column(trace, "start_ns") == [1706850122846038000, 1706850122846039000]
 
 
-def test_finer_than_a_nanosecond_is_rounded_and_reported(tmp_path: Path) -> None:
+def test_times_finer_than_a_nanosecond_are_rounded_and_reported(tmp_path: Path) -> None:
     trace = read(tmp_path, '{"traceEvents":[{"ph":"X","name":"a","ts":1.2345678,"dur":1e0}]}')
     assert column(trace, "start_ns") == [1235]
     assert counts(trace)["finer_than_ns"] == 1
@@ -238,7 +238,7 @@ def test_finer_than_a_nanosecond_is_rounded_and_reported(tmp_path: Path) -> None
     assert counts(read(tmp_path, large))["finer_than_ns"] == 1
 
 
-def test_the_categories_of_2021_are_spelt_as_today(tmp_path: Path) -> None:
+def test_the_categories_of_2021_are_translated(tmp_path: Path) -> None:
     old = ["Operator", "Kernel", "Memcpy", "Memset", "Runtime", "user_annotation", "Own"]
     events = [event(str(i), cat=cat, args={"external id": i}) for i, cat in enumerate(old)]
     trace = read(tmp_path, document(*events))
@@ -247,7 +247,7 @@ def test_the_categories_of_2021_are_spelt_as_today(tmp_path: Path) -> None:
     assert column(trace, "external_id") == list(range(7))
 
 
-def test_a_profiler_step_among_the_ops_of_2021_is_a_mark(tmp_path: Path) -> None:
+def test_a_profiler_step_among_ops_of_2021_is_a_step_mark(tmp_path: Path) -> None:
     events = [
         event("ProfilerStep#3", cat="Operator"), event("aten::mm", cat="Operator"),
         event("mine", cat="User Annotation"), event("ProfilerStep#3", cat="kernel"), event("ProfilerStep#4"),
@@ -418,6 +418,6 @@ class TestDamage:
 
 
 @pytest.mark.parametrize("index", [True, "3", 1e300, 1 << 70, None])
-def test_a_sort_index_that_is_no_number_is_absent(tmp_path: Path, index: Any) -> None:
+def test_a_sort_index_that_is_not_a_number_is_absent(tmp_path: Path, index: Any) -> None:
     metadata = {"ph": "M", "name": "thread_sort_index", "pid": 7, "tid": 8, "ts": 0, "args": {"sort_index": index}}
     assert read(tmp_path, document(event(), metadata)).threads["sort_index"].to_pylist() == [-1]

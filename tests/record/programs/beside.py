@@ -91,7 +91,7 @@ elif case == "theirs_legacy_in_a_window":
             train(ours)
     export(theirs)
 elif case == "theirs_in_many_windows":
-    # Sixty times: memory that is written after it was freed crashes only sometimes.
+    # Sixty times, because a write to freed memory crashes only sometimes.
     for window in range(60):
         with session(f"ours-{window}", warmup=0) as ours:
             train(ours, steps=1)
@@ -155,7 +155,7 @@ elif case == "forked_child_ends":
     train(ours)
     ours.close()
 elif case == "forked_children_leave":
-    # Twenty times: one that only sometimes hangs is found.
+    # Twenty times, to find a process that hangs only sometimes.
     with session(active=24) as ours:
         train(ours, steps=3)
         for status in range(20):
@@ -188,7 +188,7 @@ elif case == "forked_workers":
         child.join()
         assert child.exitcode in {0, 7}
 elif case == "interrupted":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's shell may have it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the shell of a background job may ignore it
     with session(active=6) as ours:
         train(ours, steps=4)
         with ours.step():

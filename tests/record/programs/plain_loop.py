@@ -1,4 +1,4 @@
-"""Two processes, two groups of the same ranks, collectives whose size says which group ran them, and transfers."""
+"""Two processes, two groups with the same ranks, collectives whose size identifies the group, and transfers."""
 
 import os
 import sys
@@ -35,7 +35,7 @@ with record.session(
             with record.phase("forward"):
                 work = [dist.all_reduce(torch.ones(100 + step), async_op=True)]
                 work.append(dist.all_reduce(torch.ones(200 + step), group=tensor, async_op=True))
-                # the same size in two groups, at the same time: only order and threads tell them apart
+                # the same size in two groups at the same time: only order and threads distinguish them
                 work.append(dist.all_reduce(torch.ones(7), group=pipeline, async_op=True))
                 work.append(dist.all_reduce(torch.ones(7), group=tensor, async_op=True))
                 for transfer in work:
@@ -54,4 +54,4 @@ with record.session(
             with record.phase("log"):
                 dist.barrier(group=logging)
 dist.destroy_process_group()
-os._exit(0)  # torch's own threads may still run, and abort a process that ends
+os._exit(0)  # torch's threads may still run and abort a process that exits

@@ -1,4 +1,4 @@
-"""torchtitan's parallel dims and its profiler, driven as its trainer does, on two gloo processes at tp 2."""
+"""torchtitan's parallel dims and profiler, used as in its trainer, on two gloo processes with tp 2."""
 
 import os
 import sys
@@ -14,13 +14,13 @@ from torchtitan.tools.profiler import Profiler
 from usp_prof import record
 from usp_prof.record.adapters import torchtitan
 
-parallel_dims.device_type = "cpu"  # without a GPU it takes CUDA all the same
+parallel_dims.device_type = "cpu"  # it selects CUDA even without a GPU
 record.prepare()
 dist.init_process_group("gloo")
 parallelism = ParallelismConfig(tensor_parallel_degree=2)
 dims = ParallelDims.from_config(parallelism, world_size=2)
 tensor = dims.get_mesh("tp").get_group()
-# Its trainer wants a tokenizer and a data set; these are the parts of one that the adapter reads.
+# Its trainer needs a tokenizer and a data set; this has only the parts that the adapter reads.
 config = SimpleNamespace(
     training=TrainingConfig(local_batch_size=3, seq_len=16), parallelism=parallelism, profiler=Profiler.Config()
 )

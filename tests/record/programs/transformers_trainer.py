@@ -48,7 +48,7 @@ arguments = TrainingArguments(
 callback = RecordCallback(folder / "run", sequence=SEQUENCE, peak_flops=1e9)
 Trainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Tokens(), callbacks=[callback]).train()
 
-# A thread of gloo's that meets the interpreter's end aborts the process, in one of some twenty runs and also without
-# our callback: all is written by now, so that the interpreter need not end.
+# A gloo thread that runs while the interpreter exits aborts the process in about one of twenty runs, also without
+# our callback. Everything is written by now, so the normal exit of the interpreter is skipped.
 sys.stdout.flush()
 os._exit(0)
