@@ -63,3 +63,21 @@ def test_a_step_cut_by_the_recording_is_not_in_the_mean(
 def test_the_unedited_replay_keeps_step_boundaries() -> None:
     times = unedited(table_set({rank: _trace(rank) for rank in range(2)}))
     assert times.replayed_ns.tolist() == times.measured_ns.tolist() == [STEP] * 6
+
+
+def _begun_at(begin: int, gemm: int, rank: int) -> Trace:
+    """Make a step of one kernel and a collective that both ranks end at 1,200 us."""
+    trace = Trace(rank=rank, world=2).group("0", [0, 1]).step(0, 0, 2_000 * US)
+    trace.kernel("gemm", begin + 10 * US, gemm, launch_at=begin)
+    ready = begin + 10 * US + gemm
+    return trace.collective("all_reduce", ready, 1_200 * US - ready, group="0", sequence=1, launch_at=begin + 40 * US)
+
+
+def test_a_first_step_gets_no_longer_because_its_work_starts_earlier() -> None:
+    traces = {0: _begun_at(10 * US, 1_000 * US, 0), 1: _begun_at(510 * US, 200 * US, 1)}  # rank 0 is the last to arrive
+    tables = table_set(traces)
+    prediction = predict(tables, [parse_edit("host_as_peers=1")])
+    nodes = prediction.graph.nodes
+    earlier = prediction.timeline.start < nodes.start
+    assert set(nodes.rank[earlier & ~nodes.of_host]) == {1}
+    assert prediction.gain_fraction == 0

@@ -59,16 +59,10 @@ class StepTimes:
 
 def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
     """Return the step times of a timeline, for each rank that has work in the graph."""
-    of_ranks = [
-        (
-            np.full(len(step), rank),
-            step,
-            end.when - begin.when,
-            end.moved(graph, timeline) - begin.moved(graph, timeline),
-            _is_cut(begin, end),
-        )
-        for rank, step, begin, end in _bounds_of(tables, graph)
-    ]
+    of_ranks = []
+    for rank, step, begin, end in _bounds_of(tables, graph):
+        begins, ends = _moved_steps(begin, end, graph, timeline)
+        of_ranks.append((np.full(len(step), rank), step, end.when - begin.when, ends - begins, _is_cut(begin, end)))
     if not of_ranks:
         nothing = np.zeros(0, np.int64)
         return StepTimes(nothing, nothing, nothing, nothing, nothing.astype(bool))
@@ -158,9 +152,20 @@ class Anchored:
         return np.asarray(np.maximum(ended, lookup(np.maximum.accumulate(timeline.end[added]), place - 1, missing=-1)))
 
 
-def moved(when: Ints, rows: Ints, graph: Graph, timeline: Timeline) -> Ints:
-    """Return moments moved with the first work that starts then or later, or with the last end after all work."""
-    return _anchored(when, sorted_by(graph.nodes.start, rows), graph).moved(graph, timeline)
+def moved_steps(begin: Ints, end: Ints, rows: Ints, graph: Graph, timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the starts and ends of a rank's steps, moved with its work.
+
+    A boundary moves with the first work that starts then or later, or with the last end after all work. A step before
+    which nothing was recorded does not get longer because its work starts earlier.
+    """
+    order = sorted_by(graph.nodes.start, rows)
+    return _moved_steps(_anchored(begin, order, graph), _anchored(end, order, graph), graph, timeline)
+
+
+def _moved_steps(begin: Anchored, end: Anchored, graph: Graph, timeline: Timeline) -> tuple[Ints, Ints]:
+    begins, ends = begin.moved(graph, timeline), end.moved(graph, timeline)
+    opens, as_long = begin.place == 0, ends - (end.when - begin.when)
+    return np.where(opens & (begins < begin.when), np.clip(as_long, begins, begin.when), begins), ends
 
 
 def _anchored(when: Ints, by_start: Ints, graph: Graph) -> Anchored:

@@ -17,7 +17,7 @@ from usp_prof.columns.rows import last_of_run
 from usp_prof.columns.table import Replaced, table_of
 from usp_prof.replay.graph import NodeKind, events_of
 from usp_prof.replay.rank_clocks import rank_clocks
-from usp_prof.replay.step_times import moved
+from usp_prof.replay.step_times import moved_steps
 from usp_prof.tables import clock
 from usp_prof.tables.table_set import TableSet
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _AS_THEY_ARE = ("threads", "groups", "health", "ranks")
 _DEVICE_RANGES = ("gpu_user_annotation",)
 _ON_DEVICE = ("device_start_ns", "device_end_ns")
+_BOUNDS = ("start_ns", "end_ns")
 _TIMES = ("start_ns", "end_ns", "dur_ns", "host_start_ns", "host_end_ns", *_ON_DEVICE)
 
 
@@ -80,12 +81,14 @@ class _Moves:
         """Recorded and new boundaries of the steps, by column."""
         steps, clocks = self._tables.columns("steps", self.rank), rank_clocks(self._tables)
         work = self._node[self._on_device & self._is_measured]
-        bounds = {}
-        for name in ("start_ns", "end_ns"):
-            aligned = clocks.align_device(self.rank, steps[name])
-            shift = moved(aligned, work, self._graph, self._timeline) - aligned if len(work) else np.zeros_like(aligned)
-            bounds[name] = (steps[name], steps[name] + shift)
-        return bounds
+        if not len(work):
+            return {name: (steps[name], steps[name]) for name in _BOUNDS}
+        begin, end = (clocks.align_device(self.rank, steps[name]) for name in _BOUNDS)
+        moved = moved_steps(begin, end, work, self._graph, self._timeline)
+        return {
+            name: (steps[name], steps[name] + after - before)
+            for name, before, after in zip(_BOUNDS, (begin, end), moved, strict=True)
+        }
 
     def spans(self, event: Ints) -> tuple[Ints, Ints]:
         """Return new starts and durations of events; the duration of an instant stays -1."""
