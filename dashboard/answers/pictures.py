@@ -62,9 +62,9 @@ def chart_of(document: Document, kind: type[ChartKind]) -> Chart | None:
 
 
 def lateness(document: Document) -> Chart | None:
-    """Build each rank's own delay per step on the mesh."""
+    """Build each rank's own delay per step on the mesh; None if no rank has any."""
     cost = {int(rank): value for rank, value in Figures(document.values).along("straggler_cost", "rank").items()}
-    if not cost:
+    if not any(cost.values()):
         return None
     mesh_chart = chart_of(document, RankGrid)
     grid = (
@@ -235,7 +235,7 @@ def bandwidth_of_axes(document: Document) -> KeyFigures | None:
     for axis in sorted(map(str, exposed), key=lambda axis: -exposed[axis])[:MOST_AXES]:
         measured = [call for call in calls if str(call["axis"]) == axis and isinstance(call.get("busbw"), int | float)]
         largest = max(measured, key=lambda call: _number(call["volume"]), default=None)
-        notes = ["unknown without message sizes"] if largest is None else [_link(largest), str(largest["collective"])]
+        notes = ["unknown without message sizes"] if largest is None else [*_link(largest), str(largest["collective"])]
         if waited.get(axis):
             notes.append(f"waits {quantity(waited[axis], Unit.NS)} per step")
         if axis in late:
@@ -246,19 +246,20 @@ def bandwidth_of_axes(document: Document) -> KeyFigures | None:
     return KeyFigures(tuple(key_figures)) if key_figures else None
 
 
-def _link(call: Mapping[str, Cell]) -> str:
+def _link(call: Mapping[str, Cell]) -> list[str]:
+    """Return the share of the link that a call reaches, if the link is known."""
     share = call.get("of link")
-    return f"{quantity(share, Unit.FRACTION)} of the link" if isinstance(share, int | float) else "link unknown"
+    return [f"{quantity(share, Unit.FRACTION)} of the link"] if isinstance(share, int | float) else []
 
 
 def late_ranks(document: Document) -> DataTable | None:
-    """List the ranks that others wait for longest."""
+    """List the ranks that others wait for longest; a rank that is slow without ever being last has no share."""
     late = document.verdict.late_ranks[:MOST_LATE]
     columns = (
         TableColumn("rank"), TableColumn("axis"), TableColumn("delay", Unit.NS),
         TableColumn("last in", Unit.FRACTION), TableColumn("cause"),
     )  # fmt: skip
-    rows = tuple((rank.rank, rank.axis, rank.late_ns, rank.late_fraction, rank.why) for rank in late)
+    rows = tuple((rank.rank, rank.axis, rank.late_ns, rank.late_fraction or None, rank.why) for rank in late)
     return DataTable("Ranks that others wait for, per step", columns, rows) if rows else None
 
 

@@ -30,6 +30,7 @@ NOTABLE = 0.02
 APART = 2.0
 """A rank that waits this many times as long as the mean rank is named."""
 UNKNOWN_AXIS = "unknown"
+PIPELINE = "pp"
 MOST_NAMED = 2
 """Number of ranks that a sentence names."""
 FEWEST_RANKS = 4
@@ -55,14 +56,7 @@ def ranks(document: Document) -> str:
     late = document.verdict.late_rank(rank)
     if late is None:
         return sentences.stragglers(figures)
-    clauses = [sentences.stragglers(figures), _arrives_last(late), _why_late(document, late)]
-    return " ".join(clause for clause in clauses if clause)
-
-
-def _arrives_last(late: LateRank) -> str:
-    if late.late_fraction is None:
-        return ""
-    return f"It arrives last in {quantity(late.late_fraction, Unit.FRACTION)} of its {_calls_of(late.axis)}."
+    return f"{sentences.stragglers(figures)} {_why_late(document, late)}"
 
 
 def _why_late(document: Document, late: LateRank) -> str:
@@ -91,7 +85,8 @@ def communication(document: Document) -> str:
     waiting, moving = figures.at("wait_time", axis=axis), figures.at("transfer_time", axis=axis)
     if waiting is not None and moving is not None and waiting + moving > 0:
         part = quantity(waiting / (waiting + moving), Unit.FRACTION)
-        text += f"; {part} of the time in {_calls_of(axis)} is waiting for the last participant, the rest is transfer"
+        last = "the other side" if axis == PIPELINE else "the last participant"
+        text += f"; {part} of the time in {_calls_of(axis)} is waiting for {last}, the rest is transfer"
     late = _late_on(document, axis) or _late_anywhere(document)
     return f"{text}. {late}" if late else f"{text}."
 
@@ -117,6 +112,8 @@ def _late_anywhere(document: Document) -> str:
 
 
 def _calls_of(axis: Key) -> str:
+    if axis == PIPELINE:
+        return f"{axis} sends and receives"
     return "collectives of unknown axis" if axis == UNKNOWN_AXIS else f"{axis} collectives"
 
 
@@ -254,7 +251,8 @@ def whatif(document: Document) -> str:
     first = _first_change(document)
     if first is None:
         return f"{recorded}. No finding has a change that is certain to make it shorter."
-    return f"{recorded}. Try this first, saves {saving(first)} of the {span}: {first.title}."
+    change = whatif_answer.in_words(parse_edit(first.edit))
+    return f"{recorded}. The change to try first saves {saving(first)} of it: {change}."
 
 
 def _first_change(document: Document) -> Finding | None:

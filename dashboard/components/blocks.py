@@ -205,7 +205,10 @@ def folded(key: str, title: str, draw: Callable[[], None]) -> None:
 
 
 def fold_sections(document: Document, wanted: Sequence[str], *, without: Sequence[Block] = ()) -> None:
-    """Fold the wanted sections of the report below a page's picture, less the blocks that it shows already."""
+    """Fold the wanted sections of the report below a page's picture, less the blocks that it shows already.
+
+    The page of the same name as a section shows its pictures, so the section's tables remain.
+    """
     shown = {id(block) for block in without}
     parts = {part.id: part for part in document.sections}
     for name in wanted:
@@ -214,4 +217,5 @@ def fold_sections(document: Document, wanted: Sequence[str], *, without: Sequenc
         blocks = tuple(block for block in parts[name].blocks if id(block) not in shown)
         part = replace(parts[name], blocks=blocks)
         if blocks:
-            folded(name, state.plain(part.title), partial(section, part, dark=state.is_dark(), heading=False))
+            title = f"{part.title} in tables" if name in st.session_state.get("pages", {}) else part.title
+            folded(name, state.plain(title), partial(section, part, dark=state.is_dark(), heading=False))

@@ -46,7 +46,7 @@ def _play(view: View, document: Document, prediction: Prediction) -> None:
         return
     ranks = sorted(chosen[:MOST_RANKS])
     edits = " ".join(str(edit) for edit in prediction.edits)
-    note = " (the outliers first)" if len(ranks) < len(store.ranks) else ""
+    note = f" ({len(ranks)} of {len(store.ranks)}, with the outliers)" if len(ranks) < len(store.ranks) else ""
     st.markdown(f"**Step {step.number}**, one row per rank{note}: compute above communication, blank while idle")
     length = step.end_ns - step.start_ns
     range_ns = [-length // 50, length + length // 10]  # ranks do not end together: some work ends after the step

@@ -7,6 +7,7 @@ input. A model is a known name or a shape of numbers, never a path.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import streamlit as st
@@ -206,7 +207,12 @@ RECOMPUTES = tuple(str(kind) for kind in Recompute)
 
 
 def draw_configuration(
-    question: Question, usual: Configuration | None, heading: DeltaGenerator, ask_trainer: Callable[[], str]
+    question: Question,
+    usual: Configuration | None,
+    heading: DeltaGenerator,
+    ask_trainer: Callable[[], str],
+    *,
+    with_times: bool,
 ) -> None:
     """Show the prediction for one configuration above its sliders, which start at `usual`."""
     place = st.container()
@@ -217,9 +223,9 @@ def draw_configuration(
         return
     plan = predict_plan(question.model, chosen, question.cluster, question.convention, profile=question.profile)
     with heading:
-        verdict(plan_answer.sentence(plan, question.cluster.room_bytes))
+        verdict(plan_answer.sentence(plan, question.cluster.room_bytes, with_step=with_times))
     with place:
-        _show(question, plan)
+        _show(question, plan, with_times=with_times)
     show_start(ask_trainer(), question, plan)
 
 
@@ -265,26 +271,30 @@ def _chosen(question: Question, usual: Configuration | None) -> Configuration | 
     )  # fmt: skip
 
 
-def _show(question: Question, plan: Plan) -> None:
+def _show(question: Question, plan: Plan, *, with_times: bool) -> None:
     dark = state.is_dark()
     ranks = memory_of_ranks(question.model, plan.configuration, question.profile)
     fullest = one_plan_answer.fullest(ranks)
     total_bytes, room = ranks[fullest].total_bytes, question.cluster.room_bytes
-    figures = (
+    times = (
         KeyFigure("step", plan.step_ns, Unit.NS),
         KeyFigure("tokens", plan.tokens_per_second, Unit.PER_SECOND),
         KeyFigure(f"MFU ({plan.convention})", plan.mfu, Unit.FRACTION),
-        KeyFigure("memory", total_bytes, Unit.BYTES, f"of {quantity(room, Unit.BYTES)}"),
+    )
+    of_device = f"of {quantity(room, Unit.BYTES)}" if isfinite(room) else "of a device of unknown size"
+    sizes = (
+        KeyFigure("memory", total_bytes, Unit.BYTES, of_device),
         KeyFigure("data parallel (dp)", plan.configuration.dp, Unit.COUNT, "the devices that other axes leave"),
     )
-    show(KeyFigures(figures), "one-figures", dark)
+    show(KeyFigures((*times, *sizes) if with_times else sizes), "one-figures", dark)
     memory, time = st.columns(2)
     with memory:
         title = f"Memory of pipeline rank {fullest}, the fullest" if len(ranks) > 1 else "Memory per rank"
         show(one_plan_answer.memory_parts(ranks[fullest], title), "one-memory", dark)
-    with time:
-        show(one_plan_answer.step_parts(plan), "one-step", dark)
-    st.caption(state.plain(one_plan_answer.interval(plan, room)))
+    if with_times:
+        with time:
+            show(one_plan_answer.step_parts(plan), "one-step", dark)
+        st.caption(state.plain(one_plan_answer.interval(plan, room)))
 
 
 # Choices, each kept in the address.

@@ -72,8 +72,9 @@ def draw() -> None:
 
 def _wrong(document: Document, view: View, *, dark: bool) -> None:
     """Show the findings in the report's order, and the health of the traces."""
-    st.markdown("**Findings**, most important first")
-    st.caption(GAIN)
+    st.markdown("**Findings**, most important first" if len(document.findings) > 1 else "**Findings**")
+    if document.findings:
+        st.caption(GAIN)
     for block in _of(document.summary.blocks, Findings):
         listed(block, view, brief=True)
     suggestions = st.session_state.get("pages", {}).get("suggestions")
@@ -110,7 +111,7 @@ def _named(step: int, steps: int, document: Document) -> str:
     """Return the name of the drawn step, or of the recorded window if steps are unknown."""
     if Figures(document.values).overall("job_step_time") is None:
         return "**Recorded window**"
-    return f"**Longest step**, {step}" if steps > 1 else f"**Step {step}**"
+    return f"**Longest step** ({step})" if steps > 1 else f"**Step {step}**"
 
 
 def _folds(document: Document, view: View, *, dark: bool) -> None:

@@ -84,8 +84,10 @@ def _draw(first: str) -> None:
     trainer = state.word("trainer", _trainers(learnt))
     question = replace(ask_question(learnt, facts), trainer=trainer)
     if tab == ONE:
-        _doubted(learnt, question)
-        draw_configuration(question, _best_configuration(question, trainer), place, lambda: _trainer(learnt))
+        is_doubted = _doubted(learnt, question, "memory")
+        draw_configuration(
+            question, _best_configuration(question, trainer), place, lambda: _trainer(learnt), with_times=not is_doubted
+        )
         return
     plans = wait(data.ask_plans(question))
     if tab == BEST or not plans.best or _is_doubtful(learnt, question):
@@ -94,7 +96,7 @@ def _draw(first: str) -> None:
     show(plan_answer.basis(learnt, plans), "plan-basis", state.is_dark())
     if not plans.best:
         st.info("Choose more devices, or a device with more memory.")
-    elif _doubted(learnt, question):
+    elif _doubted(learnt, question, "the order of the plans"):
         _order(learnt, plans, trainer)
     elif tab == BEST:
         _best(learnt, plans, trainer)
@@ -133,11 +135,11 @@ def _trainer(learnt: Calibration | None) -> str:
     return chosen
 
 
-def _doubted(learnt: Calibration | None, question: Question) -> bool:
-    """Show a warning if the recorded step is predicted too badly to show more than the order."""
+def _doubted(learnt: Calibration | None, question: Question, shown: str) -> bool:
+    """Show a warning if the recorded step is predicted too badly to show more than what `shown` names."""
     if learnt is None or not _is_doubtful(learnt, question):
         return False
-    st.error(plan_answer.doubt(learnt))
+    st.error(plan_answer.doubt(learnt, shown))
     return True
 
 

@@ -32,7 +32,7 @@ def draw() -> None:
     if why := RANKS.lacks(document):
         st.info(why)
         return
-    for block in pictures.blocks_of(document, "stragglers"):
+    for block in pictures.blocks_of(document, "stragglers") if document.verdict.late_ranks else ():
         if isinstance(block, KeyFigures):
             show(block, "key-stragglers", state.is_dark())
     chart = wait(data.ask_picture("ranks", view.run, view.selection, lambda: pictures.lateness(document)))

@@ -44,7 +44,7 @@ from ..work import wait
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ..engine import Calibration, Document
+    from ..engine import Calibration, Document, Key, Number
 
 AS_IT_IS = "as recorded"
 CALLS_PX, AROUND_PX, GROUP_PX = 360, 70, 50
@@ -129,8 +129,10 @@ def _calls(view: View, document: Document) -> None:
     count = len(store.ranks)
     groups = f"{count} groups" if count > 1 else "one group"
     st.markdown(f"**Calls of {groups} over time**, most exposed axis first, then longest waits")
+    bubble = " On pp, gray includes the pipeline bubble." if verdicts.PIPELINE in exposed_axes(document) else ""
     st.caption(
         "Gray: waiting for the last rank, which is named unless others delayed it. Color: transfer. Hover for more."
+        + bubble
     )
     timeline(
         f"{data.source(view.run)}&of=calls", key="calls", dark=state.is_dark(), kinds=[], fixed=True,
@@ -141,8 +143,13 @@ def _calls(view: View, document: Document) -> None:
 
 def most_exposed_first(labels: Mapping[int, str], document: Document) -> list[int]:
     """Sort groups by the exposed time of their axis, with which their labels start."""
-    exposed = Figures(document.values).along("exposed_comm_time", "axis")
+    exposed = exposed_axes(document)
     return sorted(labels, key=lambda group: -exposed.get(labels[group].partition(" ")[0], 0.0))
+
+
+def exposed_axes(document: Document) -> Mapping[Key, Number]:
+    """Return the exposed time of each axis."""
+    return Figures(document.values).along("exposed_comm_time", "axis")
 
 
 COMMUNICATION_SECTIONS = ("overlap", "collectives", "moe", "cp")
@@ -281,7 +288,11 @@ def draw_kernels() -> None:
         picked_op(view, document, charts)
     roofline = pictures.chart_of(document, RooflinePoints)
     if roofline is None and charts:
-        st.caption("No roofline: FLOPs of ops, or the peak or memory bandwidth of the device, are unknown.")
+        is_peak_known = Figures(document.values).overall("kernel_efficiency") is not None
+        missing = (
+            "the memory bandwidth of the device is" if is_peak_known else "FLOPs of ops, or the device's peaks, are"
+        )
+        st.caption(f"No roofline chart: {missing} unknown.")
     for block in pictures.blocks_of(document, "kernels") if roofline is None else ():
         if isinstance(block, Health):
             show(block, "why-no-roofline", state.is_dark())

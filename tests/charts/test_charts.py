@@ -197,6 +197,9 @@ def test_roofline_labels_name_the_largest_ops_once_without_overlap() -> None:
     plot = charts.draw(inputs.RooflinePoints(labels, intensity, rate, shares, 3e14, 2e12, "GPU"), LIGHT)
     shown_texts = {label.text for label in plot.select(Label) if "%" in label.text}
     assert shown_texts == {"mm: saves up to 38%", "…t_product_flash_attention: saves up to 5%"}
+    decades = np.log10(plot.y_range.end / plot.y_range.start)
+    room_px = (plot.height - 80) / decades * np.log10(rate.min() / plot.y_range.start)
+    assert room_px > 35  # the lowest mark and the label below it
 
 
 def test_the_labeled_plan_has_its_label_next_to_its_mark() -> None:

@@ -188,6 +188,15 @@ def test_the_bandwidth_of_each_axis_is_next_to_its_links(tmp_path: Path) -> None
     assert shown is not None
     assert {figure.label for figure in shown.figures} == {"dp bus bandwidth", "tp bus bandwidth"}
     assert all("of the link" in figure.second for figure in shown.figures)
+    calls = next(section for section in document.sections if section.id == "collectives")
+    table = next(block for block in calls.blocks if isinstance(block, DataTable))
+    at = [column.head for column in table.columns].index("of link")
+    rows = tuple((*row[:at], None, *row[at + 1 :]) for row in table.rows)
+    without_links = pictures.bandwidth_of_axes(
+        replace(document, sections=(replace(calls, blocks=(replace(table, rows=rows),)),))
+    )
+    assert without_links is not None
+    assert not any("link" in figure.second for figure in without_links.figures)
     without_sizes = pictures.bandwidth_of_axes(replace(document, sections=()))
     assert without_sizes is not None
     assert {figure.value for figure in without_sizes.figures} == {None}

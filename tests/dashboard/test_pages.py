@@ -193,6 +193,25 @@ def test_another_schedule_is_redrawn() -> None:
     assert "window under gpipe" in [metric.label for metric in app.metric]
 
 
+def test_a_page_without_findings_does_not_explain_gains(
+    run_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with naming([run_folder.with_name("recorded-slow-rank-repaired")], cache, monkeypatch):
+        app = drawn("overview")
+    assert "**Findings**" in [text.value for text in app.markdown]
+    assert overview.GAIN not in [caption.value for caption in app.caption]
+
+
+def test_a_missing_roofline_names_what_is_missing(
+    run_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sentence gave the efficiency at the roofline, and the remark said that the peak is unknown."""
+    with naming([run_folder.with_name("recorded-5d")], cache, monkeypatch):
+        app = drawn("kernels")
+    captions = [caption.value for caption in app.caption]
+    assert "No roofline chart: the memory bandwidth of the device is unknown." in captions
+
+
 def test_the_bubble_is_divided_whole() -> None:
     causes = sections.by_cause(data.document(0, EVERYTHING))
     assert causes is not None

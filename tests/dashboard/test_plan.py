@@ -59,7 +59,7 @@ def test_the_plan_that_is_put_first_is_one_that_the_trainer_can_start(
         said = plan.verdict(learnt, plans, "usp-prof")
         assert said.startswith(f"{plan.in_words(plans.best[place].configuration)}: ")
         assert f"the fastest of {plans.fitting:,} plans that usp-prof can start" in said
-        assert said.endswith(f"It cannot start the {place} faster plans (the fastest: {refusal}).")
+        assert said.endswith(f" usp-prof cannot start the {place} faster plans (the fastest: {refusal}).")
         assert plan.points(plans, learnt, place).labeled == place
         app = drawn("plan")
         assert app.code[0].value.startswith("torchrun ")
@@ -101,6 +101,29 @@ def test_one_configuration_fits_by_the_rule_of_all_plans(tmp_path: Path, monkeyp
     said = next(text.proto.body for text in app.get("html") if "usp-verdict" in text.proto.body)
     assert "of 73.3 GiB per device" in said.replace("\xa0", " ")
     assert any("73.3 GiB that tensors can fill" in caption.value for caption in app.caption)
+
+
+def test_a_device_of_unknown_size_gets_no_probability_to_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with naming([TRACES / "recorded-5d"], tmp_path, monkeypatch):
+        app = drawn("plan", view="One configuration")
+    captions = [caption.value for caption in app.caption]
+    assert "of a device of unknown size" in captions
+    assert any("The memory of the device is unknown" in caption for caption in captions)
+    assert not any("robability" in caption for caption in captions)
+
+
+def test_one_configuration_shows_no_times_if_the_recorded_step_is_predicted_badly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "synthetic"
+    write(Declaration(mesh=Mesh(dp=4, tp=4, pp=4)), folder)
+    with naming([folder], tmp_path / "cache", monkeypatch):
+        assert plan.is_doubtful(recorded_question(learnt := data.ask_calibration(0).result()), learnt)
+        app = drawn("plan", view="One configuration")
+    assert "so only memory is shown" in app.error[0].value
+    assert [metric.label for metric in app.metric] == ["memory", "data parallel (dp)"]
+    said = next(text.proto.body for text in app.get("html") if "usp-verdict" in text.proto.body)
+    assert "per step" not in said
 
 
 def test_another_device_and_number_change_the_plan() -> None:

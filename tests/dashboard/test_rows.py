@@ -112,6 +112,17 @@ def test_rows_are_called_by_what_runs_on_them(store: TimelineStore) -> None:
         assert all(row.lane for row in line.rows)
 
 
+def test_a_stream_of_kernels_is_called_compute_although_a_collective_on_it_takes_longest(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    """Rank 1 had no row of compute, so its folded row was empty."""
+    tables = open_run(run_folder.with_name("gpu-nccl-pp2"), cache_dir=tmp_path / "cache").tables
+    prepare(tables, tmp_path / "timeline")
+    store = load(tmp_path / "timeline", tables.ranks, None)
+    for rank in tables.ranks:
+        assert [row.lane for row in store.rows(rank) if row.track == "compute"] == ["stream 7"]
+
+
 @pytest.mark.parametrize(
     ("names", "called"),
     [

@@ -49,6 +49,24 @@ def test_a_click_on_a_collective_shows_it_on_every_rank(visit: Visit) -> None:
     visit.check()
 
 
+def test_a_collapsed_track_has_no_names_and_a_mark_shows_which_rows_are_in_view(visit: Visit) -> None:
+    visit.go("timeline?run=recorded-interleaved")
+    named = """(() => { const rows = new Set(); line.label = (c, text, x, y) => rows.add(Math.round(y));
+      line.paint(); delete line.label; return line.rows.filter((row) => row.kind === 'device' && rows.has(
+        Math.round(line.rowY(row) + (row.height - 1) / 2 + 0.5))).map((row) => [row.base, line.isStacked(row)]); })()"""
+    rows = visit.on_timeline(named)
+    assert ["compute", False] in rows or ["world", False] in rows
+    assert not any(is_stacked for _, is_stacked in rows)
+    assert visit.on_timeline("line.scrollThumb()") is None  # all rows are in view
+    visit.go("timeline?run=recorded-interleaved&show=host,exposed,actions")
+    top, height = visit.on_timeline("line.scrollThumb()")
+    visit.on_timeline("line.scroll(1e6)")
+    end = visit.on_timeline("line.scrollThumb()[0]")
+    assert end > top
+    assert end + height == pytest.approx(visit.on_timeline("line.viewHeight"))
+    visit.check()
+
+
 def test_a_link_opens_on_its_rank_with_its_notes(visit: Visit) -> None:
     visit.go("timeline?show=host,exposed&focus=3&notes=1000000:look%20here")
     head = "line.rowY(line.rows.find((row) => row.rank === 3))"

@@ -46,8 +46,32 @@ def finding(title: str, gain: float, error: float, basis: Basis = Basis.REPLAYED
 def test_the_late_rank_is_named_with_its_cost(slow_rank: Document) -> None:
     said = verdicts.ranks(slow_rank)
     assert said.startswith("Rank 2 delays the others by 768 ms per step (43.0% of the mean rank step). Repairing it ")
-    assert "It arrives last in " in said
     assert "Cause: " in said
+
+
+def test_pipeline_communication_is_not_described_as_collectives(slow_rank: Document) -> None:
+    values = [
+        Value(Metric(name, Unit.NS, Better.LOWER, "", "", dims), value, dict.fromkeys(dims, "pp"))
+        for name, dims, value in (
+            ("compute_time", (), 60e6), ("exposed_comm_time", ("axis",), 40e6), ("wait_time", ("axis",), 10e6),
+            ("transfer_time", ("axis",), 30e6),
+        )
+    ]  # fmt: skip
+    said = verdicts.communication(replace(slow_rank, values=tuple(values)))
+    assert "25.0% of the time in pp sends and receives is waiting for the other side, the rest is transfer" in said
+
+
+def test_a_rank_that_is_never_last_has_no_share_in_the_table_of_late_ranks(slow_rank: Document) -> None:
+    late = (LateRank(2, "dp", "slow compute", 2e8, 0.9), LateRank(1, "dp", "slow link", 1e8, 0.0))
+    table = pictures.late_ranks(replace(slow_rank, verdict=replace(slow_rank.verdict, late_ranks=late)))
+    assert table is not None
+    assert [row[3] for row in table.rows] == [0.9, None]
+
+
+def test_ranks_without_any_delay_are_not_drawn(slow_rank: Document) -> None:
+    cost = Metric("straggler_cost", Unit.NS, Better.LOWER, "", "", ("rank",))
+    values = tuple(Value(cost, 0.0, {"rank": rank}) for rank in range(4))
+    assert pictures.lateness(replace(slow_rank, values=values)) is None
 
 
 def test_the_figures_are_told_in_the_words_of_python(slow_rank: Document) -> None:
@@ -119,7 +143,7 @@ def test_the_change_to_try_first_is_named_with_what_it_is_worth(slow_rank: Docum
     change = replace(finding("rank 2 is late", 0.3, 0.05), edit="rank_as_peers=2")
     found = (finding("no change for this", 0.5, 0.0, Basis.BOUND), change)
     said = verdicts.whatif(replace(slow_rank, findings=found))
-    assert said.endswith("Try this first, saves 30.0% ±5.0% of the step: rank 2 is late.")
+    assert said.endswith("The change to try first saves 30.0% ±5.0% of it: rank 2 performs like its peers.")
     assert "No finding has a change" in verdicts.whatif(replace(slow_rank, findings=()))
 
 

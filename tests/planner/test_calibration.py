@@ -14,6 +14,8 @@ from usp_prof.extras.planner.cluster import FEW_MEMBERS
 from usp_prof.extras.planner.predict import predict
 from usp_prof.model.errors import InputError
 from usp_prof.model.selection import Assumptions
+from usp_prof.synth.declaration import Declaration, Mesh
+from usp_prof.synth.write import write
 
 TRACES = Path(__file__).parents[2] / "traces"
 
@@ -24,6 +26,13 @@ def test_a_paced_pipeline_is_predicted_from_its_own_efficiency(run: str, bound: 
     assert calibration.configuration.pp == 4
     assert 0 < calibration.cluster.efficiency < 1
     assert abs(calibration.error_fraction) < bound
+
+
+def test_names_of_pytorch_become_the_planners(tmp_path: Path) -> None:
+    """The manifest's bfloat16 had no launch option, and its float32 was planned with two bytes per element."""
+    write(Declaration(mesh=Mesh(pp=2)), tmp_path / "run")
+    configuration = calibrate(open_run(tmp_path / "run", cache_dir=tmp_path).tables).configuration
+    assert (configuration.dtype, configuration.schedule) == ("bf16", "1f1b")
 
 
 SHARDED = ("recorded-zero0", "recorded-zero1", "recorded-zero3-prefetch")

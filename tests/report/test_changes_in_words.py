@@ -22,7 +22,7 @@ def test_every_edit_has_a_description() -> None:
         ("comm_faster=2,axis=dp", "transfers 2x faster (axis dp)"),
         ("no_pauses", "no host pauses"),
         ("schedule=zbv", "zbv schedule"),
-        ("schedule=same,m=4", "the same schedule (4 micro-batches)"),
+        ("schedule=same,m=4", "4 micro-batches"),
         ("schedule=interleaved,v=2", "interleaved schedule (2 stages per rank)"),
         ("bandwidth=2,axis=dp", "2x bandwidth (axis dp)"),
     ],

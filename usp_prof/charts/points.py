@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from bokeh.models import ColumnDataSource, FixedTicker, NumeralTickFormatter, Span
+from bokeh.models import ColumnDataSource, FixedTicker, NumeralTickFormatter, Range1d, Span
 
 from usp_prof.charts.frame import (
     base,
@@ -136,6 +136,7 @@ def roofline(data: RooflinePoints, theme: Theme) -> Figure:
     picked_by_click(plot, marks, theme)
     lowest, highest = _draw_roof(plot, data, theme, intensity)
     slowest = min(float(rate.min(initial=data.peak_flops)), lowest * data.peak_bandwidth)
+    plot.y_range = Range1d(slowest / _ROOM_BELOW, data.peak_flops * _ROOM_ABOVE)
     _name_largest(plot, source, theme, np.array([lowest, highest, slowest, data.peak_flops]))
     plot.xaxis.axis_label = "arithmetic intensity, FLOP per byte"
     plot.yaxis.axis_label = "achieved rate"
@@ -159,6 +160,8 @@ _NAMED = 3
 """Ops of a roofline with a label."""
 _LARGE = 0.01
 """Ops whose time at the roofline would save a smaller share of device time get no label."""
+_ROOM_BELOW, _ROOM_ABOVE = 2.5, 1.6
+"""Factors beyond the lowest and highest rate: labels below marks and above the roof stay inside the chart."""
 _SPAN = (950, 300)
 """Approximate width and height of a roofline, in pixels."""
 _APART = (170, 24)

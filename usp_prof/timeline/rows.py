@@ -102,10 +102,13 @@ def _device(columns: Columns) -> Iterator[Track]:
     category = np.where(is_communication, by_axis[axes], by_kind[kinds]).astype(np.uint8)
     name, names = columns.narrow_codes("name")
     tracks: list[tuple[str, str, NDArray[np.int64]]] = []
+    is_compute = columns.matches("kind", "compute")
     for code in sorted(set(lanes.tolist()), key=lambda c: _natural(lane_names[c])):
         rows = np.flatnonzero(lanes == code)
         time = np.bincount(category[rows], columns["dur_ns"][rows], len(CATEGORIES))
         called = CATEGORIES[int(time.argmax())]
+        if called in _AXES and is_compute[rows].sum() > is_communication[rows].sum():
+            called = _WORK[0]  # a stream of kernels with a few long collectives among them
         if called == "pp":
             called = direction_of([names[name_code] for name_code in set(name[rows].tolist())])
         tracks.append((called, lane_names[code], rows))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
     from usp_prof.timeline.rows import Slices
 
-FORM = "timeline-5"
+FORM = "timeline-6"
 """Name and version of the stored format."""
 _RUN = "run.json"
 _SUMS = "sums.npy"

@@ -31,8 +31,9 @@ from usp_prof.extras.planner.profiles import PROFILES, Profile
 from usp_prof.extras.planner.stages import stages_of
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.errors import InputError
-from usp_prof.model.hardware import find
+from usp_prof.model.hardware import find, precision
 from usp_prof.model.shape import missing_sizes, shape_of
+from usp_prof.schedule import schedule_by_name
 from usp_prof.tables import calls
 
 if TYPE_CHECKING:
@@ -190,10 +191,10 @@ def recorded_configuration(manifest: Manifest, model: ModelEntry) -> Configurati
         zero=max(0, manifest.zero_stage),
         micro_batch=size,
         micro_batches=max(1, number or manifest.micro_batches),
-        schedule=manifest.schedule or "1f1b",
+        schedule=str(schedule_by_name(manifest.schedule) or manifest.schedule or "1f1b"),
         chunks=max(1, stages),
         recompute=Recompute(manifest.recompute) if manifest.recompute in list(Recompute) else Recompute.NONE,
-        dtype=manifest.dtype or "bf16",
+        dtype=str(precision(manifest.dtype) or manifest.dtype or "bf16"),
         replicas=max(1, mesh.get("dp_replicate", 1)) if manifest.zero_stage == 3 else 1,
     )
 

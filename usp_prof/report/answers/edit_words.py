@@ -54,12 +54,12 @@ _PLACES = {"m": "{value} micro-batches", "v": "{value} stages per rank"}
 def in_words(edit: Edit) -> str:
     """Return a change in words, with its places: "transfers 2x faster (axis dp)"."""
     template = _WORDS.get(edit.name, "{name} {value}")
-    if edit.name == "schedule" and edit.value == "same":
-        template = "the same schedule"
     if edit.value == "all":
         template = template.replace("rank {value} performs like its", "all slower ranks perform like their")
     if "+" in edit.value:
         template = template.replace("rank {value} performs like its", "ranks {value} perform like their")
     text = template.format(name=edit.name.replace("_", " "), value=edit.value.replace("+", " and ")).strip()
     places = ", ".join(_PLACES.get(key, f"{key} {{value}}").format(value=value) for key, value in edit.places)
+    if edit.name == "schedule" and edit.value == "same":  # only its places change
+        return places or "the same schedule"
     return f"{text} ({places})" if places else text

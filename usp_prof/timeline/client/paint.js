@@ -31,7 +31,7 @@ const PAINTING = {
       if (pinned) { c.globalAlpha = 0.4; c.fillStyle = ink; c.fillRect(0, top + height - 1, this.width, 1); c.globalAlpha = 1; }
       c.restore();
     }
-    this.paintArrows(c, ink);
+    this.paintArrows(c, ink); this.paintScrollBar(c, ink);
     this.paintAxis(c, ink, paper); this.paintEnds?.(c, ink); this.paintMap(c, ink); this.paintBox(c, ink);
     if (this.away) {
       c.fillStyle = paper; c.fillRect(0, MAP, this.gutter() - 6, 18);
@@ -56,7 +56,7 @@ const PAINTING = {
     for (const row of rows) {
       const place = tile.places.get(row.label);
       if (place === undefined) continue;
-      const inset = row.kind === "path" ? 3 : 0, y = this.rowY(row) + inset, h = row.height - 1 - 2 * inset;
+      const inset = row.kind === "path" ? 3 : 0, stacked = this.isStacked(row), y = this.rowY(row) + inset, h = row.height - 1 - 2 * inset;
       for (let i = tile.first[place]; i < tile.first[place + 1]; i++) {
         const x = left + tile.start[i] * scale, w = Math.max(tile.dur[i] * scale, 0.7);
         if (x + w < gutter || x > this.width) continue;
@@ -64,7 +64,7 @@ const PAINTING = {
         c.globalAlpha = (dim && !dim[tile.name[i]] ? 0.18 : 1) * (0.35 + (0.65 * tile.coverage[i]) / 255);
         c.fillStyle = colors[tile.category[i]];
         c.fillRect(x, y, w > 3 ? w - 0.5 : w, h);
-        if (w <= LABEL_PX || h <= 9) continue;
+        if (stacked || w <= LABEL_PX || h <= 9) continue; // names of slices that cover each other cannot be read
         const from = Math.max(x, gutter), room = Math.min(x + w, this.width) - from;
         this.label(c, this.names[tile.name[i]], from, y + h / 2 + 0.5, room, tile.category[i], row.kind);
       }
@@ -145,6 +145,19 @@ const PAINTING = {
     for (const m of this.members) mark(m.rank, m.row, m.start_ns, m.dur_ns);
     const framed = this.framed && rows.find((row) => row.label === this.framed);
     if (framed) { c.globalAlpha = 0.5; c.strokeRect(this.gutter() + 1, this.rowY(framed) - 1, this.plot() - 2, framed.height + 1); c.globalAlpha = 1; }
+  },
+
+  scrollThumb() { // top and height of the mark that shows which part of all rows is in view; null if all are
+    const most = this.mostScroll(), track = this.viewHeight - AXIS - (this.band || 0);
+    if (most <= 0 || track <= 0) return null;
+    const height = Math.max((track * track) / (track + most), 24);
+    return [AXIS + (this.band || 0) + (this.scrollY / most) * (track - height), height];
+  },
+
+  paintScrollBar(c, ink) {
+    const thumb = this.scrollThumb();
+    if (!thumb) return;
+    c.globalAlpha = 0.35; c.fillStyle = ink; c.fillRect(this.width - 5, thumb[0], 4, thumb[1]); c.globalAlpha = 1;
   },
 
   // From the picked slice to its peers, and from a launch to the work that it started.

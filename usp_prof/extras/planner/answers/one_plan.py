@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from usp_prof.charts.inputs import MemoryParts
@@ -76,10 +77,11 @@ def fullest(ranks: Sequence[Footprint]) -> int:
 
 
 def interval(plan: Plan, room_bytes: float) -> str:
-    """Describe the 80% interval, and the probability that the plan fits."""
+    """Describe the 80% interval, and the probability that the plan fits if the device's memory is known."""
     step = " to ".join(quantity(value, Unit.NS) for value in (plan.step_low_ns, plan.step_high_ns))
     need = " to ".join(quantity(value, Unit.BYTES) for value in (plan.memory_low_bytes, plan.memory_high_bytes))
-    return (
-        f"80% interval: {step} and {need}. The plan fits the {quantity(room_bytes, Unit.BYTES)} that tensors "
-        f"can fill with a probability of {plan.fit_probability:.0%}."
-    )
+    text = f"80% interval: {step} and {need}."
+    if not isfinite(room_bytes):
+        return f"{text} The memory of the device is unknown."
+    room = quantity(room_bytes, Unit.BYTES)
+    return f"{text} Probability that the plan fits the {room} that tensors can fill: {plan.fit_probability:.0%}."

@@ -70,8 +70,8 @@ def verdict(learnt: Calibration | None, plans: Plans, trainer: str) -> str:
         text += f" (predicted: {quantity(learnt.prediction.step_ns, Unit.NS)})"
     if place > 0:
         if place == 1:
-            return f"{text}. It cannot start the one faster plan: {refusal}."
-        return f"{text}. It cannot start the {place} faster plans (the fastest: {refusal})."
+            return f"{text}. {trainer} cannot start the one faster plan: {refusal}."
+        return f"{text}. {trainer} cannot start the {place} faster plans (the fastest: {refusal})."
     if place < 0:
         return f"{text}. {trainer} can start none of the plans: {refusal}."
     return f"{text}."
@@ -90,14 +90,13 @@ def in_words(configuration: Configuration) -> str:
     return ", ".join(filter(None, [f"{', '.join(axes)} parallel" if axes else "1 device", *settings, batches]))
 
 
-def sentence(plan: Plan, room_bytes: float) -> str:
-    """Describe one plan: its configuration, its step, and whether it fits into a device."""
-    need, step = quantity(plan.footprint.total_bytes, Unit.BYTES), quantity(plan.step_ns, Unit.NS)
-    text = f"{in_words(plan.configuration)}: {step} per step"
-    if not isfinite(room_bytes):
-        return f"{text}, needs {need} per device."
-    fits = "fits" if plan.fits else "does not fit"
-    return f"{text}, {fits}: needs {need} of {quantity(room_bytes, Unit.BYTES)} per device."
+def sentence(plan: Plan, room_bytes: float, *, with_step: bool = True) -> str:
+    """Describe one plan: its configuration, its step unless that is doubtful, and whether it fits into a device."""
+    step = f"{quantity(plan.step_ns, Unit.NS)} per step, " if with_step else ""
+    need = f"needs {quantity(plan.footprint.total_bytes, Unit.BYTES)}"
+    if isfinite(room_bytes):
+        need = f"{'fits' if plan.fits else 'does not fit'}: {need} of {quantity(room_bytes, Unit.BYTES)}"
+    return f"{in_words(plan.configuration)}: {step}{need} per device."
 
 
 def startable(plans: Plans, trainer: str) -> tuple[int, str]:
@@ -116,12 +115,12 @@ def is_doubtful(question: Question, learnt: Calibration) -> bool:
     return question.cluster == learnt.cluster and abs(learnt.error_fraction) > MOST_ERROR
 
 
-def doubt(learnt: Calibration) -> str:
-    """Describe the error on the recorded step, and its consequence."""
+def doubt(learnt: Calibration, shown: str = "the order of the plans") -> str:
+    """Describe the error on the recorded step, and what is shown despite it."""
     off = f"{100 * learnt.error_fraction:+z.0f}%"
     return (
-        f"The prediction of the recorded step is off by {off}. Predicted times cannot be trusted, so only the order of "
-        "the plans is shown."
+        f"The prediction of the recorded step is off by {off}. Predicted times cannot be trusted, so only {shown} is "
+        "shown."
     )
 
 
