@@ -63,10 +63,13 @@ class Predictions:
     """Code, rank, gain and error of each cause, in order."""
 
     def gains(self, turned: dict[int, int]) -> dict[tuple[str, int | None], tuple[float, float]]:
-        """Return gain and error of each repair and finding, under the ranks' new numbers."""
+        """Return gain and error of each repair and finding, under the ranks' new numbers.
+
+        The first finding on a rank is compared whatever its code: late-rank and slow-rank name the same repair.
+        """
         gains: dict[tuple[str, int | None], tuple[float, float]] = {}
         for code, rank, gain, error in self.findings:
-            gains.setdefault((code, None if rank is None else turned[rank]), (gain, error))
+            gains.setdefault((code, None) if rank is None else ("rank", turned[rank]), (gain, error))
         return gains | {("repair", turned[rank]): gain for rank, gain in self.repairs.items()}
 
 
