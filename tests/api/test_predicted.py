@@ -90,7 +90,7 @@ def test_a_check_has_a_verdict_and_its_reasons() -> None:
     assert not failed.passed
     assert "overlap_fraction" in failed.explain()
     assert list(failed.df["metric"]) == ["overlap_fraction >= 0.999"], "without a baseline there is only the bound"
-    assert f"{run.name} against lower bounds alone" in failed.explain()
+    assert f"{run.name} compared with lower bounds only" in failed.explain()
     assert failed.verdict in failed._repr_html_()
     with pytest.raises(UspProfError, match="nothing to check"):
         usp_prof.check(run)

@@ -45,7 +45,7 @@ def test_the_command_reports_the_same_as_the_library(run: Path, capsys: pytest.C
     assert report == own
     assert any(row["code"] == "rules_skipped" for row in report["health"])
     assert main(["analyze", str(run)]) == 0
-    assert "rules skipped: " in capsys.readouterr().out
+    assert "rules skipped for lack of " in capsys.readouterr().out
 
 
 def test_the_terminal_shows_run_step_and_parts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

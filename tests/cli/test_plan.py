@@ -112,7 +112,7 @@ def test_known_devices_and_models_are_listed(capsys: pytest.CaptureFixture[str])
 def test_plans_from_a_recorded_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["plan", str(TRACES / "recorded-1f1b"), "--cache-dir", str(tmp_path)]
     assert main(words) == 0
-    assert "the prediction of the recorded step is off by" in capsys.readouterr().out
+    assert "the step of that run is predicted with an error of" in capsys.readouterr().out
 
 
 def test_a_plan_that_does_not_fit_names_the_missing_memory(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +124,7 @@ def test_a_plan_that_does_not_fit_names_the_missing_memory(model: str, capsys: p
 def test_a_known_model_defaults_to_its_pretraining_sequence(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--model", "Llama-3-8B", "--device", "H100"]
     assert main(["plan", *words, "--devices", "8", "--batch", "64", "--top", "2"]) == 0
-    assert "sequence: 8192 tokens" in capsys.readouterr().out
+    assert "sequences of 8192 tokens per step" in capsys.readouterr().out
     main(["memory", *words])
     assert "sequence: 8192 tokens" in capsys.readouterr().out
 

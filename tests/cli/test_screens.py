@@ -114,6 +114,17 @@ def test_a_report_fits_the_terminal(line: str, monkeypatch: pytest.MonkeyPatch) 
     assert [shown for shown in terminal.lines() if len(shown) > WIDTH] == []
 
 
+@pytest.mark.parametrize("line", WITH_OUTPUT)
+def test_colors_reach_a_terminal_as_control_sequences(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`whatif` and `compare` used to print them as visible symbols."""
+    terminal = Terminal()
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    main(words_of(line))
+    assert "\N{SYMBOL FOR ESCAPE}" not in terminal.getvalue()
+
+
 @pytest.mark.parametrize("name", ["", *command_files()])
 def test_help_fits_the_terminal(name: str) -> None:
     parser = build_parser(name)

@@ -129,10 +129,11 @@ def test_the_ideal_names_the_slow_rank(folder: Path, capsys: pytest.CaptureFixtu
     assert first["name"] == "1"
     assert main(["whatif", str(folder / "run"), "--ideal"]) == 0
     text = capsys.readouterr().out
-    assert "slowdown " in text
-    shares = re.findall(r"^  (axis|kind|rank|stage) .* (-?[0-9.]+)%$", text, re.MULTILINE)
+    assert "job slowdown " in text
+    shares = re.findall(r"^  (axis|rank|stage|\w+ actions) .* (-?[0-9.]+)$", text, re.MULTILINE)
     assert all(float(share) >= 0.5 for _, share in shares)
-    hidden = int(match[1]) if (match := re.search(r"^  (\d+) parts? below 0.5%$", text, re.MULTILINE)) else 0
+    assert [float(share) for _, share in shares] == sorted((float(share) for _, share in shares), reverse=True)
+    hidden = int(match[1]) if (match := re.search(r"^  (\d+) more parts? below 0.5%", text, re.MULTILINE)) else 0
     assert len(shares) + hidden == len(data["parts"])
     assert hidden > 0
 

@@ -92,7 +92,7 @@ def test_a_late_rank_without_findings_is_still_reported(tmp_path: Path, cache: P
     (block,) = [block for block in document.summary.blocks if isinstance(block, Findings)]
     assert not block.causes
     assert block.nothing.startswith("rank 2 delays the others by ")
-    assert "rules skipped" in str(run.findings())
+    assert "skipped for lack of" in str(run.findings())
 
 
 @pytest.mark.parametrize("name", ONE_STEP)

@@ -59,5 +59,5 @@ def test_a_skipped_rule_states_why_and_other_rules_run() -> None:
     assert {"slow-rank", "uneven-experts", "few-micro-batches"} <= set(skipped)
     assert "host-pause" not in skipped
     assert sum(row.count for row in rows) == len(skipped)
-    assert skipped_sentence(search_result.skipped).startswith(f"rules skipped: {len(skipped)} (needs complete")
+    assert skipped_sentence(search_result.skipped).startswith(f"{len(skipped)} rules skipped for lack of complete")
     assert not skipped_sentence(())

@@ -160,10 +160,22 @@ def test_times_are_not_compared_across_hardware() -> None:
     report = _check(_run(2, mean=2e9, facts=with_fact(FactKind.HARDWARE, "device", "A100")))
     assert report.with_verdict(Verdict.NOT_COMPARED)
     assert report.exit_code == 2
-    assert "nothing could be compared" in report.unusable[0]
+    assert report.unusable[0] == "nothing could be compared: hardware differs"
     across = replace(POLICY, across=(FactKind.HARDWARE,))
     report = _check(_run(2, mean=2e9, facts=with_fact(FactKind.HARDWARE, "device", "A100")), policy=across)
     assert report.verdict is Verdict.REGRESSED
+
+
+def test_a_check_that_compares_nothing_lists_the_differences_instead_of_metrics() -> None:
+    facts = with_fact(FactKind.WORK, "model", '{"layers": 4, "hidden": 64}')
+    work = with_fact(FactKind.WORK, "model", '{"layers": 2, "hidden": 64}')
+    report = _check(_run(2, facts=facts), _run(1, facts=work))
+    lines = as_terminal(report, color=False).splitlines()
+    assert lines[0] == "inconclusive: nothing could be compared: work differs"
+    assert lines[1].startswith("save a baseline of runs like this one")
+    assert "  work differs: model layers 2 -> 4" in lines
+    assert not any(line.startswith("verdict") for line in lines)
+    assert any(line.startswith("  not compared: step_time") for line in lines)
 
 
 def test_a_check_that_compares_nothing_explains_no_change_on_the_terminal() -> None:

@@ -64,7 +64,7 @@ def test_every_writer_writes_every_verdict(report: Report, form: str) -> None:
 def test_the_terminal_starts_with_the_verdict() -> None:
     lines = checking.text(_report()).splitlines()
     assert lines[0] == "regressed: step_time +8.00%"
-    assert lines[1] == "new against old"
+    assert lines[1] == "new compared with old"
     assert "+80." in next(line for line in lines if "per step:" in line)
     assert "\x1b[" in checking.render(_report(), "terminal", color=True)
     assert "to keep what improved: usp-prof baseline save new -o baseline.json" in checking.text(_report(0.9e9))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.model.metric import Unit
+from usp_prof.report.document import data_table, formatted_columns
 from usp_prof.report.format import MICRO, UNKNOWN, column, column_texts, quantity, share, signed
 
 
@@ -69,6 +70,14 @@ def test_a_column_without_values_has_no_unit() -> None:
     assert column([None, math.nan], Unit.NS) == ("", [UNKNOWN, UNKNOWN])
     assert column([0, 0.0], Unit.NS) == ("", ["0", "0"])
     assert column([], Unit.NS) == ("", [])
+
+
+def test_shared_columns_of_a_table_have_one_scale() -> None:
+    columns = {"total": Unit.NS, "part": Unit.NS, "other": Unit.NS}
+    table = data_table("", columns, [(5_053_000, 43_530, 43_530)], shared=("total", "part"))
+    formatted = formatted_columns(table)
+    assert [column.head for column in formatted] == ["total ms", "part ms", f"other {MICRO}s"]
+    assert [column.texts for column in formatted] == [["5.053"], ["0.044"], ["43.53"]]
 
 
 def test_a_share_of_zero_is_unknown() -> None:

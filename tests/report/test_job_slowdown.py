@@ -16,9 +16,10 @@ from usp_prof.findings.repairs import ideal_of
 from usp_prof.model.finding import IdealStep
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.replay.representatives import Representatives
-from usp_prof.report.answers.job_slowdown import of_run
+from usp_prof.report.answers.job_slowdown import section_of_run
 from usp_prof.report.build import analyze, build
 from usp_prof.report.document import Document, KeyFigure, KeyFigures
+from usp_prof.report.writers.terminal import sections_text
 from usp_prof.run import open_run
 from usp_prof.whatif.attribution import slowdown_on
 
@@ -80,8 +81,8 @@ def test_a_slowdown_within_the_error_of_the_replay_is_marked() -> None:
     figure = head(build(tables, analyze(tables), name="x", search_result=search_result))
     assert figure is not None
     assert "within the replay's error of ±12.0%" in figure.second
-    text = of_run(slowdown_on(Representatives(tables), ideal), as_json=False)
-    assert "within the replay's error of ±12.0%" in text
+    section = section_of_run(slowdown_on(Representatives(tables), ideal))
+    assert "within the replay's error of ±12.0%" in sections_text("x", [section], color=False, width=200)
 
 
 def nameless_exchanges(ranks: int) -> dict[int, Trace]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from papers import FINDING, facts
 
+from usp_prof.findings.causes import Cause
 from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.report.words import finding_lines, health_lines, ranks_phrase, run_lines, spans
+from usp_prof.report.document import Findings
+from usp_prof.report.words import finding_lines, health_lines, lines_of_findings, ranks_phrase, run_lines, spans
 
 
 @pytest.mark.parametrize(
@@ -47,9 +51,21 @@ def test_model_pacing_and_other_runs_are_reported() -> None:
 
 def test_a_finding_states_place_gain_basis_and_advice() -> None:
     first, gain, advice = finding_lines(FINDING)
-    assert first == "Rank 6 arrives last at tp collectives [rank 6, axis tp]"
-    assert gain == "saves 9.8% \u00b11.5% of the step (replayed; 12.0% with the findings above)"
+    assert first == "Rank 6 arrives last at tp collectives"
+    assert gain == "saves 9.8% \u00b11.5% of the step (replayed; 12.0% together with the findings above)"
     assert advice == "Look at the clocks of that GPU."
+
+
+def test_a_place_that_the_title_lacks_is_in_brackets() -> None:
+    finding = replace(FINDING, title="Rank 16 is late", where={"rank": 6, "axis": "tp", "stages": 2})
+    assert finding_lines(finding)[0] == "Rank 16 is late [rank 6, axis tp, stages 2]"
+
+
+def test_a_finding_that_adds_no_gain_to_those_above_says_so() -> None:
+    first, second = FINDING, replace(FINDING, code="late-input", basis=Basis.BOUND)
+    causes, rest = lines_of_findings(Findings((Cause(first),), rest=(second,)))
+    assert causes == [(first, finding_lines(first))]
+    assert rest[0][1][1] == "saves at most 9.8% \u00b11.5% of the step (adds nothing to the findings above)"
 
 
 def test_a_finding_without_gain_claims_none() -> None:

@@ -9,9 +9,14 @@ from made_faults import run_with
 from tiny import Trace, table_set
 
 from usp_prof.model.edit import parse_edit
-from usp_prof.report.answers.job_slowdown import NO_LOSS, of_run
-from usp_prof.whatif.attribution import slowdown
+from usp_prof.report.answers.job_slowdown import NO_LOSS, json_of_run, section_of_run
+from usp_prof.report.writers.terminal import sections_text
+from usp_prof.whatif.attribution import Slowdown, slowdown
 from usp_prof.whatif.predict import predict, unedited
+
+
+def text_of(result: Slowdown) -> str:
+    return sections_text("a run", [section_of_run(result)], color=False, width=120)
 
 
 @pytest.mark.parametrize(("fault", "dimension", "name"), [("slow_rank", "rank", "1"), ("slow_link", "axis", "dp")])
@@ -30,8 +35,8 @@ def test_a_run_at_its_ideal_has_no_loss_to_attribute() -> None:
     result = slowdown(run_with("clean").tables)
     assert result.slowdown == pytest.approx(1, abs=0.01)
     assert result.parts == ()
-    assert NO_LOSS in of_run(result, as_json=False)
-    assert json.loads(of_run(result, as_json=True))["parts"] == []
+    assert NO_LOSS in text_of(result)
+    assert json.loads(json_of_run(result))["parts"] == []
 
 
 def test_a_run_with_a_loss_has_all_kinds_of_parts() -> None:
@@ -52,15 +57,15 @@ def test_a_run_with_nothing_to_idealize_is_accepted() -> None:
     result = slowdown(table_set({0: trace}))
     assert result.parts == ()
     assert result.slowdown == 1
-    assert NO_LOSS in of_run(result, as_json=False)
+    assert NO_LOSS in text_of(result)
 
 
 def test_without_device_work_it_states_what_is_missing() -> None:
     """A trace of launches without their kernels once printed nan."""
     result = slowdown(table_set({0: Trace().step(1, 0, 100_000).launch(1, 1_000)}))
     assert result.slowdown is None
-    assert "no device work" in of_run(result, as_json=False)
-    data = json.loads(of_run(result, as_json=True))
+    assert "no device work" in text_of(result)
+    data = json.loads(json_of_run(result))
     assert (data["step_ns"], data["ideal_ns"], data["slowdown"]) == (None, None, None)
     assert "no device work" in data["unknown"]
 

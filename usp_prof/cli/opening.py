@@ -53,6 +53,11 @@ def write_out(text: str) -> None:
     sys.stdout.write(for_log(printable(text)))
 
 
+def write_drawn(text: str) -> None:
+    """Write text from a safe console, in which names are already escaped and colors are control sequences."""
+    sys.stdout.write(text)
+
+
 def note(args: argparse.Namespace, text: str) -> None:
     """Print a note on standard error, unless `--quiet`."""
     if not args.quiet:

@@ -14,6 +14,7 @@ import numpy as np
 
 from usp_prof.model.finding import EMPTY, Basis, PlainMap
 from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.printable import counted
 from usp_prof.replay.representatives import REPRESENTED
 from usp_prof.tables import clock
 from usp_prof.tables.completeness.losses import LOST_WORK, losses
@@ -84,11 +85,15 @@ DAMAGES: tuple[str, ...] = (
 """Health codes for missing events or ranks, with which a rank seems to do less work or has no peers."""
 
 
+NEEDS = "needs "
+"""Start of the reason for a skipped rule."""
+
+
 def damage(tables: TableSet, wanted: Iterable[Input]) -> str:
     """Return a description of the first damaged or missing input, or an empty string."""
     for needed in wanted:
         if fault := _CHECKS[needed](tables):
-            return f"needs {needed}: {fault}"
+            return f"{NEEDS}{needed}: {fault}"
     return ""
 
 
@@ -161,8 +166,9 @@ def skipped_sentence(health: Iterable[HealthRow]) -> str:
     """Return how many rules were skipped and why, and which ranks the findings cover if not all."""
     rows = tuple(health)
     skipped = sorted((row for row in rows if row.code == SKIPPED), key=lambda row: -row.count)
-    why = [f"{row.count} ({_cause(row)})" for row in skipped]
-    sentences = [f"rules skipped: {', '.join(why)}"] if why else []
+    sentences = [
+        f"{counted(row.count, 'rule')} skipped for lack of {_cause(row).removeprefix(NEEDS)}" for row in skipped
+    ]
     sentences += [_cause(row) for row in rows if row.code == REPRESENTED]
     return "; ".join(sentences)
 

@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from usp_prof.analyses.step_time import JOB_STEP_TIME, median_step_ns
-from usp_prof.gate.facts import Difference, barred, differences, uncompared
+from usp_prof.gate.facts import BARRED, Difference, barred, differences, uncompared
 from usp_prof.gate.judge import judge
 from usp_prof.gate.judgement import Judgement, Limit, Scale, Verdict
 from usp_prof.gate.policy import Rule
@@ -115,7 +115,7 @@ def _judgement(
         return replace(blank, reason="not in the first run", after=_reported(series))
     judgement = judge((before,), after, rule, _DOUBT, noise)
     if bar is not None:
-        judgement = replace(blank, reason=f"not comparable: {bar}")
+        judgement = replace(blank, reason=f"{BARRED}{bar}")
     return replace(judgement, before=_reported(before), after=_reported(after))
 
 
@@ -138,14 +138,18 @@ def rule_for(series: Series) -> Rule:
     return Rule(series.key, nothing, Limit(float("inf"), scale), Limit(0.001, scale))
 
 
+BETTER, WORSE, CHANGED, SAME, WITHIN_NOISE = "better", "worse", "changed", "same", "within noise"
+"""Results of a comparison."""
+
+
 def direction(judgement: Judgement) -> str:
-    """Return the result of a comparison: better, worse, changed, same, within noise, or "" if not compared."""
+    """Return the result of a comparison, or "" if the metric was not compared."""
     if judgement.verdict is Verdict.NOT_COMPARED or math.isnan(judgement.low):
         return ""
     if judgement.low == judgement.high == 0:
-        return "same"
+        return SAME
     if judgement.low <= 0 <= judgement.high:
-        return "within noise"
+        return WITHIN_NOISE
     if judgement.better is Better.NEITHER:
-        return "changed"
-    return "worse" if judgement.worse > 0 else "better"
+        return CHANGED
+    return WORSE if judgement.worse > 0 else BETTER

@@ -30,6 +30,11 @@ less than this.
 """
 
 
+UNRECORDED = "not recorded"
+BARRED = "not comparable: "
+"""Start of the reason for metrics that a difference excludes from the comparison."""
+
+
 class FactKind(StrEnum):
     """The subject of a fact, in the order of lists of differences."""
 
@@ -63,7 +68,7 @@ class Difference:
         return bool(self.before) and bool(self.after)
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}: {self.before or 'not recorded'} -> {self.after or 'not recorded'}"
+        return f"{self.kind} {self.name}: {self.before or UNRECORDED} -> {self.after or UNRECORDED}"
 
 
 def differences(before: Iterable[Fact], after: Iterable[Fact]) -> tuple[Difference, ...]:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from usp_prof.gate.facts import Difference, FactKind, barred, differences
+from usp_prof.gate.facts import BARRED, Difference, FactKind, barred, differences
 from usp_prof.gate.judge import FEWEST_STEPS, SIGN, judge, judge_bounds
 from usp_prof.gate.judgement import Judgement, Verdict
 from usp_prof.gate.policy import STEP_FAMILY, Policy, fits
@@ -100,6 +100,11 @@ class Report:
     baseline_file: str = ""
 
     @property
+    def is_comparable(self) -> bool:
+        """Whether any metric could be compared with the baseline."""
+        return any(judgement.verdict is not Verdict.NOT_COMPARED for judgement in self.judgements)
+
+    @property
     def ratchet(self) -> str:
         """The command that saves an improvement as the baseline; empty if there is none, or if something regressed."""
         if self.unusable or self.verdict is Verdict.REGRESSED or not self.with_verdict(Verdict.IMPROVED):
@@ -139,7 +144,7 @@ def check(
     if unusable:
         judgements = tuple(_in_doubt(judgement) for judgement in judgements)
     elif all(judgement.verdict is Verdict.NOT_COMPARED for judgement in judgements):
-        unusable = ("nothing could be compared: no gated metric is in both runs on comparable terms",)
+        unusable = (_nothing_compared(differing, policy.across),)
     unanswered = () if unusable else _unanswered(judgements, policy, no_steps_in(runs, after))
     verdict = _overall(judgements, fresh, unusable, unanswered)
     why = explain(last, after) if last and verdict is not Verdict.PASS else EMPTY_WHY
@@ -149,6 +154,14 @@ def check(
     return Report(
         verdict, judgements, differing, unusable, fresh, why, before, after.label, len(runs), inconclusive, unanswered
     )
+
+
+def _nothing_compared(differing: Sequence[Difference], across: Sequence[FactKind]) -> str:
+    """Return why no metric was compared: the kinds of conditions that differ, or no common metric."""
+    kinds = dict.fromkeys(str(bar.kind) for unit in Unit if (bar := barred(unit, differing, across)) is not None)
+    if not kinds:
+        return "nothing could be compared: the runs have no comparable metric in common"
+    return f"nothing could be compared: {' and '.join(kinds)} differ{'' if len(kinds) > 1 else 's'}"
 
 
 def _compared(
@@ -169,7 +182,7 @@ def _compared(
         before = [old[key] for old in olds if key in old]
         bar = barred(series.unit, differing, policy.across)
         if bar is not None:
-            done[key] = _aside(series, Verdict.NOT_COMPARED, f"not comparable: {bar}")
+            done[key] = _aside(series, Verdict.NOT_COMPARED, f"{BARRED}{bar}")
         elif no_steps and series.metric in PER_STEP:
             done[key] = _aside(series, Verdict.NOT_COMPARED, no_steps)
         elif not before:

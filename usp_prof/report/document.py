@@ -17,7 +17,7 @@ from usp_prof.report.run_facts import RunFacts  # noqa: TC001 - part of the runt
 from usp_prof.report.verdict import UNKNOWN, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from usp_prof.charts.inputs import ChartInput
     from usp_prof.findings.causes import Cause
@@ -73,12 +73,14 @@ class Stack:
 class TableColumn:
     """One column: its heading, and the unit of its numbers (`None` for texts and plain numbers such as ranks).
 
-    `prose` marks sentences, which are wrapped; names are cut if there is no space.
+    `prose` marks sentences, which are wrapped; names are cut if there is no space. Columns marked `shared` have one
+    scale, because they are parts of one time.
     """
 
     head: str
     unit: Unit | None = None
     prose: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +104,25 @@ class FormattedColumn:
 
 
 def formatted_columns(table: DataTable) -> list[FormattedColumn]:
-    """Format the columns of a table, each on one scale."""
+    """Format the columns of a table, each on one scale, or all shared ones together."""
+    shared = [row[place] for place, column in enumerate(table.columns) if column.shared for row in table.rows]
     formatted = []
     for place, column in enumerate(table.columns):
         values = [row[place] for row in table.rows]
-        unit, texts = column_texts(values, column.unit)
+        unit, texts = column_texts(values, column.unit, shared if column.shared else values)
         formatted.append(FormattedColumn(head_text(column.head, unit), texts, is_number(values), column.prose))
     return formatted
 
 
 def data_table(
-    title: str, columns: Mapping[str, Unit | None], rows: Sequence[tuple[Cell, ...]], most: int = sys.maxsize
+    title: str,
+    columns: Mapping[str, Unit | None],
+    rows: Sequence[tuple[Cell, ...]],
+    most: int = sys.maxsize,
+    shared: Collection[str] = (),
 ) -> DataTable:
-    """Build a table of the first `most` rows; `columns` has the unit of each heading."""
-    heads = tuple(TableColumn(head, unit) for head, unit in columns.items())
+    """Build a table of the first `most` rows; `columns` has the unit of each heading, `shared` those of one scale."""
+    heads = tuple(TableColumn(head, unit, shared=head in shared) for head, unit in columns.items())
     return DataTable(title, heads, tuple(rows[:most]), more=max(0, len(rows) - most))
 
 

@@ -88,9 +88,14 @@ def column_scale(values: Sequence[Number | None], unit: Unit) -> ColumnScale:
     )
 
 
-def column(values: Sequence[Number | None], unit: Unit) -> tuple[str, list[str]]:
-    """Format a column on one scale: the unit for its heading, and texts that align on the right."""
-    scale = column_scale(values, unit)
+def column(
+    values: Sequence[Number | None], unit: Unit, scaled: Sequence[Number | None] | None = None
+) -> tuple[str, list[str]]:
+    """Format a column on one scale: the unit for its heading, and texts that align on the right.
+
+    The scale is that of `scaled`, which may also have values of other columns.
+    """
+    scale = column_scale(values if scaled is None else scaled, unit)
     texts = [
         UNKNOWN if value is None or not math.isfinite(value) else _digits(value / scale.factor, scale.decimals)
         for value in values
@@ -139,11 +144,17 @@ def _digits(scaled: float, decimals: int) -> str:
 # Columns of a report's tables: one scale for all values, with the unit in the heading.
 
 
-def column_texts(values: Sequence[Cell], unit: Unit | None) -> tuple[str, list[str]]:
-    """Format a column: numbers on one scale if it has a unit, texts and plain numbers unchanged."""
+def column_texts(
+    values: Sequence[Cell], unit: Unit | None, scaled: Sequence[Cell] | None = None
+) -> tuple[str, list[str]]:
+    """Format a column: numbers on the scale of `scaled` if it has a unit, texts and plain numbers unchanged."""
     if unit is not None and not any(isinstance(value, str) for value in values):
-        return column([value for value in values if not isinstance(value, str)], unit)
+        return column(_numbers(values), unit, _numbers(values if scaled is None else scaled))
     return "", [_bare(value) for value in values]
+
+
+def _numbers(values: Sequence[Cell]) -> list[Number | None]:
+    return [value for value in values if not isinstance(value, str)]
 
 
 def head_text(head: str, unit: str) -> str:

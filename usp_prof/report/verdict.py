@@ -33,7 +33,7 @@ class LateRank:
     why: str
     late_ns: float
     late_fraction: float | None
-    """Share of the axis' collectives in which it arrives last."""
+    """Share of the axis' collectives in which it arrives last; `None` for a slow link on which it is never last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def verdict_of(figures: Figures, findings: Sequence[Finding], culprits: Sequence
     step_ns = figures.overall("job_step_time")
     span, length_ns = ("step", step_ns) if step_ns is not None else ("window", figures.overall("window_time"))
     late = tuple(
-        LateRank(c.rank, c.axis, str(c.why), c.cost_ns, figures.at("late_fraction", axis=c.axis, rank=c.rank))
+        LateRank(c.rank, c.axis, str(c.why), c.cost_ns, figures.at("late_fraction", axis=c.axis, rank=c.rank) or None)
         for c in culprits
     )
     return Verdict(span, length_ns, first_notable(findings), late)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from usp_prof.model.finding import Basis
 from usp_prof.model.health import COUNTED_IN_BYTES, spans
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted, first_and_more
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from usp_prof.findings.causes import Cause
     from usp_prof.model.finding import Finding
     from usp_prof.model.health import HealthRow, Severity
+    from usp_prof.report.document import Findings
     from usp_prof.report.run_facts import RunFacts
 
 _NEGLIGIBLE = 0.0005
@@ -52,14 +55,29 @@ def mean_rank_step(run: RunFacts, span: str = "step") -> str:
     return f"mean {span} of {len(run.ranks)} ranks" if len(run.ranks) != 1 else f"{span} of rank {run.ranks[0]}"
 
 
-def finding_lines(finding: Finding, *, proof: bool = False) -> list[str]:
-    """Return the lines of a finding: title and place, gain with its error, what to do, and the query that proves it."""
-    lines = [f"{finding.title}{_in_brackets(finding.place)}"]
+def lines_of_findings(findings: Findings) -> tuple[list[tuple[Finding, list[str]]], list[tuple[Finding, list[str]]]]:
+    """Return the causes of a list of findings, and the rest, each with its lines."""
+    causes: list[tuple[Finding, list[str]]] = []
+    rest: list[tuple[Finding, list[str]]] = []
+    above = 0.0
+    for cause in findings.causes:
+        causes.append((cause.finding, cause_lines(cause, above, proof=findings.proofs)))
+        above = max(above, cause.finding.cumulative_gain_fraction)
+    for finding in findings.rest:
+        rest.append((finding, finding_lines(finding, above, proof=findings.proofs)))
+        above = max(above, finding.cumulative_gain_fraction)
+    return causes, rest
+
+
+def finding_lines(finding: Finding, above: float = 0.0, *, proof: bool = False) -> list[str]:
+    """Return the lines of a finding: title and place, gain with its error, what to do, and the query that proves it.
+
+    `above` is the gain of all findings listed before it together.
+    """
+    lines = [f"{finding.title}{_in_brackets(_further_place(finding))}"]
     if finding.gain_fraction > _NEGLIGIBLE:
-        together = ""
-        if finding.cumulative_gain_fraction > finding.gain_fraction:
-            together = f"; {quantity(finding.cumulative_gain_fraction, Unit.FRACTION)} with the findings above"
-        lines.append(f"saves {saving(finding)} of the step ({finding.basis.word}{together})")
+        remarks = "; ".join(_remarks(finding, above))
+        lines.append(f"saves {saving(finding)} of the step" + (f" ({remarks})" if remarks else ""))
     if finding.advice:
         lines.append(finding.advice)
     if proof and finding.rows:
@@ -67,9 +85,31 @@ def finding_lines(finding: Finding, *, proof: bool = False) -> list[str]:
     return lines
 
 
-def cause_lines(cause: Cause, *, proof: bool = False) -> list[str]:
+def _remarks(finding: Finding, above: float) -> list[str]:
+    """Return how the gain was determined, and the gain together with the findings above; "at most" is said before."""
+    together = finding.cumulative_gain_fraction
+    basis = [] if finding.basis is Basis.BOUND else [finding.basis.word]
+    if together <= finding.gain_fraction:
+        return basis
+    if together - above <= _NEGLIGIBLE:
+        return [*basis, "adds nothing to the findings above"]
+    return [*basis, f"{quantity(together, Unit.FRACTION)} together with the findings above"]
+
+
+def _further_place(finding: Finding) -> str:
+    """Return the parts of a finding's place that its title does not name."""
+    parts = [(key, value if key == "axis" else f"{key} {value}") for key, value in finding.where.items()]
+    missing = [
+        f"{key} {finding.where[key]}"
+        for key, words in parts
+        if not re.search(rf"\b{re.escape(str(words))}\b", finding.title, re.IGNORECASE)
+    ]
+    return ", ".join(missing)
+
+
+def cause_lines(cause: Cause, above: float = 0.0, *, proof: bool = False) -> list[str]:
     """Return the lines of a finding, and the findings that disappear with it."""
-    lines = finding_lines(cause.finding, proof=proof)
+    lines = finding_lines(cause.finding, above, proof=proof)
     if cause.parts:
         lines.append(f"same root cause: {', '.join(_brief(part) for part in cause.parts)}")
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof import checking
-from usp_prof.cli.opening import format_option, output, write_out
+from usp_prof.cli.opening import format_option, output, write_drawn, write_out
 from usp_prof.gate.comparison import compare
 from usp_prof.gate.facts import FactKind
 from usp_prof.model.errors import UsageError
@@ -25,7 +25,7 @@ EXAMPLES = """\
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("paths", metavar="RUN", nargs="+", help="folders of traces; each is compared with the first")
-    parser.add_argument("--all", action="store_true", help="also list each metric by axis, cause and rank")
+    parser.add_argument("--all", action="store_true", help="list all metrics, also by axis, cause and rank")
     parser.add_argument(
         "--across", metavar="KIND", action="append", default=[], choices=[str(kind) for kind in FactKind],
         help=f"compare even if this differs: {', '.join(FactKind)}",
@@ -41,5 +41,5 @@ def run(args: argparse.Namespace) -> int:
     compared = compare(runs, tuple(FactKind(kind) for kind in args.across))
     screen = output(args)
     text = comparison.render(compared, args.format, color=not screen.no_color, everything=args.all, width=screen.width)
-    write_out(text)
+    (write_drawn if args.format == "terminal" else write_out)(text)
     return 0

@@ -164,7 +164,7 @@ def _health(console: Console, opened: Run) -> None:
 
     console.print()
     if not opened.health:
-        console.print("health   nothing is lost or damaged; analyze --section health has notes on figures")
+        console.print("health   no data lost (notes on figures: usp-prof analyze --section health)")
     worst_first = sorted(opened.health, key=lambda row: (list(_SEVERITY_STYLE).index(row.severity), row))
     for severity, problem in health_lines(worst_first):
         console.print(Text.assemble((severity, _SEVERITY_STYLE[severity]), f" {problem}"), soft_wrap=False)

@@ -14,6 +14,7 @@ from usp_prof.cli.opening import (
     open_from,
     output,
     run_options,
+    write_drawn,
     write_out,
 )
 from usp_prof.cli.wrapping import wrapped
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from usp_prof.model.edit import Edit
+    from usp_prof.report.document import Section
     from usp_prof.run import Run
     from usp_prof.whatif.predict import Prediction
 
@@ -102,7 +104,10 @@ def run(args: argparse.Namespace) -> int:
     alone = [predict_on(replayed, [single]) for single in edits] if len(edits) > 1 else [together]
     if args.output is not None:
         _write(args, opened, together)
-    write_out(_text(args, opened.name, alone, together))
+    if args.format == "json":
+        write_out(answer.as_json(opened.name, alone, together))
+    else:
+        _print(args, opened.name, (answer.whatif_section(alone, together), answer.before_after_section(together)))
     return 0
 
 
@@ -110,14 +115,6 @@ def _names_of_edits() -> list[str]:
     """Return the beginnings of edits, up to the value that the user chooses."""
     examples = [kind.example for kind in EDITS] + [kind.example for kind in PIPELINE_EDITS]
     return ["".join(example.partition("=")[:2]) for example in examples]
-
-
-def _text(args: argparse.Namespace, name: str, alone: Sequence[Prediction], together: Prediction) -> str:
-    if args.format == "json":
-        return answer.as_json(name, alone, together)
-    screen = output(args)
-    sections = (answer.whatif_section(alone, together), answer.before_after_section(together))
-    return terminal.sections_text(name, sections, color=not screen.no_color, width=screen.width)
 
 
 def _write(args: argparse.Namespace, opened: Run, together: Prediction) -> None:
@@ -143,12 +140,24 @@ def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
         from usp_prof.whatif.op_replay import job_slowdown as slowdown_of_table  # noqa: PLC0415
 
         job = slowdown_of_table(read_op_table(Path(args.path)))
-        write_out(job_slowdown.of_job(job, as_json=args.format == "json"))
+        if args.format == "json":
+            write_out(job_slowdown.json_of_job(job))
+        else:
+            _print(args, Path(args.path).name, [job_slowdown.section_of_job(job)])
         return 0
     from usp_prof.findings.repairs import ideal_of  # noqa: PLC0415
     from usp_prof.whatif.attribution import slowdown_on  # noqa: PLC0415
 
-    replayed = representatives(open_from(args).tables)
+    opened = open_from(args)
+    replayed = representatives(opened.tables)
     slowdown = slowdown_on(replayed, ideal_of(replayed.tables))
-    write_out(job_slowdown.of_run(slowdown, as_json=args.format == "json"))
+    if args.format == "json":
+        write_out(job_slowdown.json_of_run(slowdown))
+    else:
+        _print(args, opened.name, [job_slowdown.section_of_run(slowdown)])
     return 0
+
+
+def _print(args: argparse.Namespace, title: str, sections: Sequence[Section]) -> None:
+    screen = output(args)
+    write_drawn(terminal.sections_text(title, sections, color=not screen.no_color, width=screen.width))

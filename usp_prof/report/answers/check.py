@@ -13,19 +13,21 @@ from rich.text import Text
 
 from usp_prof.gate.judgement import Judgement, Verdict
 from usp_prof.gate.verdict import Inconclusive
-from usp_prof.model.printable import first_and_more, for_log, printable
+from usp_prof.model.printable import counted, for_log, printable
 from usp_prof.report.answers.wording import (
     bare_table,
     change,
+    differing,
     figure,
     finding_words,
     headline,
     interval,
     metric_cell,
+    reasons,
     removed,
     sentence,
     what_follows,
-    why_lines,
+    why_of,
     worst_first,
 )
 from usp_prof.report.writers.json_text import answer_text
@@ -44,9 +46,9 @@ _STYLES = {
     Verdict.IMPROVED: "bold green",
     Verdict.NOT_COMPARED: "dim",
 }
-_ORDER = (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.PASS, Verdict.NOT_COMPARED)
-_MOST_NAMED = 3
-"""Number of metrics that are named with a reason."""
+_ORDER = (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.PASS)
+"""Verdicts with rows in a table. Metrics that were not compared have no figures, only a reason."""
+NO_BASELINE = "lower bounds only"
 
 
 def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: bool = False) -> str:
@@ -64,32 +66,20 @@ def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: boo
     if follows := what_follows(report):
         say(follows, "bold yellow", 0)
     runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
-    say(f"{report.after} against {report.before or 'lower bounds alone'}{runs}", indent=0)
-    differences = [f"differs: {difference}" for difference in report.differences]
-    for line in (*(report.unusable + report.unanswered)[1:], *differences):
+    say(f"{report.after} compared with {report.before or NO_BASELINE}{runs}", indent=0)
+    for line in (*(report.unusable + report.unanswered)[1:], *differing(report)):
         say(line)
-    print_trimmed(_terminal_table(report, width), console)
-    for line in _reasons(report):
+    if any(report.with_verdict(verdict) for verdict in _ORDER):
+        print_trimmed(_terminal_table(report, width), console)
+    for line in reasons(report):
         say(line)
-    compares = any(judgement.verdict is not Verdict.NOT_COMPARED for judgement in report.judgements)
-    if compares and (lines := why_lines(report.why)):
+    if lines := why_of(report):
         say("why", indent=0)
         for line in lines:
             say(line)
     if report.ratchet:
         console.print(Text(f"to keep what improved: {report.ratchet}"), soft_wrap=True)  # a command stays on one line
     return out.getvalue()
-
-
-def _reasons(report: Report) -> list[str]:
-    """Return why metrics have no plain verdict: each reason once, with its metrics."""
-    keys_of: dict[str, list[str]] = {}
-    for judgement in report.judgements:
-        if judgement.reason and judgement.verdict is not Verdict.PASS:
-            keys_of.setdefault(judgement.reason, []).append(judgement.key)
-    left_out = next((text for judgement in report.judgements if (text := removed(judgement))), "")
-    reasons = [f"{first_and_more(keys, _MOST_NAMED)}: {reason}" for reason, keys in keys_of.items()]
-    return [*reasons, f"left out: {left_out}"] if left_out else reasons
 
 
 def _terminal_table(report: Report, width: int) -> Table:
@@ -133,29 +123,31 @@ def as_markdown(report: Report) -> str:
     """Format the check as Markdown."""
     lines = [f"## {_MARKS[report.verdict]} usp-prof: {_cell(headline(report))}", ""]
     runs = f" ({report.baseline_runs} runs)" if report.baseline_runs > 1 else ""
-    before = f"`{report.before}`" if report.before else "lower bounds alone"
-    lines += [f"`{report.after}` against {before}{runs}", ""]
+    before = f"`{report.before}`" if report.before else NO_BASELINE
+    lines += [f"`{report.after}` compared with {before}{runs}", ""]
     follows = what_follows(report)
     warnings = (*report.unusable, *report.unanswered, *([follows] if follows else []))
     lines += [f"> [!WARNING]\n> {_cell(reason)}\n" for reason in warnings]
-    lines += [f"- differs: {_cell(str(difference))}" for difference in report.differences]
-    lines += [""] if report.differences else []
+    uncompared = [line for line in reasons(report) if line.startswith("not compared")]
+    notes = [*differing(report), *uncompared]
+    lines += [f"- {_cell(note)}" for note in notes]
+    lines += [""] if notes else []
     shown = (
         worst_first(report.with_verdict(Verdict.REGRESSED))
         + report.with_verdict(Verdict.INCONCLUSIVE)
         + report.with_verdict(Verdict.IMPROVED)
     )
-    rest = report.with_verdict(Verdict.PASS) + report.with_verdict(Verdict.NOT_COMPARED)
+    rest = report.with_verdict(Verdict.PASS)
     if shown:
         lines += [*_markdown_table(shown), ""]
-    why = why_lines(report.why)
+    why = why_of(report)
     if why:
         lines += ["**Why**", "", *(f"- {_cell(line)}" for line in why), ""]
     if report.ratchet:
         lines += [f"To keep what improved: `{report.ratchet}`", ""]
     if rest:
         lines += [
-            f"<details><summary>{len(rest)} other metrics</summary>",
+            f"<details><summary>{counted(len(rest), 'metric')} without a significant change</summary>",
             "",
             *_markdown_table(rest),
             "",
@@ -200,7 +192,7 @@ def as_json(report: Report) -> str:
 
 def as_junit(report: Report) -> str:
     """Format the check as JUnit XML."""
-    why = "\n".join(why_lines(report.why))
+    why = "\n".join(why_of(report))
     fails = report.inconclusive is Inconclusive.FAIL
     cases = [_case(judgement, why, fails=fails) for judgement in report.judgements]
     cases += [_broken("input", reason, "error") for reason in report.unusable + report.unanswered]
@@ -248,7 +240,7 @@ def _open(name: str) -> str:
 def as_annotations(report: Report) -> str:
     """Format the check as workflow commands (`::error title=...::text`)."""
     lines = [_command("error", "usp-prof", reason) for reason in report.unusable + report.unanswered]
-    why = "\n".join(why_lines(report.why))
+    why = "\n".join(why_of(report))
     lines += [
         _command("error", f"usp-prof: {judgement.key} regressed", f"{sentence(judgement)}\n{why}".rstrip())
         for judgement in worst_first(report.with_verdict(Verdict.REGRESSED))

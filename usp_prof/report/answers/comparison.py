@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from usp_prof.charts.inputs import Waterfall
-from usp_prof.gate.comparison import direction
+from usp_prof.gate.comparison import BETTER, CHANGED, WITHIN_NOISE, WORSE, direction
 from usp_prof.gate.judgement import Scale, Verdict
 from usp_prof.model.metric import Unit
-from usp_prof.report.answers.wording import change, excludes_nothing, interval, part_label
+from usp_prof.model.printable import counted
+from usp_prof.report.answers.wording import change, excludes_nothing, interval, part_label, parted
 from usp_prof.report.document import Chart, KeyFigure, KeyFigures, Section, Text, data_table
 from usp_prof.report.format import column_scale, quantity
 from usp_prof.report.sections.timeline import slices_of
@@ -44,11 +44,11 @@ NOT_DIVIDED = (
     "do not correspond to the parts of the other."
 )
 METRICS_NOTE = (
-    "Before and after are the figures of the reports. Changes are judged without warm-up and outlier steps. "
-    "Within noise: steps vary too much, or are too few, to attribute the change to the runs. "
-    "Too wide: the interval excludes nothing, so no change is shown. "
+    "Before and after are the figures of the reports; changes are judged without warm-up and outlier steps. "
+    "Within noise: the steps vary too much, or are too few, to attribute the change to the runs. "
     "usp-prof explain METRIC describes a metric."
 )
+TOO_WIDE_NOTE = "A change is not shown if its interval excludes nothing."
 _OWN = 2
 """The first two figures of a metric, before and after, are in its unit; its change may have another."""
 _ENDS = {True: (-1.0, 10.0), False: (-1.0, 1.0)}
@@ -89,12 +89,14 @@ def waterfall(pair: Pair, before: str, after: str) -> Section:
     if not are_times_compared(pair):
         return Section("waterfall", "Steps", (KeyFigures(steps), Text(NOT_DIVIDED)))
     delta_ns = after_ns - before_ns
-    is_noise = step is not None and direction(step) == "within noise"
-    note = "within noise" if is_noise else "longer" if delta_ns > 0 else "shorter"
+    is_noise = step is not None and direction(step) == WITHIN_NOISE
+    note = WITHIN_NOISE if is_noise else "longer" if delta_ns > 0 else "shorter"
     difference = KeyFigure("difference", delta_ns, Unit.NS, note)
     key = KeyFigures((*steps, difference))
     rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
-    cells = [(part_label(part.name), *_ms(part.before_ns, part.after_ns)) for part in rows]
+    cells = [
+        (part_label(part.name), *_ms(part.before_ns, part.after_ns)) for part in rows if part.before_ns or part.after_ns
+    ]
     table = data_table("", {"part of the mean rank step": None, **_BEFORE_AFTER}, cells)
     return Section("waterfall", "Why the step is longer or shorter", (key, Chart("", as_waterfall(pair)), table))
 
@@ -119,7 +121,7 @@ def verdict(pair: Pair, before: str, after: str) -> str:
         return f"The {name}s of {before} and {after} are not comparable: {lengths}."
     if abs(ratio) < ALIKE:
         return f"The {name}s of {before} and {after} take the same time: {lengths}."
-    if direction(step) == "within noise":
+    if direction(step) == WITHIN_NOISE:
         return f"The {name}s of {before} and {after} differ by less than their noise: {lengths}."
     how, by = ("longer", "more") if ratio > 0 else ("shorter", "less")
     text = f"The {name} of {after} is {quantity(abs(ratio), Unit.FRACTION)} {how} than that of {before} ({lengths})"
@@ -164,7 +166,9 @@ def as_waterfall(pair: Pair) -> Waterfall:
 
 
 def metrics(pair: Pair, *, everything: bool) -> Section:
-    """Build the table of metrics; `everything` includes each axis, cause and rank."""
+    """Build the table of metrics; `everything` includes unimportant ones without a change, and each axis and rank."""
+    judged = sorted(_judged(pair, everything=everything), key=_importance)
+    shown = [judgement for judgement in judged if everything or _is_shown(judgement)]
     columns = ("metric", "before", "after", "change", "result", "interval")  # narrow screens drop the last
     rows = tuple(
         (
@@ -175,10 +179,15 @@ def metrics(pair: Pair, *, everything: bool) -> Section:
             direction(judgement) or str(judgement.reason),
             interval(judgement) if math.isfinite(judgement.low) else None,
         )
-        for judgement in sorted(_judged(pair, everything=everything), key=_importance)
+        for judgement in shown
     )
     table = data_table("", dict.fromkeys(columns), rows)
-    return Section("metrics", "Metrics, most important first", (table, Text(METRICS_NOTE)))
+    notes = [METRICS_NOTE]
+    if any(excludes_nothing(judgement) for judgement in shown):
+        notes.append(TOO_WIDE_NOTE)
+    if hidden := len(judged) - len(shown):
+        notes.append(f"--all lists {counted(hidden, 'more metric')}, also by axis, cause and rank.")
+    return Section("metrics", "Metrics, most important first", (table, Text(" ".join(notes), quiet=True)))
 
 
 def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:
@@ -265,31 +274,6 @@ def conditions(pair: Pair) -> Section:
     return Section("conditions", "What else differs", (*doubts, *([data_table("", heads, rows)] if rows else ())))
 
 
-def parted(name: str, before: str, after: str) -> list[tuple[str, str, str]]:
-    """Split a condition with several parts, such as the model, into the parts that differ."""
-    both_parts = [_parts(before), _parts(after)]
-    if not all(both_parts):
-        return [(name, before, after)]
-    before_after = [{part: str(value) for part, value in parts.items()} for parts in both_parts]
-    differ = [
-        part
-        for part in {**before_after[0], **before_after[1]}
-        if before_after[0].get(part) != before_after[1].get(part)
-    ]
-    return [
-        (f"{name}: {part.replace('_', ' ')}", before_after[0].get(part, ""), before_after[1].get(part, ""))
-        for part in differ
-    ]
-
-
-def _parts(text: str) -> dict[str, object]:
-    try:
-        fields = json.loads(text)
-    except ValueError:
-        return {}
-    return fields if isinstance(fields, dict) else {}
-
-
 def timelines(runs: Sequence[tuple[str, TableSet, int]]) -> Section:
     """Draw one step of each run, on the first ranks; each starts at its own first slice."""
     drawn = [(name, step, slices_of(tables, tables.ranks[:MOST_RANKS], step)) for name, tables, step in runs]
@@ -307,6 +291,12 @@ def _importance(judgement: Judgement) -> tuple[int, float, str]:
     size = abs(judgement.change) if math.isfinite(judgement.change) and not is_near_zero else -1.0
     metric = judgement.key.partition("[")[0]
     return IMPORTANT.index(metric) if metric in IMPORTANT else len(IMPORTANT), -size, judgement.key
+
+
+def _is_shown(judgement: Judgement) -> bool:
+    """Return whether a metric is important, or changed beyond noise."""
+    metric = judgement.key.partition("[")[0]
+    return metric in IMPORTANT or direction(judgement) in {BETTER, WORSE, CHANGED}
 
 
 def _judged(pair: Pair, *, everything: bool) -> list[Judgement]:

@@ -1,88 +1,129 @@
-"""Job slowdown as text and JSON: the step compared with its ideal, and the parts of the loss."""
+"""Job slowdown as a section and as JSON: the step compared with its ideal, and the parts of the loss."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.model.edit import Edit
 from usp_prof.model.finding import LEAST_LOSS
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
+from usp_prof.report.document import KeyFigure, KeyFigures, Section, Text, data_table
 from usp_prof.report.format import quantity
 from usp_prof.report.writers.json_text import answer_text
 
 if TYPE_CHECKING:
-    from usp_prof.whatif.attribution import Slowdown
+    from collections.abc import Sequence
+
+    from usp_prof.report.document import Block
+    from usp_prof.report.format import Cell
+    from usp_prof.whatif.attribution import Part, Slowdown
     from usp_prof.whatif.op_replay import JobSlowdown
 
-MISSING = "The ideal step (all ranks like their peers) is unknown: {}."
-"""Output for a run without a known ideal."""
+TITLE = "Job slowdown: the step compared with an ideal run"
+IDEAL = "all ranks perform like their peers"
 NO_LOSS = "All ranks perform like their peers."
-"""Output for a run without loss."""
+"""Text for a run without loss."""
 WITHIN_ERROR = "The difference is within the replay's error of ±{}, so it is not attributed to ranks, axes or stages."
-"""Output for a run whose loss may be an error of the replay."""
+"""Text for a run whose loss may be an error of the replay."""
 
-SHARES = "Share of the loss that disappears if only this part is ideal (shares overlap):"
 LEAST_SHARE = 0.005
-"""Minimum share of the loss that the text lists."""
+"""Minimum share of the loss of a listed part."""
 KINDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 """Names of the kinds of pipeline actions."""
 
 
-def of_run(slowdown: Slowdown, *, as_json: bool) -> str:
-    """Format the job slowdown of a run, and its parts."""
-    replayed = slowdown.replayed.which
-    if as_json:
-        parts = [
-            {"what": part.dimension, "name": part.name, "step_ns": part.step_ns, "share": part.share}
-            for part in slowdown.parts
-        ]
-        overall = slowdown.overall
-        step_ns, ideal_ns = overall.step_ns or None, None if overall.unknown else overall.ideal_ns
-        return _ideal_json(step_ns, ideal_ns, overall.slowdown, parts, overall.unknown, replayed)
+def section_of_run(slowdown: Slowdown) -> Section:
+    """Build the job slowdown of a run, and the parts of its loss, largest first."""
     overall = slowdown.overall
     if overall.unknown:
-        return MISSING.format(overall.unknown) + "\n"
-    head = _head(overall.step_ns, overall.ideal_ns, overall.step_ns / overall.ideal_ns)
-    if replayed:
-        head += f"\nThe ideal step is {replayed}."
+        figure = KeyFigure("job slowdown", None, Unit.RATIO, f"unknown: {overall.unknown}")
+        return Section("ideal", TITLE, (KeyFigures((figure,)),))
+    blocks: list[Block] = [_figures(overall.step_ns, overall.ideal_ns)]
+    if slowdown.replayed.which:
+        blocks.append(Text(f"The ideal step is {slowdown.replayed.which}.", quiet=True))
     if not slowdown.parts:
         is_uncertain = overall.loss_fraction > LEAST_LOSS
         why = WITHIN_ERROR.format(quantity(overall.error_fraction, Unit.FRACTION)) if is_uncertain else NO_LOSS
-        return f"{head}\n{why}\n"
-    shown = [part for part in slowdown.parts if part.share >= LEAST_SHARE]
-    lines = [head, SHARES]
-    lines += [f"  {part.dimension:6} {KINDS.get(part.name, part.name):16} {part.share:6.1%}" for part in shown]
-    if hidden := len(slowdown.parts) - len(shown):
-        lines.append(f"  {counted(hidden, 'part')} below {quantity(LEAST_SHARE, Unit.FRACTION)}")
-    return "\n".join(lines) + "\n"
+        return Section("ideal", TITLE, (*blocks, Text(why)))
+    parts = sorted(slowdown.parts, key=lambda part: -part.share)
+    shown = [part for part in parts if part.share >= LEAST_SHARE]
+    blocks.append(_parts([(_name(part), overall.step_ns - part.step_ns, part.share) for part in shown]))
+    if hidden := len(parts) - len(shown):
+        least = quantity(LEAST_SHARE, Unit.FRACTION)
+        blocks.append(Text(f"{counted(hidden, 'more part')} below {least} of the loss", quiet=True))
+    if shown:
+        edit = Edit("ideal", places=((shown[0].dimension, shown[0].name),))
+        blocks.append(Text(f"To predict one part alone: usp-prof whatif PATH --edit {edit}", quiet=True))
+    return Section("ideal", TITLE, tuple(blocks))
 
 
-def of_job(slowdown: JobSlowdown, *, as_json: bool) -> str:
-    """Format the job slowdown of an operation table."""
+def _name(part: Part) -> str:
+    return f"{KINDS[part.name]} actions" if part.name in KINDS else f"{part.dimension} {part.name}"
+
+
+def section_of_job(slowdown: JobSlowdown) -> Section:
+    """Build the job slowdown of an operation table."""
     worst = slowdown.worst_worker
-    if as_json:
-        last_stage = {
-            "what": "stage",
-            "name": "last",
-            "step_ns": slowdown.last_stage_ideal_ns,
-            "share": slowdown.last_stage_share,
-        }
-        worker = {
-            "what": "worker",
-            "name": f"stage {worst.stage}, replica {worst.replica}",
-            "step_ns": worst.step_ns,
-            "share": slowdown.worst_worker_share,
-        }
-        return _ideal_json(slowdown.step_ns, slowdown.ideal_ns, slowdown.slowdown, [last_stage, worker])
-    head = _head(slowdown.step_ns, slowdown.ideal_ns, slowdown.slowdown)
-    return (
-        f"{head}\n{SHARES}\n"
-        f"  worst worker  {slowdown.worst_worker_share:.1%}  stage {worst.stage}, replica {worst.replica}\n"
-        f"  last stage    {slowdown.last_stage_share:.1%}\n"
+    rows = [
+        (
+            f"worst worker (stage {worst.stage}, replica {worst.replica})",
+            slowdown.step_ns - worst.step_ns,
+            slowdown.worst_worker_share,
+        ),
+        ("last stage", slowdown.step_ns - slowdown.last_stage_ideal_ns, slowdown.last_stage_share),
+    ]
+    return Section("ideal", TITLE, (_figures(slowdown.step_ns, slowdown.ideal_ns), _parts(rows)))
+
+
+def _figures(step_ns: float, ideal_ns: float) -> KeyFigures:
+    lost_ns = step_ns - ideal_ns
+    return KeyFigures(
+        (
+            KeyFigure("job slowdown", step_ns / ideal_ns, Unit.RATIO, "step divided by ideal step"),
+            KeyFigure("step", step_ns, Unit.NS, "measured, mean over ranks and steps"),
+            KeyFigure("ideal step", ideal_ns, Unit.NS, IDEAL),
+            KeyFigure("loss", lost_ns, Unit.NS, f"{quantity(lost_ns / step_ns, Unit.FRACTION)} of the step"),
+        )
     )
 
 
-def _ideal_json(
+def _parts(rows: Sequence[tuple[Cell, ...]]) -> Block:
+    columns = {"part": None, "saves": Unit.NS, "of the loss": Unit.FRACTION}
+    return data_table("Saved if only this part were ideal (parts overlap)", columns, rows)
+
+
+def json_of_run(slowdown: Slowdown) -> str:
+    """Format the job slowdown of a run, and its parts, as JSON."""
+    overall = slowdown.overall
+    parts = [
+        {"what": part.dimension, "name": part.name, "step_ns": part.step_ns, "share": part.share}
+        for part in slowdown.parts
+    ]
+    ideal_ns = None if overall.unknown else overall.ideal_ns
+    replayed = slowdown.replayed.which
+    return _json(overall.step_ns or None, ideal_ns, overall.slowdown, parts, overall.unknown, replayed)
+
+
+def json_of_job(slowdown: JobSlowdown) -> str:
+    """Format the job slowdown of an operation table as JSON."""
+    worst = slowdown.worst_worker
+    last_stage = {
+        "what": "stage",
+        "name": "last",
+        "step_ns": slowdown.last_stage_ideal_ns,
+        "share": slowdown.last_stage_share,
+    }
+    worker = {
+        "what": "worker",
+        "name": f"stage {worst.stage}, replica {worst.replica}",
+        "step_ns": worst.step_ns,
+        "share": slowdown.worst_worker_share,
+    }
+    return _json(slowdown.step_ns, slowdown.ideal_ns, slowdown.slowdown, [last_stage, worker])
+
+
+def _json(
     step_ns: float | None,
     ideal_ns: float | None,
     slowdown: float | None,
@@ -100,8 +141,3 @@ def _ideal_json(
         "parts": parts,
     }
     return answer_text("ideal", fields)
-
-
-def _head(step_ns: float, ideal_ns: float, slowdown: float) -> str:
-    step, ideal = quantity(step_ns, Unit.NS), quantity(ideal_ns, Unit.NS)
-    return f"step {step}, ideal {ideal}: slowdown {quantity(slowdown, Unit.RATIO)}"

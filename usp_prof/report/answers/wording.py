@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
+from usp_prof.gate.facts import BARRED, UNRECORDED
 from usp_prof.gate.judge import SIGN
 from usp_prof.gate.judgement import Judgement, Scale, Verdict
 from usp_prof.model.metric import Unit
@@ -139,6 +141,8 @@ def bare_table(width: int) -> Table:
 # Sentences of a check that every writer shares.
 
 _PARTS_NAMED = 4
+_MOST_NAMED = 3
+"""Number of metrics that are named with a reason."""
 _NAME_WIDTH = 80
 
 
@@ -173,6 +177,58 @@ def _passed(report: Report) -> Iterator[str]:
         yield f"{counted(bounded, 'lower bound')} met"
 
 
+def parted(name: str, before: str, after: str) -> list[tuple[str, str, str]]:
+    """Split a condition with several parts, such as the model, into the parts that differ."""
+    both_parts = [_parts(before), _parts(after)]
+    if not all(both_parts):
+        return [(name, before, after)]
+    before_after = [{part: str(value) for part, value in parts.items()} for parts in both_parts]
+    differ = [
+        part
+        for part in {**before_after[0], **before_after[1]}
+        if before_after[0].get(part) != before_after[1].get(part)
+    ]
+    return [
+        (f"{name}: {part.replace('_', ' ')}", before_after[0].get(part, ""), before_after[1].get(part, ""))
+        for part in differ
+    ]
+
+
+def _parts(text: str) -> dict[str, object]:
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def differing(report: Report) -> list[str]:
+    """Return one line per kind of condition that differs from the baseline."""
+    changes_of_kind: dict[str, list[str]] = {}
+    for difference in report.differences:
+        for name, before, after in parted(difference.name, difference.before, difference.after):
+            change = f"{name.replace(': ', ' ')} {before or UNRECORDED} -> {after or UNRECORDED}"
+            changes_of_kind.setdefault(str(difference.kind), []).append(change)
+    return [f"{kind} differs: {', '.join(changes)}" for kind, changes in changes_of_kind.items()]
+
+
+def reasons(report: Report) -> list[str]:
+    """Return why metrics have no plain verdict: each reason once, with its metrics."""
+    keys_of: dict[tuple[str, bool], list[str]] = {}
+    for judgement in report.judgements:
+        if judgement.reason and judgement.verdict is not Verdict.PASS:
+            is_compared = judgement.verdict is not Verdict.NOT_COMPARED
+            keys_of.setdefault((judgement.reason, is_compared), []).append(judgement.key)
+    lines = [
+        f"{first_and_more(keys, _MOST_NAMED)}: {reason}"
+        if is_compared
+        else f"not compared: {first_and_more(keys, _MOST_NAMED)} ({reason.removeprefix(BARRED)})"
+        for (reason, is_compared), keys in keys_of.items()
+    ]
+    left_out = next((text for judgement in report.judgements if (text := removed(judgement))), "")
+    return [*lines, f"steps not counted: {left_out}"] if left_out else lines
+
+
 def worst_first(judgements: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
     """Sort judgements by their change relative to the allowed one; unmeasured ones come last."""
     return tuple(sorted(judgements, key=lambda judgement: (-_times_allowed(judgement), judgement.key)))
@@ -184,6 +240,8 @@ def _times_allowed(judgement: Judgement) -> float:
 
 def what_follows(report: Report) -> str:
     """Return the consequence of an inconclusive check, and how to decide it."""
+    if report.unusable and not report.is_comparable:
+        return "save a baseline of runs like this one, or list what may differ in `across` of a policy file"
     if report.verdict is not Verdict.INCONCLUSIVE or report.unusable or report.unanswered:
         return ""
     if all(math.isnan(judgement.change) for judgement in report.with_verdict(Verdict.INCONCLUSIVE)):
@@ -211,6 +269,11 @@ def removed(judgement: Judgement) -> str:
     if judgement.odd:
         parts.append(f"outlier {_steps(judgement.odd)}")
     return ", ".join(parts)
+
+
+def why_of(report: Report) -> tuple[str, ...]:
+    """Return why the step changed, or nothing if no metric could be compared."""
+    return why_lines(report.why) if report.is_comparable else ()
 
 
 def why_lines(why: Why) -> tuple[str, ...]:

@@ -91,7 +91,8 @@ def communication(figures: Figures) -> DataTable | None:
     )  # fmt: skip
     rows = [(axis, *(figures.at(metric, axis=axis) for metric in ids)) for axis in axes_in_order(total)]
     title = "Communication by axis, mean over ranks" + ("" if _is_window(figures) else " and steps")
-    return without_blanks(data_table(title, columns, rows))
+    times = [head for head, unit in columns.items() if unit is Unit.NS]
+    return without_blanks(data_table(title, columns, rows, shared=times))
 
 
 def _key_figures(context: Context) -> KeyFigures | None:
@@ -249,7 +250,8 @@ def _worst_ranks(context: Context) -> DataTable | None:
             axis_of_rank[rank],
             cost.get(rank),
             gain.get(rank),
-            late_by_axis[rank].get(axis_of_rank[rank]),
+            # The axis of a slow link may be one on which the rank never arrives last.
+            late_by_axis[rank].get(axis_of_rank[rank]) or None,
             slowdown.get(rank),
             figures.at("compute_time", rank=rank),
             figures.at("wait_time", rank=rank),
@@ -272,6 +274,8 @@ def _findings(context: Context) -> Findings | None:
     title = "Findings, largest gain minus error first" if len(causes.shown) > 1 else "Findings"
     unasked = skipped_sentence(context.health)
     nothing = "" if context.findings else _straggler_without_finding(context.figures)
+    if unasked and not (context.findings or nothing):
+        nothing = "none from the rules that ran"
     return Findings(causes.shown, causes.more, len(causes.noise), title=title, nothing=nothing, unasked=unasked)
 
 

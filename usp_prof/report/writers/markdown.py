@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from usp_prof.model.printable import counted, printable
 from usp_prof.report import document as doc
 from usp_prof.report.format import cells, fills, quantity, share
-from usp_prof.report.words import REST, cause_lines, finding_lines, health_lines, left_out, run_lines
+from usp_prof.report.words import REST, health_lines, left_out, lines_of_findings, run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -107,17 +107,11 @@ def _findings(block: doc.Findings) -> str:
             f"; {omitted}" if omitted else ""
         )
     lines = [f"**{block.title}**", ""] if block.title else []
-    lines += [
-        _finding(number, cause.finding, cause_lines(cause, proof=block.proofs))
-        for number, cause in enumerate(block.causes, 1)
-    ]
-    if block.rest:
-        lines += ["", f"<details><summary>{len(block.rest)} more: {REST}</summary>", ""]
-        first = len(block.causes) + 1
-        lines += [
-            _finding(number, finding, finding_lines(finding, proof=block.proofs))
-            for number, finding in enumerate(block.rest, first)
-        ]
+    causes, rest = lines_of_findings(block)
+    lines += [_finding(number, finding, texts) for number, (finding, texts) in enumerate(causes, 1)]
+    if rest:
+        lines += ["", f"<details><summary>{len(rest)} more: {REST}</summary>", ""]
+        lines += [_finding(number, finding, texts) for number, (finding, texts) in enumerate(rest, len(causes) + 1)]
         lines += ["", "</details>"]
     return "\n".join(lines + ([f"\n{omitted}"] if omitted else []))
 

@@ -19,7 +19,7 @@ from usp_prof.model.health import Severity
 from usp_prof.model.printable import counted, shortened
 from usp_prof.report import document as doc
 from usp_prof.report.format import MICRO, SOLID, cells, fills, quantity, share
-from usp_prof.report.words import cause_lines, finding_lines, health_lines, left_out, run_lines
+from usp_prof.report.words import health_lines, left_out, lines_of_findings, run_lines
 from usp_prof.report.writers.safe_console import print_trimmed, text_console
 
 if TYPE_CHECKING:
@@ -230,10 +230,9 @@ def _findings(block: doc.Findings, console: Console) -> None:
         omitted = left_out(block.more, block.noise)
         text = f"none worth acting on; {omitted} (--section findings)" if omitted else block.nothing or "none"
         _put(Line(text, style="dim"), console)
-    for number, cause in enumerate(block.causes, 1):
-        _finding(number, cause.finding, cause_lines(cause, proof=block.proofs), console)
-    for number, finding in enumerate(block.rest, len(block.causes) + 1):
-        _finding(number, finding, finding_lines(finding, proof=block.proofs), console)
+    causes, rest = lines_of_findings(block)
+    for number, (finding, lines) in enumerate((*causes, *rest), 1):
+        _finding(number, finding, lines, console)
     if block.causes and (omitted := left_out(block.more, block.noise)):
         _put(Line(f"{omitted} (--section findings)", style="dim"), console)
     if block.unasked:

@@ -21,7 +21,7 @@ from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
 from usp_prof.model.printable import counted, printable
 from usp_prof.report import document as doc
 from usp_prof.report.format import UNKNOWN, quantity, share
-from usp_prof.report.words import REST, cause_lines, finding_lines, health_lines, left_out, run_lines
+from usp_prof.report.words import REST, health_lines, left_out, lines_of_findings, run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -228,8 +228,7 @@ def _findings(block: doc.Findings, chart_ids: _ChartIds) -> str:
     last = "".join(f'<p class="quiet">{escape(note)}</p>' for note in notes if note)
     if not (block.causes or block.rest):
         return f'{_title(block.title)}<p class="quiet">{escape(block.nothing or "none worth acting on")}</p>{last}'
-    shown = "".join(_finding(cause.finding, cause_lines(cause, proof=block.proofs)) for cause in block.causes)
-    rest = "".join(_finding(finding, finding_lines(finding, proof=block.proofs)) for finding in block.rest)
+    shown, rest = ("".join(_finding(finding, lines) for finding, lines in part) for part in lines_of_findings(block))
     if rest:
         start = len(block.causes) + 1
         rest = (

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import completes, note, output, write_out
+from usp_prof.cli.wrapping import wrapped, wrapped_page
 from usp_prof.extras.learn import lessons
 from usp_prof.extras.learn.lessons import path_of, record
 from usp_prof.model.errors import UsageError
@@ -85,10 +86,15 @@ def _show(args: argparse.Namespace, chosen: Lesson, figures: LessonFigures) -> N
         shown.add_column(run.name, justify="right")
     for row in rows(chosen, figures):
         shown.add_row(row.figure, row.source, *row.texts)
-    write_out(f"{chosen.title}\n\n{chosen.explanation.strip()}\n\n")
+    write_out(f"{chosen.title}\n\n{wrapped_page(chosen.explanation.strip(), screen.width)}\n\n")
     screen.print(shown)
-    write_out("".join(_line(claim) for claim in claims(chosen, figures)))
-    write_out(f"\nQuestion: {chosen.question.strip()}\n\nAnswer: {chosen.answer.strip()}\n")
+    write_out(wrapped("".join(_line(claim) for claim in claims(chosen, figures)), screen.width, _HANGING))
+    question, answer = (text.strip() for text in (f"Question: {chosen.question}", f"Answer: {chosen.answer}"))
+    write_out(f"\n{wrapped_page(question, screen.width)}\n\n{wrapped_page(answer, screen.width)}\n")
+
+
+_HANGING = 8
+"""Width of the verdict before a claim."""
 
 
 def _line(claim: Claim) -> str:

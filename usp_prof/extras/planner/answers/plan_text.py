@@ -34,24 +34,26 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
     """Format plans for a terminal of this width; commands continue over lines with backslashes."""
     question = plans.question
     machine = question.cluster
+    batch = f"{question.batch} sequences of {question.model.sequence} tokens"
     lines = [
-        f"{question.devices} x {machine.device}, {question.batch} sequences per step",
-        f"sequence: {question.model.sequence} tokens",
-        f"assumption: large matrix products reach {100 * machine.efficiency:.3g}% of the dense peak ({machine.basis})",
+        f"{question.devices} x {machine.device}, {batch} per step",
         f"assumption: nodes of {machine.devices_per_node}, network {machine.network_rate / 1e9:g} GB/s per device",
-        f"trainer: {question.profile.name}",
-        counted(plans.tried, "legal configuration"),
     ]
+    if calibration is None:
+        efficiency = f"{100 * machine.efficiency:.3g}% of the dense peak ({machine.basis})"
+        lines += [f"assumption: large matrix products reach {efficiency}", f"trainer: {question.profile.name}"]
+    else:
+        lines.append(f"speed of compute, links and overlap: as in {machine.basis}")
+        lines.append(f"check: the step of that run is predicted with an error of {calibration.error_fraction:+z.1%}")
     if isfinite(machine.room_bytes):
-        lines.insert(-2, f"memory that tensors can fill: {quantity(machine.room_bytes, Unit.BYTES)} per device")
+        lines.append(f"memory that tensors can fill: {quantity(machine.room_bytes, Unit.BYTES)} per device")
+    lines.append(counted(plans.tried, "legal configuration"))
     if plans.refused:
         lines.append(refusals(plans, trainer))
     if len(plans.best) > 1:
         candidates = "the others" if plans.refused else "them"
         lines.append(f"{plans.fitting:,} of {candidates} fit and recompute no more than needed")
     lines += [f"not modeled: {omission}" for omission in not_modelled(question.model)]
-    if calibration is not None:
-        lines.append(f"the prediction of the recorded step is off by {calibration.error_fraction:+z.1%}")
     if not plans.best:
         need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, machine.room_bytes))
         lines.append(f"nothing fits: every configuration needs at least {need} per device, and tensors can fill {room}")
@@ -118,11 +120,17 @@ def refusals(plans: Plans, trainer: str) -> str:
     shown = plans.refused[:MOST_REASONS]
     if plans.best and refusal(trainer, plans.question.model, plans.best[0].configuration):
         reasons = "; ".join(refused.reason for refused in shown)
-        return f"{trainer} cannot run any plan that fits, so all are listed: {reasons}"
+        return f"{_called(trainer)} cannot run any plan that fits, so all are listed: {reasons}"
     reasons = "; ".join(f"{refused.reason} ({refused.count:,})" for refused in shown)
     more = len(plans.refused) - len(shown)
     behind = f"; {counted(more, 'more reason')}" if more else ""
-    return f"{trainer} cannot run {sum(refused.count for refused in plans.refused):,} configurations: {reasons}{behind}"
+    count = sum(refused.count for refused in plans.refused)
+    return f"{_called(trainer)} cannot run {count:,} configurations: {reasons}{behind}"
+
+
+def _called(trainer: str) -> str:
+    """Return the name of a trainer in a sentence. Ours has the name of this program."""
+    return "our trainer" if trainer == "usp-prof" else trainer
 
 
 def _start(plans: Plans, trainer: str, heading: str, width: int) -> str:
@@ -130,7 +138,7 @@ def _start(plans: Plans, trainer: str, heading: str, width: int) -> str:
     command, reason = command_or_reason(trainer, plans.question, plans.best[0].configuration)
     if reason:
         # For several plans, the reasons are in the list of refusals.
-        shown = reason if len(plans.best) == 1 else f"{trainer} cannot run these plans"
+        shown = reason if len(plans.best) == 1 else f"{_called(trainer)} cannot run these plans"
         return wrapped(f"no command: {shown}", width, hanging=2).rstrip("\n")
     return f"{heading}:\n{wrapped_command(command, width)}"
 

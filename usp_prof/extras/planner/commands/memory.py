@@ -15,6 +15,7 @@ from usp_prof.extras.planner.profiles import DEFAULT_TRAINER
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import UsageError
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import counted
 from usp_prof.report.format import quantity
 from usp_prof.report.writers.json_text import answer_text
 
@@ -63,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     """Predict and print; return 1 if the fullest rank does not fit the device."""
     device = args.device or ""
     if args.path:
-        filled, assumed = fill_of_run(open_from(args).tables, device), []
+        filled = fill_of_run(open_from(args).tables, device)
+        assumed = [] if filled.measured_bytes else ["measured: nothing (a CPU, or recorded without memory)"]
     elif args.model:
         model = planned_model(args.model, args.sequence, None, "give --sequence")
         filled, assumed = _of_options(args, model, device), [f"sequence: {model.sequence} tokens"]
@@ -92,7 +94,14 @@ def _text(filled: Filled, assumed: Sequence[str]) -> str:
     footprints = filled.footprints
     largest = fullest(footprints)
     full_bar_bytes = filled.room_bytes if isfinite(filled.room_bytes) else footprints[largest].total_bytes
-    lines = [f"{filled.configuration}: predicted peak of each pipeline rank", *assumed]
+    configuration = filled.configuration
+    number, size = configuration.micro_batches, configuration.micro_batch
+    micro_batches = f"{number:,} micro-batch{'' if number == 1 else 'es'}"
+    lines = [
+        f"predicted peak memory of each pipeline rank: {configuration}",
+        f"{number}x{size} means {micro_batches} of {counted(size, 'sequence')}",
+        *assumed,
+    ]
     if isfinite(filled.room_bytes):
         lines.append(f"memory that tensors can fill: {quantity(filled.room_bytes, Unit.BYTES)} per device")
     for rank, need in enumerate(footprints):

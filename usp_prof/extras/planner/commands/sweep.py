@@ -7,13 +7,12 @@ reason.
 from __future__ import annotations
 
 import signal
-import sys
 from collections import Counter
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import format_option, note, notes, output, whole_number, write_out
+from usp_prof.cli.opening import format_option, note, notes, output, whole_number, write_drawn, write_out
 from usp_prof.extras.planner.answers import sweep as answer
 from usp_prof.extras.planner.answers.sweep_maps import AXES
 from usp_prof.extras.planner.calibration import calibrate
@@ -231,7 +230,7 @@ def _write(
         write(args.output, text)
         note(args, f"wrote {args.output}")
     elif args.format == "terminal":
-        sys.stdout.write(text)
+        write_drawn(text)
     else:
         write_out(text)
 
