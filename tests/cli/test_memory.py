@@ -76,6 +76,12 @@ def test_a_recorded_run_shows_its_measured_peak(capsys: pytest.CaptureFixture[st
     assert "pipeline rank 1" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("given", [["--gradient-bytes", "-4"], ["--optimizer-bytes", "nan"], ["--sequence", "-1"]])
+def test_impossible_sizes_are_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["memory", "--model", "Llama-3-8B", *given]) == 2
+    assert f"error: {given[0]} is " in capsys.readouterr().err
+
+
 def test_impossible_degrees_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WORDS[:-4], "--tp", "7"]) == 2
     assert "does not divide the 64 attention heads" in capsys.readouterr().err

@@ -71,7 +71,7 @@ def test_a_row_with_a_shape_needs_no_model_name() -> None:
         ({"network": "1e-300"}, "network is at least"),
         ({"node": "0"}, "node = 0: every degree and count is at least 1"),
         ({"sequence_parallel": "7"}, "is 1 or 0"),
-        ({"devices": "2147483648", "batch": "2147483648"}, "devices of any plan"),
+        ({"devices": "2147483648", "batch": "2147483648"}, "devices is a finite number from 0 to 1048576"),
         ({"pp": "2", "tp": "4", "schedule": "zb-h1", "chunks": "2"}, "zb-h1 has one stage on each rank, not 2"),
         ({"pp": "2", "tp": "4", "schedule": "1f1b", "chunks": "4"}, "1f1b has one stage on each rank, not 4"),
         ({"pp": "2", "tp": "4", "schedule": "zbv", "chunks": "4"}, "zbv has two stages on each rank, not 4"),

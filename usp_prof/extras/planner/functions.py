@@ -12,8 +12,8 @@ from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.filled import Filled, fill_of_model, fill_of_run
 from usp_prof.extras.planner.models import planned_model
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
+from usp_prof.extras.planner.ranges import check_numbers
 from usp_prof.extras.planner.search import Plans, question_of, search
-from usp_prof.limits import COUNT, MAX_RANKS
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.run import opened
 
@@ -87,13 +87,7 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
     ):
         if name and name not in valid_names:
             raise unknown_name(kind, name, valid_names)
-    for name, value, most in (
-        ("sequence", sequence, COUNT.high),
-        ("devices", devices, MAX_RANKS),
-        ("batch", batch, COUNT.high),
-    ):
-        if not 0 <= value <= most:
-            raise UsageError(f"{name} is 1 to {most}, not {value}", hint="omit unknown values")
+    check_numbers({"sequence": sequence, "devices": devices, "batch": batch})
     learnt = calibrate(opened(run).tables) if run is not None else None
     if learnt is not None and not learnt.is_close:
         raise InputError(learnt.sentence(), hint=learnt.missing())
@@ -129,5 +123,6 @@ def memory(
         return fill_of_run(opened(run).tables, device)
     if not model:
         raise UsageError("give a run, or a model with the degrees", hint='memory(model="Llama-3-8B", sequence=8192)')
+    check_numbers({"sequence": sequence})
     entry = planned_model(str(model), sequence, None, "give sequence=4096")
     return fill_of_model(entry, degrees, device, habits or DEFAULT_TRAINER)

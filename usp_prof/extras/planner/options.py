@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof import limits
 from usp_prof.cli.opening import whole_number
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.profiles import PROFILES
+from usp_prof.extras.planner.ranges import option, range_of_knob
 from usp_prof.model.configuration import MODULES, Offload, Recompute
 
 if TYPE_CHECKING:
@@ -16,28 +16,21 @@ if TYPE_CHECKING:
 
 CHOICES = {"recompute": tuple(Recompute), "offload": tuple(Offload), "sequence_parallel": ("on", "off")}
 """Values of the knobs that are neither numbers nor names."""
-RANGES = {
-    "zero": limits.Range(0, 3),
-    "etp": limits.Range(0, limits.MAX_RANKS),
-    "recompute_layers": limits.Range(0, limits.MAX_RANKS),
-    "offload_layers": limits.Range(0, limits.MAX_RANKS),
-}
-"""Ranges of the numbers that are not 1 or more."""
 
 
 def add_knobs(parser: argparse._ActionsContainer, defaults: Mapping[str, object]) -> None:
     """Declare an option per knob; a knob without a default is None if the option is not given."""
     for name, text in KNOBS.items():
-        option, default = "--" + name.replace("_", "-"), defaults.get(name)
+        default = defaults.get(name)
         if name in CHOICES:
-            parser.add_argument(option, choices=CHOICES[name], default=default, help=text)
+            parser.add_argument(option(name), choices=CHOICES[name], default=default, help=text)
         elif name == "recompute_modules":
-            parser.add_argument(option, choices=MODULES, nargs="+", metavar="MODULE", default=default, help=text)
+            parser.add_argument(option(name), choices=MODULES, nargs="+", metavar="MODULE", default=default, help=text)
         elif name == "schedule":
-            parser.add_argument(option, metavar="NAME", default=default, help=text)
+            parser.add_argument(option(name), metavar="NAME", default=default, help=text)
         else:
-            parse = whole_number(RANGES.get(name, limits.DEGREE))
-            parser.add_argument(option, metavar="N", type=parse, default=default, help=text)
+            parse = whole_number(range_of_knob(name))
+            parser.add_argument(option(name), metavar="N", type=parse, default=default, help=text)
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:

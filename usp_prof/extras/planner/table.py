@@ -18,6 +18,7 @@ from usp_prof.extras.planner.cluster import of_device
 from usp_prof.extras.planner.launch_nanotron import has_empty_rank
 from usp_prof.extras.planner.predict import records
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, profile_named
+from usp_prof.extras.planner.ranges import most_of
 from usp_prof.model.configuration import MODULES, Configuration, Offload, Recompute, broken_rule, modules_named
 from usp_prof.model.errors import UsageError, UspProfError
 from usp_prof.model.files import csv_rows
@@ -223,8 +224,8 @@ def _cluster(key: tuple[tuple[str, str], ...], dtype: str) -> Cluster:
         cluster,
         devices_per_node=node,
         network_rate=network_rate or cluster.network_rate,
-        efficiency=_number(cells, "efficiency", most=1) or cluster.efficiency,
-        memory_share=_number(cells, "memory_share", most=1) or cluster.memory_share,
+        efficiency=_number(cells, "efficiency") or cluster.efficiency,
+        memory_share=_number(cells, "memory_share") or cluster.memory_share,
     )
 
 
@@ -298,7 +299,7 @@ def _flag(cells: Cells, name: str, *, default: bool) -> bool:
 
 
 def _number(cells: Cells, name: str, default: float = 0.0, most: int = limits.COUNT.high) -> float:
-    text = cells.get(name, "")
+    text, most = cells.get(name, ""), min(most, most_of(name))
     try:
         value = float(text or default)
     except ValueError:

@@ -9,7 +9,7 @@ import numpy as np
 
 from usp_prof._version import __version__
 from usp_prof.extras.planner.answers.sweep_maps import best_map, degree_maps, fastest, sized, varied
-from usp_prof.extras.planner.sweep.score import DOUBTFUL
+from usp_prof.extras.planner.sweep.score import DOUBTFUL, FEWEST
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.document import DataTable, Document, KeyFigure, KeyFigures, Section, TableColumn, Text
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from usp_prof.report.document import Block
 
 
+TITLE = "Planner's error on this sweep"
 ROWS = 20
 """Number of listed configurations, fastest first."""
 NOTABLE_SLOWDOWN = 1.1
@@ -142,28 +143,39 @@ def _failures(rows: Sequence[Row]) -> list[Section]:
 
 
 def judged(score: Score) -> Section:
-    """Return the planner's accuracy on these rows."""
+    """Build the planner's accuracy on these rows."""
+    left_out = [f"{counted(count, 'cell')} not predicted: {reason}." for reason, count in score.not_predicted]
     if not score.judged:
-        reasons = "".join(f" {counted(count, 'cell')}: {reason}." for reason, count in score.not_predicted)
-        reasons = reasons or " Only the recorded cell ran."
-        note = Text(f"No measured configuration could be predicted, so the planner is not judged.{reasons}")
-        return Section("sweep-planner", "Planner's error on this sweep", (note,))
+        reasons = " ".join(left_out) or "Only the recorded cell ran."
+        note = Text(f"No measured configuration could be predicted, so the planner is not judged. {reasons}")
+        return Section("sweep-planner", TITLE, (note,))
     figures = [
         KeyFigure("configurations judged", score.judged, Unit.COUNT),
         KeyFigure("median error of the step", _finite_or_none(score.median_error), Unit.FRACTION),
-        KeyFigure("rank correlation", _finite_or_none(score.rank_correlation), Unit.RATIO, "1: the same order"),
-        KeyFigure(
-            "speed lost by its first choice", _finite_or_none(score.regret), Unit.FRACTION,
-            f"a random choice loses {quantity(score.random_regret, Unit.FRACTION)}",
-        ),
-    ]  # fmt: skip
+    ]
+    if score.groups:
+        figures += [
+            KeyFigure("rank correlation", score.rank_correlation, Unit.RATIO, "1: predicted in the measured order"),
+            KeyFigure(
+                "speed lost by its first choice", score.regret, Unit.FRACTION,
+                f"a random choice loses {quantity(score.random_regret, Unit.FRACTION)}",
+            ),
+        ]  # fmt: skip
+    else:
+        left_out.append(f"The order is judged from {FEWEST} predicted cells of one model and size on.")
     blocks: list[Block] = [KeyFigures(tuple(figures))]
+    notes = [*_learned(score), *left_out]
+    return Section("sweep-planner", TITLE, (*blocks, *(Text(note, quiet=True) for note in notes)))
+
+
+def _learned(score: Score) -> list[str]:
+    """Describe the cell that the planner learned from, and how well it is predicted itself."""
+    notes = [f"Learned from a recording of {score.learned_from}."] if score.learned_from else []
     if np.isfinite(score.calibration_error):
         off = f"The prediction of the recorded step is off by {score.calibration_error:+z.1%}"
         tail = ", so only the order of predictions is judged." if abs(score.calibration_error) > DOUBTFUL else "."
-        blocks.append(Text(off + tail, quiet=True))
+        notes.append(off + tail)
     if score.recording_slowdown > NOTABLE_SLOWDOWN:
         slowdown = quantity(score.recording_slowdown, Unit.RATIO)
-        text = f"The recorded cell took {slowdown} as long as without recording, and the predictions with it."
-        blocks.append(Text(text, quiet=True))
-    return Section("sweep-planner", "Planner's error on this sweep", tuple(blocks))
+        notes.append(f"Recording made that step {slowdown} as long, and the predictions with it.")
+    return notes

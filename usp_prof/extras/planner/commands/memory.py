@@ -12,6 +12,7 @@ from usp_prof.extras.planner.filled import fill_of_model, fill_of_run
 from usp_prof.extras.planner.models import not_modelled, planned_model
 from usp_prof.extras.planner.options import add_habits, add_knobs, add_sizes
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER
+from usp_prof.extras.planner.ranges import check_numbers, option
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import UsageError
 from usp_prof.model.metric import Unit
@@ -67,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
         filled = fill_of_run(open_from(args).tables, device)
         assumed = [] if filled.measured_bytes else ["measured: nothing (a CPU, or recorded without memory)"]
     elif args.model:
+        names = ("sequence", "gradient_bytes", "optimizer_bytes")
+        check_numbers({name: getattr(args, name) for name in names}, option)
         model = planned_model(args.model, args.sequence, None, "give --sequence")
         filled, assumed = _of_options(args, model, device), [f"sequence: {model.sequence} tokens"]
         assumed += [f"trainer: {args.habits}", *(f"not modeled: {omission}" for omission in not_modelled(model))]

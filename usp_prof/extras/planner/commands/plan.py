@@ -10,7 +10,6 @@ from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from usp_prof import limits
 from usp_prof.cli.opening import choice_options, format_option, open_from, output, progress_of, whole_number, write_out
 from usp_prof.extras.planner.answers.plan_text import GIVEN, as_csv, as_json, as_text
 from usp_prof.extras.planner.calibration import Calibration, calibrate
@@ -19,6 +18,7 @@ from usp_prof.extras.planner.launch import TRAINERS
 from usp_prof.extras.planner.models import planned_model
 from usp_prof.extras.planner.options import add_habits, add_knobs, add_sizes
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
+from usp_prof.extras.planner.ranges import SHARES, WHOLE, check_numbers, option
 from usp_prof.extras.planner.search import Question, question_of, search
 from usp_prof.extras.planner.table import KNOWN, predict_table, read_rows
 from usp_prof.model.configuration import modules_named
@@ -162,22 +162,10 @@ def _table(args: argparse.Namespace) -> int:
     return 2 if refused else 0
 
 
-_LEAVE_OUT = "omit the option to use its default"
-
-
 def _check(args: argparse.Namespace) -> None:
     """Raise for values that no machine can have."""
-    for name in ("efficiency", "memory_share"):
-        value = getattr(args, name)
-        if not 0 <= value <= 1:
-            raise UsageError(f"--{name.replace('_', '-')} is a share between 0 and 1, not {value:g}", hint=_LEAVE_OUT)
-    for name in ("sequence", "devices", "batch", "node", "network", "gradient_bytes", "optimizer_bytes"):
-        value = getattr(args, name)
-        if not 0 <= value < float("inf"):
-            raise UsageError(f"--{name.replace('_', '-')} is positive, not {value}", hint=_LEAVE_OUT)
-        most = limits.MAX_RANKS if name in {"devices", "node"} else limits.COUNT.high
-        if value > most:
-            raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}", hint=_LEAVE_OUT)
+    names = (*WHOLE, *SHARES, "network", "gradient_bytes", "optimizer_bytes")
+    check_numbers({name: getattr(args, name) for name in names}, option)
 
 
 def _question(args: argparse.Namespace, calibration: Calibration | None) -> Question:

@@ -190,7 +190,10 @@ def _judge(
         if reason and row.is_ok
     )
     slowdown = learnt.measured_step_ns / chosen.step_ns
-    return predicted_rows, score(predicted_rows, learnt.error_fraction, slowdown, tuple(reasons.most_common()))
+    scores = score(
+        predicted_rows, learnt.error_fraction, slowdown, tuple(reasons.most_common()), str(chosen.configuration)
+    )
+    return predicted_rows, scores
 
 
 def _only(table: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:

@@ -51,6 +51,8 @@ class Score:
     """Step of the recorded cell with recording, relative to its step without."""
     not_predicted: tuple[tuple[str, int], ...] = ()
     """Reasons why measured configurations could not be predicted, with counts."""
+    learned_from: str = ""
+    """Configuration of the recorded cell."""
 
 
 def score(
@@ -58,6 +60,7 @@ def score(
     calibration_error: float = float("nan"),
     recording_slowdown: float = float("nan"),
     not_predicted: tuple[tuple[str, int], ...] = (),
+    learned_from: str = "",
 ) -> Score:
     """Score the rows that have a prediction."""
     judged = [row for row in rows if row.is_ok and row.predicted_step_ns > 0]
@@ -88,6 +91,7 @@ def score(
         calibration_error=calibration_error,
         recording_slowdown=recording_slowdown,
         not_predicted=not_predicted,
+        learned_from=learned_from,
     )
 
 
