@@ -37,7 +37,8 @@ from usp_prof import analyses, checking, findings, open_run, whatif
 from usp_prof.findings.search import search
 from usp_prof.gate.measured import Baseline, save
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.longest_path import make_plan, replay
+from usp_prof.replay.longest_path import replay
+from usp_prof.replay.plan import make_plan
 from usp_prof.report import sections
 from usp_prof.report.build import analyze, build
 from usp_prof.report.writers import terminal

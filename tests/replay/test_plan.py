@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.replay.longest_path import _round_by_round, _rounds
+from usp_prof.replay.plan import _round_by_round, _rounds
 
 PAIRS = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)).filter(lambda pair: pair[0] != pair[1]), max_size=20)
 

@@ -10,7 +10,8 @@ from made_faults import FAULTS, run_with
 
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NEVER, EdgeKind, Edges, Graph, NodeKind, Nodes
-from usp_prof.replay.longest_path import make_plan, replay
+from usp_prof.replay.longest_path import replay, replay_together
+from usp_prof.replay.plan import make_plan
 from usp_prof.whatif.predict import unedited
 
 
@@ -118,6 +119,69 @@ def test_large_slowdowns_are_replayed_exactly(graph: Graph, factor: int) -> None
     assert timeline.end.tolist() == end
 
 
+@given(graphs(), st.lists(st.integers(0, 3), min_size=1, max_size=3))
+def test_graphs_with_the_same_dependencies_are_replayed_in_one_pass(graph: Graph, factors: list[int]) -> None:
+    edited = [graph.with_changes(duration=graph.duration * factor, gap=graph.gap + factor) for factor in factors]
+    assert all(other.waits_as(graph) for other in edited)
+    for other, timeline in zip(edited, replay_together(edited, make_plan(graph)), strict=True):
+        start, end = _slow(other)
+        assert timeline.start.tolist() == start
+        assert timeline.end.tolist() == end
+
+
+@given(graphs(), st.lists(st.booleans(), min_size=8, max_size=8))
+def test_removed_edges_have_no_effect(graph: Graph, removed_places: list[bool]) -> None:
+    is_removed = np.array(removed_places[: len(graph.edges.target)], bool)
+    removed = graph.with_changes(edges=graph.edges.without(is_removed))
+    assert removed.waits_as(graph)
+    timeline = replay(removed, make_plan(graph))
+    start, end = _slow(graph.with_changes(edges=graph.edges.take(~is_removed)))
+    assert timeline.start.tolist() == start
+    assert timeline.end.tolist() == end
+
+
+def test_a_run_of_many_blocks_is_as_exact() -> None:
+    # Three lanes; every 50th node is a member of a call, and every 7th waits for an earlier node of the next lane.
+    lanes, length = 3, 40_000
+    lane, place = np.repeat(np.arange(lanes), length), np.tile(np.arange(length), lanes)
+    random = np.random.default_rng(0)
+    duration, gap = (
+        random.integers(0, 9, lanes * length),
+        np.where(place == 0, 0, random.integers(0, 9, lanes * length)),
+    )
+    call = np.where(place % 50 == 49, place // 50, -1)
+    target = np.flatnonzero(place % 7 == 6)
+    source = (lane[target] + 1) % lanes * length + place[target] - random.integers(1, 6, len(target))
+    kind = np.full(len(target), int(EdgeKind.WAIT))
+    edges = Edges(source, np.ones(len(target), bool), target, random.integers(0, 9, len(target)), kind)
+    zeros = np.zeros(lanes * length, np.int64)
+    nodes = Nodes(lane, lane, zeros, place * 10, duration, zeros, zeros, zeros, call)
+    earliest = np.where(place == 0, 0, NEVER)
+    graph = Graph(nodes, gap, earliest, edges, duration, zeros + 7, call >= 0, ("dp",), ("op",))
+
+    start, end = np.zeros(lanes * length, np.int64), np.zeros(lanes * length, np.int64)
+    edge_of_target = dict(zip(target.tolist(), range(len(target)), strict=True))
+    for number in range(length):
+        rows = np.arange(lanes) * length + number
+        for row in rows.tolist():
+            start[row] = end[row - 1] + gap[row] if number else 0
+            if (edge := edge_of_target.get(row)) is not None:
+                start[row] = max(start[row], end[source[edge]] + edges.lag[edge])
+        end[rows] = start[rows] + duration[rows]
+        if call[number] >= 0:
+            end[rows] = start[rows].max() + 7
+    timeline = replay(graph)
+    np.testing.assert_array_equal(timeline.start, start)
+    np.testing.assert_array_equal(timeline.end, end)
+
+
+def test_a_graph_with_another_dependency_needs_its_own_plan() -> None:
+    graph = graph_of(run_with("clean").tables)
+    edges = graph.edges
+    assert not graph.with_changes(edges=replace(edges, source=edges.source[::-1])).waits_as(graph)
+    assert not graph.with_changes(tied=np.zeros_like(graph.tied)).waits_as(graph)
+
+
 def test_clocks_that_are_years_apart_are_replayed_one_segment_at_a_time() -> None:
     graph = graph_of(run_with("clean").tables)
     late = graph.nodes.rank * (2**60)
@@ -128,7 +192,7 @@ def test_clocks_that_are_years_apart_are_replayed_one_segment_at_a_time() -> Non
         tied=np.zeros_like(graph.tied),
     )
     plan = make_plan(far)
-    assert len(plan.rounds) == len(plan.heads)
+    assert sum(len(block.rounds) for block in plan.blocks) == sum(len(block.heads) for block in plan.blocks)
     np.testing.assert_array_equal(replay(far).start, far.nodes.start)
 
 

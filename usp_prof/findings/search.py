@@ -20,13 +20,13 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.rank_clocks import rank_clocks
-from usp_prof.replay.step_times import unedited
+from usp_prof.replay.step_times import graphs_per_pass, replay_at_once, unedited
 from usp_prof.whatif.edits.kind import MODEL_DOUBT
-from usp_prof.whatif.predict import Gain, as_recorded, gain_of
+from usp_prof.whatif.predict import Edited, Gain, as_recorded, gain_of
 from usp_prof.whatif.recording_cost import recording_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from usp_prof.findings.draft import Draft, Rule
     from usp_prof.model.edit import Edit
@@ -165,11 +165,13 @@ def _judged(
     judged: list[Judged] = []
     refused: set[str] = set()
     doubtful = {f"rank_as_peers={repair.rank}" for repair in repairs_of(tables) if repair.disagrees}
-    for rule, draft in drafts:
-        if rule.CODE in refused or str(draft.edit) in doubtful:
+    for rule, draft, run in _edited_runs(tables, [pair for pair in drafts if str(pair[1].edit) not in doubtful]):
+        if rule.CODE in refused:
             continue
         try:
-            gain = gain_of(tables, as_recorded(tables).then(tables, draft.edit), draft.least_gain)
+            if isinstance(run, UspProfError):
+                raise run
+            gain = gain_of(tables, run, draft.least_gain)
         except UspProfError as error:
             refused.add(rule.CODE)
             skipped[rule.CODE] = error.message
@@ -177,6 +179,26 @@ def _judged(
         if gain.gain_fraction >= draft.least_gain and _is_selected(draft, selection):
             judged.append(Judged(rule, draft, _as_known(draft, gain, doubt)))
     return judged
+
+
+def _edited_runs(
+    tables: TableSet, drafts: Sequence[tuple[Rule, Draft]]
+) -> Iterator[tuple[Rule, Draft, Edited | UspProfError]]:
+    """Yield each draft with the run after its edit, or why there is none; several runs are replayed in one pass."""
+    at_once = graphs_per_pass(tables)
+    for first in range(0, len(drafts), at_once):
+        some = drafts[first : first + at_once]
+        runs = [_edited_or_error(tables, draft.edit) for _, draft in some]
+        replay_at_once(tables, [run.graph for run in runs if isinstance(run, Edited)])
+        for (rule, draft), run in zip(some, runs, strict=True):
+            yield rule, draft, run
+
+
+def _edited_or_error(tables: TableSet, edit: Edit) -> Edited | UspProfError:
+    try:
+        return as_recorded(tables).then(tables, edit)
+    except UspProfError as error:
+        return error
 
 
 def _in_order(judged: Sequence[Judged]) -> list[Judged]:

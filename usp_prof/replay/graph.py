@@ -65,6 +65,8 @@ class EdgeKind(IntEnum):
     """The next step starts after all work of the previous one."""
     QUEUE = 5
     """A launch waits until the device has taken earlier work from a full queue."""
+    REMOVED = 6
+    """An edit removed this edge. It stays, without effect, so that the replay plan of the recorded graph still fits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,6 +148,11 @@ class Edges:
             self.kind.take(rows),
         )
 
+    def without(self, rows: Flags) -> Edges:
+        """Return the edges with the marked ones removed, at the same indexes."""
+        lag, kind = np.where(rows, NEVER, self.lag), np.where(rows, int(EdgeKind.REMOVED), self.kind)
+        return Edges(self.source, self.at_end, self.target, lag, kind)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
@@ -165,10 +172,9 @@ class Graph:
     names: tuple[str, ...]
     added: int = 0
     """Number of nodes at the end that edits added; no trace has them."""
-    rewired: bool = False
-    """Whether an edit added new dependencies."""
 
     _memo: dict[object, object] = field(default_factory=dict, init=False, repr=False)
+    _timeline: list[Timeline] = field(default_factory=list, init=False, repr=False)
 
     @property
     def measured(self) -> Flags:
@@ -180,8 +186,17 @@ class Graph:
         return np.append(values, np.full(self.added, missing, dtype=values.dtype))
 
     def waits_as(self, other: Graph) -> bool:
-        """Return whether this graph has no dependency that `other` lacks, so that one plan works for both."""
-        return self.nodes is other.nodes and not self.rewired
+        """Return whether the same nodes wait for each other as in `other`, so that one plan works for both."""
+        edges, other_edges = self.edges, other.edges
+        return self.nodes is other.nodes and all(
+            array is other_array or np.array_equal(array, other_array)
+            for array, other_array in (
+                (edges.source, other_edges.source),
+                (edges.target, other_edges.target),
+                (edges.at_end, other_edges.at_end),
+                (self.tied, other.tied),
+            )
+        )
 
     def with_changes(self, **changes: Ints | Flags | Edges | Nodes | int | bool | tuple[str, ...]) -> Graph:
         """Return the graph with the given fields replaced."""
@@ -190,6 +205,17 @@ class Graph:
     def memo(self, key: object, build: Callable[[], T]) -> T:
         """Return a value derived from this graph, memoized under `key`."""
         return _once(self._memo, key, build)
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether the timeline is known."""
+        return bool(self._timeline)
+
+    def timeline(self, replay: Callable[[Graph], Timeline]) -> Timeline:
+        """Return the timeline; the first call computes it with `replay`."""
+        if not self._timeline:
+            self._timeline.append(replay(self))
+        return self._timeline[0]
 
     def on_axis(self, axis: str) -> Flags:
         """Mark the communication of one axis, or of all axes if `axis` is empty."""

@@ -89,7 +89,6 @@ def with_calls(graph: Graph, added: Added) -> Graph:
         axes=axes,
         names=names,
         added=graph.added + len(added),
-        rewired=True,
     )
 
 
@@ -128,6 +127,7 @@ def _events(nodes: Nodes, added: Added) -> Ints | None:
 
 def with_edges(edges: Edges, source: Ints, target: Ints, *, at_end: Flags, kind: EdgeKind) -> Edges:
     """Return the edges with one more per pair of source and target; pairs with -1 are skipped."""
+    edges = edges.take(edges.kind != EdgeKind.REMOVED)
     is_pair = (source >= 0) & (target >= 0)
     count = int(is_pair.sum())
     targets = np.append(edges.target, target[is_pair])

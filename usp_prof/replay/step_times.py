@@ -14,13 +14,16 @@ import numpy as np
 
 from usp_prof.columns.rows import lookup, rows_by_code, sorted_by
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.longest_path import make_plan, replay
+from usp_prof.replay.longest_path import replay, replay_together
+from usp_prof.replay.plan import make_plan
 from usp_prof.replay.rank_clocks import rank_clocks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.replay.graph import Graph, Timeline
-    from usp_prof.replay.longest_path import Plan
+    from usp_prof.replay.plan import Plan
     from usp_prof.tables.table_set import TableSet
 
 
@@ -182,12 +185,31 @@ def unedited(tables: TableSet) -> StepTimes:
     )
 
 
+# Timelines of the run's graphs, recorded or edited; each graph keeps its own.
+
+_MOST_NODES = 4_000_000
+"""Maximum number of nodes, over all graphs, that are replayed in one pass; each needs about 100 bytes."""
+
+
 def timeline_of(tables: TableSet, graph: Graph) -> Timeline:
-    """Return the timeline of a graph of the run, recorded or edited."""
+    """Return the timeline of a graph of the run, replayed once."""
+    replay_at_once(tables, [graph])
+    return graph.timeline(replay)
+
+
+def replay_at_once(tables: TableSet, graphs: Iterable[Graph]) -> None:
+    """Replay up to `graphs_per_pass` graphs of the run in one pass, as far as they have the recorded dependencies."""
     recorded = graph_of(tables)
-    if graph is recorded:
-        return tables.memo("whatif timeline", lambda: replay(recorded, _plan_of(tables)))
-    return replay(graph, _plan_of(tables) if graph.waits_as(recorded) else None)
+    alike = [graph for graph in graphs if not graph.is_replayed and graph.waits_as(recorded)]
+    if alike:
+        timelines = iter(replay_together(alike, _plan_of(tables)))
+        for graph in alike:
+            graph.timeline(lambda _: next(timelines))
+
+
+def graphs_per_pass(tables: TableSet) -> int:
+    """Return how many graphs of the run are replayed in one pass."""
+    return max(1, _MOST_NODES // max(1, len(graph_of(tables).nodes)))
 
 
 def _plan_of(tables: TableSet) -> Plan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,7 +47,7 @@ def comm_hidden(graph: Graph, request: Request) -> Graph:
     rows, edges = communication_of(graph, request), graph.edges
     of_optimizer = graph.spread(work_of(request.tables).phase == OPTIMIZER, missing=False)
     is_dropped = (edges.kind == EdgeKind.WAIT) & rows[edges.source] & ~of_optimizer[edges.target]
-    return graph.with_changes(edges=edges.take(~is_dropped))
+    return graph.with_changes(edges=edges.without(is_dropped))
 
 
 def comm_removed(graph: Graph, request: Request) -> Graph:
@@ -216,7 +215,7 @@ def _awaited(graph: Graph, gathers: Flags) -> Graph:
         target = lookup(by_start, np.where(place < len(by_start), place, -1), missing=-1)
         at_end = np.ones(len(target), dtype=bool)
         edges = with_edges(edges, hidden[rank], target, at_end=at_end, kind=EdgeKind.WAIT)
-    return replace(graph, edges=edges, rewired=True)
+    return graph.with_changes(edges=edges)
 
 
 LINK_EDITS = (

@@ -8,7 +8,7 @@ iterations of Muon), collectives of a sharded optimizer, reductions (norms for c
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -217,10 +217,10 @@ def fused_optimizer(graph: Graph, request: Request) -> Graph:
     nodes = graph.nodes
     update, launch = updates(graph, request.tables)
     later_update, later_launch = (rows & ~_firsts(graph, rows) for rows in (update, launch))
-    is_edge_kept = ~((graph.edges.kind == EdgeKind.LAUNCH) & later_update[graph.edges.target])
+    is_launch_of_update = (graph.edges.kind == EdgeKind.LAUNCH) & later_update[graph.edges.target]
     gap = np.where(later_update | later_launch, np.minimum(graph.gap, 0), graph.gap)
     duration = np.where(later_launch & (nodes.kind == NodeKind.HOST), 0, graph.duration)
-    return replace(graph, edges=graph.edges.take(is_edge_kept)).with_changes(gap=gap, duration=duration)
+    return graph.with_changes(gap=gap, duration=duration, edges=graph.edges.without(is_launch_of_update))
 
 
 def updates(graph: Graph, tables: TableSet) -> tuple[Flags, Flags]:

@@ -79,7 +79,7 @@ def no_launch_gaps(graph: Graph, request: Request) -> Graph:
     if request.cautious:
         return graph.with_changes(gap=gap, duration=duration)
     gap = np.where(on_device, np.minimum(gap, GRAPH_GAP_NS), gap)
-    return graph.with_changes(gap=gap, duration=duration, edges=edges.take(~captured))
+    return graph.with_changes(gap=gap, duration=duration, edges=edges.without(captured))
 
 
 def _waits_before(graph: Graph, tables: TableSet) -> Flags:
@@ -151,7 +151,7 @@ def no_blocking(graph: Graph, request: Request) -> Graph:
     is_dropped = _sync_edges(graph, blocks(graph, request.tables, copies_only=copies_only))
     if not copies_only:
         is_dropped |= (edges.kind == EdgeKind.WAIT) & read_values(graph, request.tables)[edges.source]
-    return graph.with_changes(edges=edges.take(~is_dropped))
+    return graph.with_changes(edges=edges.without(is_dropped))
 
 
 def _sync_edges(graph: Graph, freed: Flags) -> Flags:

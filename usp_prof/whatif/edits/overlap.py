@@ -63,11 +63,11 @@ def sync_overlapped(graph: Graph, request: Request) -> Graph:
     edges = graph.edges
     backward_waits = is_bucket[edges.source] & (edges.kind == EdgeKind.WAIT) & in_backward[edges.target]
     old_begins = is_moved[edges.target] & np.isin(edges.kind, (EdgeKind.ISSUE, EdgeKind.LAUNCH, EdgeKind.WAIT))
-    edges = edges.take(~(backward_waits | old_begins))
+    edges = edges.without(backward_waits | old_begins)
     source, target = np.concatenate(sources), np.concatenate(targets)
     edges = with_edges(edges, source, target, at_end=np.ones(len(target), dtype=bool), kind=EdgeKind.ISSUE)
     gap = np.where(is_moved, np.minimum(graph.gap, 0), graph.gap)
-    return graph.with_changes(edges=edges, gap=gap, transfer=transfer, rewired=True)
+    return graph.with_changes(edges=edges, gap=gap, transfer=transfer)
 
 
 def _steps(graph: Graph, is_bucket: Flags, phase: Ints) -> Iterator[tuple[Ints, Ints]]:

@@ -111,7 +111,7 @@ def prefetch(graph: Graph, request: Request) -> Graph:
     is_moved = np.zeros(len(graph.nodes), dtype=bool)
     is_moved[moved] = True
     # Moved gathers get lanes of their own, because they would wait for other messages than in the recording.
-    edges = graph.edges.take(~(is_moved[graph.edges.source] & (graph.edges.kind == EdgeKind.WAIT)))
+    edges = graph.edges.without(is_moved[graph.edges.source] & (graph.edges.kind == EdgeKind.WAIT))
     return with_calls(_without(graph, is_moved).with_changes(edges=edges), gathers)
 
 
