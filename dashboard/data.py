@@ -216,6 +216,16 @@ def open_numbered(index: int) -> Run:
     return ask_run(index).result()
 
 
+def steps_of(index: int) -> frozenset[int]:
+    """Return the numbers of a run's steps, on any rank."""
+    tables = open_numbered(index).tables
+
+    def collect() -> frozenset[int]:
+        return frozenset(step for rank in tables.ranks for step in tables.columns("steps", rank)["step"].tolist())
+
+    return tables.memo("steps of all ranks", collect)
+
+
 def _open(index: int) -> Run:
     def show_progress(done: int, of: int, _file: str) -> None:
         worker.tell(f"reading {name(index)} (only the first time)", done, of)

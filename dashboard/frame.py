@@ -148,9 +148,7 @@ def _remarks(index: int) -> None:
             with suppress(KeyError):
                 del st.query_params["run"]  # the contents changed, and with them the run's key
             st.rerun()
-    tables = data.open_numbered(index).tables
-    known_steps = {step for rank in tables.ranks for step in tables.columns("steps", rank)["step"].tolist()}
-    for remark in state.unmatched(tables.ranks, known_steps):
+    for remark in state.unmatched(data.open_numbered(index).tables.ranks, data.steps_of(index)):
         st.warning(state.plain(remark))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from . import data
-from .engine import Selection, UspProfError
+from .engine import Selection, UspProfError, spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -126,6 +126,8 @@ def current() -> View:
     known_ranks = data.open_numbered(run).tables.ranks
     ranks = parse_ranks(st.query_params.get("ranks", ""), known_ranks)
     first, last = steps()
+    if not _has_steps(first, last, data.steps_of(run)):
+        first = last = None
     return View(run, ranks, first, last)
 
 
@@ -160,11 +162,16 @@ def unmatched(known_ranks: tuple[int, ...], known_steps: Collection[int]) -> lis
     if text and parse_ranks(text, known_ranks) is None:
         remarks.append(f"Rank {text[:MOST_SHOWN]} is not in this run. All ranks are shown.")
     first, last = steps()
-    if first is not None and last is not None and not any(first <= step <= last for step in known_steps):
+    if not _has_steps(first, last, known_steps):
         shown = f"{first}" if first == last else f"{first}-{last}"
-        has = f"steps {min(known_steps)} to {max(known_steps)}" if known_steps else "no steps"
-        remarks.append(f"Step {shown} is not in this run, which has {has}.")
+        has = f"step{'s' if len(known_steps) > 1 else ''} {spans(sorted(known_steps))}" if known_steps else "no steps"
+        remarks.append(f"Step {shown} is not in this run, which has {has}. Everything is shown.")
     return remarks
+
+
+def _has_steps(first: int | None, last: int | None, known_steps: Collection[int]) -> bool:
+    """Return whether a run has a step of the selection; an empty selection is always there."""
+    return first is None or last is None or any(first <= step <= last for step in known_steps)
 
 
 def link(page: str, words: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:

@@ -109,8 +109,7 @@ def show(block: Block, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - 
 @show.register
 def _(block: KeyFigures, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
     for place, item in zip(st.columns(min(len(block.figures), _WIDE)) * 9, block.figures, strict=False):
-        value = "n/a" if item.value is None else quantity(item.value, item.unit)
-        place.metric(item.label, value)
+        place.metric(item.label, quantity(item.value, item.unit))
         if item.second:
             place.caption(state.plain(unbroken(item.second)))
 

@@ -105,8 +105,9 @@ def shown_at(finding: Finding, ranks: Sequence[int]) -> dict[str, str]:
 
 
 def beside(named: set[int], ranks: Sequence[int]) -> tuple[int, ...]:
-    """Add a few other ranks to those that are named, in order."""
-    return tuple(sorted(named | set([rank for rank in ranks if rank not in named][:_BESIDE])))
+    """Add the nearest other ranks to those that are named, in order: they are most likely their peers."""
+    others = sorted((rank for rank in ranks if rank not in named), key=lambda rank: min(abs(rank - n) for n in named))
+    return tuple(sorted(named | set(others[:_BESIDE])))
 
 
 def _ranks_of(finding: Finding, known: Sequence[int]) -> tuple[int | None, set[int]]:

@@ -26,6 +26,7 @@ _ARGUMENTS = {
     "dtype": "type",
 }
 """Arguments of a trace that get a line of their own."""
+_PAIRWISE = {"send", "recv", "send_recv"}
 MOST_STARTED = 64
 """Device events of one launch (a graph has many) that are listed."""
 MOST_LETTERS = 300
@@ -39,11 +40,13 @@ def details(tables: TableSet, store: TimelineStore, rank: int, event: int) -> di
     events = tables.columns("events", rank)
     row = events.arrow.slice(event, 1).to_pylist()[0]
     arguments, call = _arguments(row["args"]), call_of(tables, rank, event)
-    facts = _facts(tables, store, here, row) | (_call_facts(call) if call is not None else {})
+    facts = _facts(tables, store, here, row) | (_call_facts(call, arguments) if call is not None else {})
     op = op_of(tables, rank, event)
     if op is not None:
         facts |= {"op": op[0]} | ({"shapes": op[1]} if op[1] else {})
-    facts |= {name: _text(arguments[key]) for key, name in _ARGUMENTS.items() if arguments.get(key) not in (None, "")}
+    for key, fact in _ARGUMENTS.items():  # what the tables know is more precise than the arguments
+        if arguments.get(key) not in (None, ""):
+            facts.setdefault(fact, _text(arguments[key]))
     launch, started = launch_of(tables, rank, event), launched_by(tables, rank, event)[:MOST_STARTED]
     links = []
     if launch is not None:
@@ -96,13 +99,15 @@ def _linked(events: Columns, found: Place | None, relation: str) -> dict[str, An
 
 def _facts(tables: TableSet, store: TimelineStore, here: Place, row: dict[str, Any]) -> dict[str, str]:
     start = int(clock_of(tables).align(here.rank, row["start_ns"])) - store.origin_ns
-    stream = f", stream {row['stream']}" if row["stream"] >= 0 else ""
+    stream = str(row["stream"]) if row["stream"] >= 0 else ""
+    thread = "" if str(row["thread"]) == stream else str(row["thread"])  # a kernel runs on no thread
     return {
         "rank": f"{here.rank}, event {row['event']}",
         "kind": str(row["category"]),
         "duration": quantity(row["dur_ns"], Unit.NS) + _among_peers(store, here, row["name"]),
         "start": f"{quantity(start, Unit.NS)} after the first event of the run",
-        "thread": f"{row['thread']}{stream}",
+        "thread": thread,
+        "stream": stream,
     }
 
 
@@ -117,9 +122,12 @@ def _among_peers(store: TimelineStore, here: Place, name: str) -> str:
     return f" (number {place_by_length:,} of {len(dur_ns):,} by length, median {quantity(np.median(dur_ns), Unit.NS)})"
 
 
-def _call_facts(call: Call) -> dict[str, str]:
+def _call_facts(call: Call, arguments: dict[str, object]) -> dict[str, str]:
+    name, at, members = call.group.partition("@")
+    group = f"{arguments.get('Process Group Description') or name}{at}{members}"  # NCCL's own names are numbers
     size = quantity(call.bytes, Unit.BYTES) if call.bytes >= 0 else "unknown"
-    facts = {"collective": f"{call.op} on {call.axis}, {size}", "group": f"{named(call.group)}, call {call.sequence}"}
+    op = "send and receive" if call.op in _PAIRWISE else call.op
+    facts = {"call": f"{op} on {call.axis}, {size}", "group": f"{named(group)}, call {call.sequence}"}
     return facts | ({"arrived last": f"rank {call.late_rank}"} if call.late_rank >= 0 else {})
 
 

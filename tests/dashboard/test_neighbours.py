@@ -93,6 +93,21 @@ def test_the_details_compare_a_slice_with_those_of_its_name(prepared: tuple[Tabl
     assert dict(answer["facts"])["duration"] == duration
 
 
+def test_the_details_of_a_send_name_both_sides_and_its_stream_once(run_folder: Path, tmp_path: Path) -> None:
+    """The group's name replaced its ranks and the number of the call, and the stream was called a thread."""
+    tables = open_run(run_folder.with_name("gpu-nccl-pp2"), cache_dir=tmp_path / "cache").tables
+    prepare(tables, tmp_path / "timeline")
+    store = load(tmp_path / "timeline", tables.ranks, None)
+    matches = search(store, matching(store, "SendRecv") or (), [1], ("device",))
+    answer = details(tables, store, 1, matches.longest(1)[0][-1])
+    assert answer is not None
+    facts = dict(answer["facts"])
+    assert facts["call"] == "send and receive on pp, 256 KiB"
+    assert facts["group"].startswith("mesh_pp, ranks 0-1, call ")
+    assert facts["stream"] == "20"
+    assert "thread" not in facts
+
+
 def test_no_rank_has_no_match(prepared: tuple[TableSet, TimelineStore]) -> None:
     assert len(search(prepared[1], {0}, ())) == 0
 

@@ -260,7 +260,7 @@ def test_ranks_are_shown_along_an_axis() -> None:
     [
         ({}, {}, {"at": "middle", "show": "exposed,path"}),
         ({"step": 4}, {}, {"at": "4", "show": "exposed,path"}),
-        ({"rank": 5}, {"at_step": 7}, {"at": "7", "only": "0-2,5", "focus": "5", "show": "exposed,path"}),
+        ({"rank": 5}, {"at_step": 7}, {"at": "7", "only": "3-6", "focus": "5", "show": "exposed,path"}),
         (
             {},
             {"at_rank": 1, "start_ns": 10, "end_ns": 20},

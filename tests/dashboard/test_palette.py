@@ -15,8 +15,8 @@ RANKS = tuple(range(8))
     ("kind", "value", "expected"),
     [
         ("page", "kernels", ("kernels", {})),
-        ("rank", 5, ("timeline", {"only": "0-2,5", "focus": "5"})),
-        ("finding", 0, ("timeline", {"at": "10-20", "only": "0-2,5", "focus": "5", "show": "exposed,path"})),
+        ("rank", 5, ("timeline", {"only": "3-6", "focus": "5"})),
+        ("finding", 0, ("timeline", {"at": "10-20", "only": "3-6", "focus": "5", "show": "exposed,path"})),
         ("name", "gemm<float>", ("timeline", {"find": "^gemm<float>$", "show": "host,exposed"})),
         ("name", "a.b(c)", ("timeline", {"find": r"^a\.b\(c\)$", "show": "host,exposed"})),
         ("search", "gemm.*", ("timeline", {"find": "gemm.*", "show": "host,exposed"})),

@@ -82,6 +82,7 @@ def test_a_selection_that_the_run_lacks_is_reported(
     with naming([TRACES / "recorded-1f1b"], cache, monkeypatch):
         app = framed(**address)
         assert any(remark in warning.value for warning in app.warning)
+        assert "The step takes" in next(text.proto.body for text in app.get("html") if "usp-verdict" in text.proto.body)
         assert all("not in this run" not in warning.value for warning in framed(ranks="0-1").warning)
 
 

@@ -159,6 +159,20 @@ def test_the_printed_timeline_is_complete_and_light(
 
 
 @pytest.mark.browser
+def test_a_straggler_that_is_in_view_scrolls_nothing(tmp_path: Path, browser: Browser) -> None:
+    """The rows of the first rank were scrolled out of sight, although all of the straggler's were visible."""
+    declared = {"mesh": {"dp": 8}, "work": {"steps": 2}, "faults": [{"kind": "slow_rank", "rank": 2, "factor": 1.5}]}
+    write(Declaration.from_dict(declared), tmp_path / "run")
+    report = open_run(tmp_path / "run", cache_dir=tmp_path / "cache").report().write(tmp_path / "report.html")
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(report.as_uri())
+    page.wait_for_function(f"() => {LINE}.root.dataset.sharp === 'true'")
+    assert page.evaluate(f"{LINE}.mostScroll()") > 0
+    assert page.evaluate(f"[{LINE}.data.focus, {LINE}.scrollY]") == [2, 0]
+    page.close()
+
+
+@pytest.mark.browser
 def test_many_ranks_fit_on_a_printed_page_with_the_straggler(tmp_path: Path, browser: Browser) -> None:
     faults = [{"kind": "slow_rank", "rank": 37, "factor": 1.5}]
     declared = {"mesh": {"dp": 40}, "shape": {"layers": 2}, "work": {"steps": 2}, "faults": faults}
@@ -169,7 +183,11 @@ def test_many_ranks_fit_on_a_printed_page_with_the_straggler(tmp_path: Path, bro
     page.goto(report.as_uri())
     page.wait_for_function(f"() => {LINE}.root.dataset.sharp === 'true'")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    page.wait_for_function(f"() => {LINE}.mostScroll() === 0 && {LINE}.viewHeight <= 1130")
+    page.wait_for_function(f"() => {LINE}.mostScroll() === 0 && {LINE}.viewHeight <= 780")
+    page.emulate_media(media="print")
+    assert page.locator(".usp-legend").is_visible()
+    assert not page.locator(".usp-bar button").first.is_visible()
+    page.emulate_media(media="screen")
     ranks = page.evaluate(f"{LINE}.ranks()")
     assert 37 in ranks
     assert page.evaluate(f"{LINE}.root.dataset.printed") == f"{len(ranks)} of 40 ranks"

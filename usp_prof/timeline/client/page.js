@@ -1,7 +1,7 @@
 // The timelines of a report: created when the page is read, redrawn when its theme changes, whole and light on paper.
 
 const PAPER_PX = 900; // drawn at this width, a picture's text is as large on paper as that of tables
-const TALLEST_ON_PAPER = 1050; // at this width, the height of a Letter sheet less the heading and the time axis
+const TALLEST_ON_PAPER = 700; // at this width, a Letter sheet has 1,200: the tables before it stay on the same sheet
 
 window.addEventListener("DOMContentLoaded", () => {
   for (const root of document.querySelectorAll(".usp-timeline")) {

@@ -61,10 +61,11 @@ const PAINTING = {
         const x = left + tile.start[i] * scale, w = Math.max(tile.dur[i] * scale, 0.7);
         if (x + w < gutter || x > this.width) continue;
         if (row.kind === "counters") { this.paintHeight(c, row, x, w, tile.coverage[i], tile.category[i]); continue; }
-        c.globalAlpha = (dim && !dim[tile.name[i]] ? 0.18 : 1) * (0.35 + (0.65 * tile.coverage[i]) / 255);
+        const faint = dim && !dim[tile.name[i]];
+        c.globalAlpha = (faint ? 0.18 : 1) * (0.35 + (0.65 * tile.coverage[i]) / 255);
         c.fillStyle = colors[tile.category[i]];
         c.fillRect(x, y, w > 3 ? w - 0.5 : w, h);
-        if (stacked || w <= LABEL_PX || h <= 9) continue; // names of slices that cover each other cannot be read
+        if (stacked || faint || w <= LABEL_PX || h <= 9) continue; // names of slices that cover each other cannot be read
         const from = Math.max(x, gutter), room = Math.min(x + w, this.width) - from;
         this.label(c, this.names[tile.name[i]], from, y + h / 2 + 0.5, room, tile.category[i], row.kind);
       }

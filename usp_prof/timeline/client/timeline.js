@@ -105,7 +105,9 @@ class Timeline {
     const row = this.rows.find((each) => each.rank === rank && (index === undefined || each.index === index));
     if (!row || row.pinned) return;
     const room = this.viewHeight - AXIS - (this.band || 0), y = row.y - (this.band || 0);
-    if (index === undefined) this.scroll(y - GAP - this.scrollY);
+    const last = this.rows.findLast((each) => each.rank === rank && !each.pinned), end = last.y + last.height - (this.band || 0);
+    const isInView = y >= this.scrollY && end <= this.scrollY + room;
+    if (index === undefined) { if (!isInView) this.scroll(y - GAP - this.scrollY); }
     else if (y < this.scrollY || y + row.height > this.scrollY + room) this.scroll(y - room / 3 - this.scrollY);
     this.framed = index === undefined ? null : row.label;
     this.draw();

@@ -95,7 +95,7 @@ def sentence(plan: Plan, room_bytes: float, *, with_step: bool = True) -> str:
     step = f"{quantity(plan.step_ns, Unit.NS)} per step, " if with_step else ""
     need = f"needs {quantity(plan.footprint.total_bytes, Unit.BYTES)}"
     if isfinite(room_bytes):
-        need = f"{'fits' if plan.fits else 'does not fit'}: {need} of {quantity(room_bytes, Unit.BYTES)}"
+        need = f"{'fits' if plan.fits else 'does not fit'}, {need} of {quantity(room_bytes, Unit.BYTES)}"
     return f"{in_words(plan.configuration)}: {step}{need} per device."
 
 
