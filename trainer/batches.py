@@ -39,7 +39,7 @@ class Batches:
 
     def ahead(self, steps: range) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
         """Yield the passes of each step; a thread prepares the next ones in the background."""
-        # A thread begins on the first GPU, whichever this process has taken.
+        # A new thread uses the first GPU, not the one that this process uses.
         ready = partial(torch.cuda.set_device, self.device) if self.device.type == "cuda" else None
         with ThreadPoolExecutor(1, thread_name_prefix="input", initializer=ready) as worker:
             coming = worker.submit(self._batch, steps.start)
@@ -77,7 +77,7 @@ class Batches:
 
 
 def _recurrence(length: int, vocab: int) -> np.ndarray:
-    """Return factor and term that take a token as many places on as their index says, by ``5 x token + 17`` each."""
+    """Return factor and term that advance a token by as many places as their index, ``5 x token + 17`` each."""
     powers = np.zeros((2, length), dtype=np.int64)
     powers[:, 0] = 1, 0
     for place in range(1, length):

@@ -31,7 +31,7 @@ from trainer.step import Update
 
 
 def wanted_groups(config: Config) -> set[str]:
-    """Name the groups that this configuration communicates in."""
+    """Return the groups in which this configuration communicates."""
     zero, experts = config.options.zero, bool(config.shape.experts)
     dense, sparse = ({"data"}, {"edata"}) if zero == 0 else ({"fsdp", "dp_replicate"}, {"efsdp"})
     wanted = {"log", "pp", "pp_backward", "tp", "cp", "ep"} | dense | (sparse if experts else set())
@@ -69,7 +69,7 @@ def build_stage(config: Config, mesh: Mesh, device: torch.device, faults: Faults
 def layer_timer(
     config: Config, device: torch.device, faults: Faults, stage: int, grad_store: WeightGradStore | None
 ) -> LayerTimer | None:
-    """Return a timer that makes the layers of a stage last longer: a pace, or a fault's brake."""
+    """Return a timer that lengthens the layers of a stage: a pace, or the brake of a fault."""
     options, shape, layout = config.options, config.shape, config.layout
     slowdown = faults.slowdown(stage)
     sequences = config.micro_batch / (layout.cp * layout.tp)
@@ -128,7 +128,7 @@ def build_data(config: Config, mesh: Mesh, device: torch.device, chunks: dict[in
 
 
 def make_buckets(config: Config, mesh: Mesh, device: torch.device, chunk: nn.Module, limit: int) -> list[Bucket]:
-    """Fill buckets up to `limit` bytes in the order in which gradients come, one open bucket per kind."""
+    """Fill buckets up to `limit` bytes in the order in which gradients are complete, one open bucket per kind."""
     parameters = dict(reversed(list(chunk.named_parameters())))
     full: list[list[str]] = []
     filling: dict[str, list[str]] = {}
@@ -161,7 +161,7 @@ def make_units(config: Config, mesh: Mesh, device: torch.device, chunk: Decoder)
 def make_bucket(
     form: type[Bucket], config: Config, mesh: Mesh, device: torch.device, chunk: nn.Module, names: list[str]
 ) -> Bucket:
-    """Create some weights of one kind in a bucket; experts are shared by the ranks that have the same experts."""
+    """Create some weights of one kind in a bucket; experts are sharded over the ranks that have the same experts."""
     is_expert, zero = note_of(chunk.get_parameter(names[0])).kind == "expert", config.options.zero
     group = mesh[("efsdp" if is_expert else "fsdp") if zero else ("edata" if is_expert else "data")]
     return form(

@@ -49,7 +49,7 @@ class Piece:
 
     @property
     def chunk(self) -> metadata.ChunkStorageMetadata:
-        """Its place as torch writes it."""
+        """Its position as torch writes it."""
         return metadata.ChunkStorageMetadata(torch.Size(self.offsets), self.memory.shape)
 
 
@@ -66,7 +66,7 @@ def pieces_of(update: Update) -> Iterator[Piece]:
 
 
 class SavePieces(checkpoint.DefaultSavePlanner):
-    """Plans one write for each piece; torch drops those that another rank writes too."""
+    """Planner of one write per piece; torch drops those that another rank writes too."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         super().__init__(flatten_state_dict=False)
@@ -89,7 +89,7 @@ class SavePieces(checkpoint.DefaultSavePlanner):
 
 
 class LoadPieces(checkpoint.DefaultLoadPlanner):
-    """Plans for each piece the reads of all stored boxes that overlap it."""
+    """Planner of the reads of all stored boxes that overlap each piece."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         super().__init__(flatten_state_dict=False)
@@ -196,11 +196,11 @@ def _identity(config: Config) -> dict[str, Any]:
 
 
 def _model_hint(written: dict[str, Any], other: list[str]) -> str:
-    """Return the options that ask for the stored model."""
+    """Return the options that select the stored model."""
     model = "" if set(other) <= MODEL_FLAGS.keys() else f"--model {written['typed']} "
     sizes = {flag: written["model"][name] for name, flag in MODEL_FLAGS.items() if model or name in other}
     if not written["model"]["experts"]:
-        sizes.pop("--top-k", None)  # refused where there are no experts to choose
+        sizes.pop("--top-k", None)  # refused without experts
     return model + " ".join(f"{flag} {size}" for flag, size in sizes.items() if size)
 
 

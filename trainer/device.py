@@ -34,7 +34,7 @@ def count_gpus(store: dist.Store, rank: int, world: int, device: torch.device) -
 
 
 def multiplies_in_fp8() -> bool:
-    """Return whether this GPU multiplies in fp8 (Ada, Hopper or later)."""
+    """Return whether this GPU supports fp8 products (Ada, Hopper or later)."""
     return torch.cuda.get_device_capability() >= (8, 9)
 
 

@@ -25,7 +25,7 @@ Writer = Callable[[int, Metrics], None]
 
 
 def open_writers(config: Config, folder: Path, stack: ExitStack) -> list[Writer]:
-    """Open the writers that `--metrics` asks for, which `stack` closes; JSON on the console needs none."""
+    """Open the writers of `--metrics`, which `stack` closes; JSON on the console needs none."""
     name = config.options.metrics
     if name == "json":
         return []

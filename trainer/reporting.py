@@ -35,7 +35,7 @@ WARMUP = 2
 
 
 def introduce(config: Config) -> None:
-    """Print the mesh, the model and the batch, and what the trainer does differently from what was asked."""
+    """Print the mesh, the model and the batch, and deviations from the requested options."""
     shape, options, layout = config.shape, config.options, config.layout
     experts = f", {shape.experts} experts ({shape.active_parameters:,} active)" if shape.experts else ""
     size = f"{shape.parameters:,} parameters{experts}, {shape.layers} layers, hidden {shape.hidden}"

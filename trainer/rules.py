@@ -31,7 +31,7 @@ DEFAULT_MESHES = {
 
 
 def resolve(options: Options, world: int) -> Config:
-    """Choose what was left open; raise `OptionError` for impossible options."""
+    """Choose open settings; raise `OptionError` for impossible options."""
     check_ranges(options)
     layout = _layout(options, world)
     if layout.ep > 1 and not options.experts and not load_shape(options.model).experts:
@@ -212,7 +212,7 @@ def _divides(flag: str, size: int, phrase: str, number: int, otherwise: str = ""
 
 
 def _multiple(flag: str, number: int, phrase: str, unit: int, *, most: int = 0) -> None:
-    """Refuse a number that is no multiple of a unit; the hint is the nearest multiple, at most `most` if given."""
+    """Refuse a number that is not a multiple of a unit; the hint is the nearest multiple, at most `most` if given."""
     fitting = _nearest_multiple(number, unit)
     if most:
         fitting = min(fitting, most // unit * unit)

@@ -167,7 +167,7 @@ def resume(config: Config, update: Update, rank: int) -> int:
 
 
 def connect_groups(mesh: Mesh, device: torch.device) -> None:
-    """Let NCCL connect each group while all its members are there: a pipeline's first message is between two."""
+    """Make NCCL connect each group while all its members take part: a pipeline's first message has only two."""
     if device.type == "cuda" and dist.get_backend() == "nccl":
         for group in mesh.open_groups():
             dist.all_reduce(torch.zeros(1, device=device), group=group.handle)

@@ -164,7 +164,7 @@ class Update:
         return loss.detach()
 
     def _sum_tied_gradients(self) -> None:
-        """Add the gradients of a tied embedding's two copies; a V-shaped schedule has both on one rank."""
+        """Add the gradients of the two copies of a tied embedding; a V-shaped schedule has both on one rank."""
         copies = [bucket.gradient for bucket in self.buckets if bucket.is_tied]
         if not copies:
             return

@@ -1,4 +1,4 @@
-"""Unused options: an option or a fault that would change nothing in this run is refused, with what it would need.
+"""Unused options: options and faults without an effect in this run are refused, with what they would need.
 
     torchrun --nproc-per-node 2 trainer/run.py --schedule zbv
     error: --schedule zbv needs --pp
@@ -92,7 +92,7 @@ def check_effects(config: Config) -> None:
 
 
 def _typed(item: Field[Any], options: Options) -> str:
-    """Return an option as it was typed; empty if it has its default or asks for nothing."""
+    """Return an option as it was typed; empty if it has its default or no effect."""
     value, flag = getattr(options, item.name), flag_of(item)
     if item.default is True:
         return "" if value else flag.replace("--", "--no-", 1)
@@ -136,7 +136,7 @@ def _check_pace(config: Config) -> None:
 
 
 def check_faults(config: Config) -> None:
-    """Refuse a fault that cannot strike, and a second one that would change nothing more."""
+    """Refuse a fault without an effect, and a second one without a further effect."""
     for fault in config.faults:
         _check_fault(fault, config)
     kinds = [fault.kind for fault in config.faults]
@@ -145,7 +145,7 @@ def check_faults(config: Config) -> None:
 
 
 def _check_fault(fault: Fault, config: Config) -> None:
-    """Refuse a fault whose settings are out of range, which begins too late, or which strikes no rank."""
+    """Refuse a fault whose settings are out of range, which starts too late, or which affects no rank."""
     layout, shape, title = config.layout, config.shape, f"--fault {fault.kind}"
     fitting = "--experts 8" if shape.can_have_experts else "leave --fault out"
     refuse("expert" in fault.settings and not shape.experts, f"{title} needs routed experts", fitting)

@@ -1,4 +1,4 @@
-"""Watchdog: finds the lost rank when the others cannot go on, and ends the job without losing a trace.
+"""Watchdog: finds the lost rank when the others cannot continue, and ends the job without losing a trace.
 
 1. Every rank writes a counter, its heartbeat, to the job's key-value store once a second.
 2. A rank that is stopped (SIGTERM, Ctrl-C) or fails writes `left` and the reason instead.
@@ -59,7 +59,7 @@ class Heartbeat:
         self.parent = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else 0
         """torchrun, which ends its ranks; 0: they were started without it."""
         self.stopped, self.main_answered = threading.Event(), threading.Event()
-        # Python writes the number of each signal into this pipe at once, whatever its main thread waits for.
+        # Python writes the number of each signal into this pipe immediately, even if its main thread waits.
         self.signals_read, self.signals_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self.signals_write, warn_on_full_buffer=False)
         self.write()
@@ -67,7 +67,7 @@ class Heartbeat:
         self.thread.start()
 
     def write(self) -> None:
-        """Write the next heartbeat with this process's id, or why the rank left."""
+        """Write the next heartbeat with this process's id, or the reason why the rank left."""
         self.count += 1
         word = f"{LEFT} {self.left_because}" if self.left_because else f"{self.count} {process_name()}"
         self.store.set(key_of(self.rank), word)
@@ -102,7 +102,7 @@ class Heartbeat:
         return self.main_answered.is_set()
 
     def stop(self) -> None:
-        """End the thread before Python ends: caught in the store, it would abort the process."""
+        """End the thread before Python exits; inside the store, it would abort the process."""
         self.stopped.set()
         self.main_answered.set()
         signal.set_wakeup_fd(-1)

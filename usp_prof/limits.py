@@ -56,8 +56,8 @@ PASSES = Range(1, 1 << 14)
 """Micro-batches per predicted or synthetic step: their order is computed one by one."""
 MAX_ACTIONS = 1 << 20
 """Pipeline actions per step over all ranks, if their order is computed."""
-MAX_MADE_UP_RANKS = 1 << 14
-MAX_MADE_UP_EVENTS = 1 << 26
+MAX_SYNTHETIC_RANKS = 1 << 14
+MAX_SYNTHETIC_EVENTS = 1 << 26
 MAX_WATCHDOG_CALLS = 1 << 17
 """Watchdog calls per synthetic rank; the watchdog thread monitors calls in flight."""
 MAX_DESCRIPTION_BYTES = 256 << 20

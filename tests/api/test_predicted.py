@@ -52,7 +52,7 @@ def test_a_comparison_covers_the_steps_of_the_prediction() -> None:
     predicted = run.whatif("no_pauses")
     (pair,) = predicted.compare().comparison.pairs
     assert predicted_steps(predicted.prediction) == Selection(first_step=min(run.breakdown().df["step"]))
-    # Parts are centres over steps, which outliers do not move: together they are near the mean step.
+    # Parts are centers over steps, which outliers do not move: together they are near the mean step.
     assert sum(part.before_ns for part in pair.waterfall) == pytest.approx(predicted.before_ns, rel=0.01)
 
 

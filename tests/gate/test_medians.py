@@ -65,7 +65,7 @@ def test_the_center_is_the_median_of_the_remaining_steps() -> None:
     values = [5.0, *np.linspace(1.0, 1.2, 11)]
     sample = boil_down_to_median(values, range(12))
     assert sample.warm_up == (0,)
-    assert sample.centre == pytest.approx(1.1)
+    assert sample.center == pytest.approx(1.1)
 
 
 def test_differences_between_baseline_runs_still_count() -> None:

@@ -17,7 +17,7 @@ def test_warm_up_steps_are_excluded() -> None:
     sample = boil_down(np.concatenate(([400, 180, 130], 100 + noise)), range(10, 33))
     assert sample.warm_up == (10, 11, 12)
     assert sample.steps == 20
-    assert sample.centre == pytest.approx(100, abs=1)
+    assert sample.center == pytest.approx(100, abs=1)
 
 
 def test_one_outlier_step_does_not_move_the_center() -> None:
@@ -26,7 +26,7 @@ def test_one_outlier_step_does_not_move_the_center() -> None:
     odd[11] *= 1.3
     sample = boil_down(odd, range(20))
     assert sample.odd == (11,)
-    assert sample.centre == pytest.approx(boil_down(calm, range(20)).centre, abs=0.3)
+    assert sample.center == pytest.approx(boil_down(calm, range(20)).center, abs=0.3)
 
 
 def test_a_recurring_pattern_is_not_an_outlier() -> None:
@@ -36,7 +36,7 @@ def test_a_recurring_pattern_is_not_an_outlier() -> None:
 
 def test_one_different_step_among_equal_ones_is_an_outlier() -> None:
     sample = boil_down([5.0] * 9 + [6.0], range(10))
-    assert (sample.centre, sample.spread, sample.odd) == (5.0, 0.0, (9,))
+    assert (sample.center, sample.spread, sample.odd) == (5.0, 0.0, (9,))
 
 
 def test_one_step_has_no_error() -> None:
@@ -53,7 +53,7 @@ def test_an_empty_series_is_refused() -> None:
 @given(VALUES)
 def test_the_center_is_between_the_extremes(values: list[float]) -> None:
     sample = boil_down(values, range(len(values)))
-    assert min(values) - 1e-9 * max(values) <= sample.centre <= max(values) * (1 + 1e-9)
+    assert min(values) - 1e-9 * max(values) <= sample.center <= max(values) * (1 + 1e-9)
     assert sample.steps + len(sample.warm_up) + len(sample.odd) == len(values)
 
 
@@ -81,5 +81,5 @@ def test_correlated_steps_count_less() -> None:
 def test_the_error_is_the_spread_of_centers() -> None:
     rng = np.random.default_rng(6)
     samples = [boil_down(rng.normal(100, 1, 20), range(20)) for _ in range(400)]
-    seen = np.std([sample.centre for sample in samples])
+    seen = np.std([sample.center for sample in samples])
     assert np.mean([sample.error for sample in samples]) == pytest.approx(seen, rel=0.15)

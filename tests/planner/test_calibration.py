@@ -47,11 +47,11 @@ def of_sharding(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Calibrati
 
 
 @pytest.mark.parametrize("taught_by", SHARDED)
-@pytest.mark.parametrize("neighbour", SHARDED)
+@pytest.mark.parametrize("neighbor", SHARDED)
 def test_a_run_predicts_its_neighbors_with_another_zero_stage(
-    of_sharding: dict[str, Calibration], taught_by: str, neighbour: str
+    of_sharding: dict[str, Calibration], taught_by: str, neighbor: str
 ) -> None:
-    teacher, other = of_sharding[taught_by], of_sharding[neighbour]
+    teacher, other = of_sharding[taught_by], of_sharding[neighbor]
     prediction = predict(teacher.model, other.configuration, teacher.cluster, profile=teacher.profile)
     assert prediction.step_ns == pytest.approx(other.measured_step_ns, rel=0.1)
 

@@ -59,8 +59,10 @@ def test_each_plan_is_listed_once() -> None:
 
 def test_the_simpler_of_equally_fast_plans_is_first() -> None:
     """For four paced ranks, ZeRO-3 used to be ranked above an equally fast ZeRO-0, because it needs less memory."""
-    learnt = calibrate(open_run(str(TRACES / "recorded-1f1b")).tables)
-    question = Question(learnt.model, learnt.cluster, devices=8, batch=32, dtype="fp32", profile=learnt.profile)
+    calibration = calibrate(open_run(str(TRACES / "recorded-1f1b")).tables)
+    question = Question(
+        calibration.model, calibration.cluster, devices=8, batch=32, dtype="fp32", profile=calibration.profile
+    )
     plans = [plan for plan in search(question).best if plan.configuration.tp == 4 and plan.configuration.dp == 2]
     same_but_zero = [plan for plan in plans if plan.configuration.sequence_parallel][:4]
     assert [plan.configuration.zero for plan in same_but_zero] == [0, 1, 2, 3]

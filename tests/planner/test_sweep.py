@@ -247,13 +247,13 @@ def test_perfect_and_reversed_planners_have_opposite_scores() -> None:
 
 def test_the_cell_that_was_learned_from_is_neither_predicted_nor_judged() -> None:
     """The cell's own prediction used to be shown next to its step, which recording had made 2.3 times as long."""
-    learnt = calibrate(open_run(str(TRACES / "recorded-zero0")).tables)
+    calibration = calibrate(open_run(str(TRACES / "recorded-zero0")).tables)
     outcomes = [rows.Outcome(name, 4, {"zero": name}, Status.OK) for name in ("0", "1")]
     measured = [
-        replace(row(math.nan, learnt.measured_step_ns, 4), configuration=configuration, cell=cell)
-        for cell, configuration in (("0", learnt.configuration), ("1", replace(learnt.configuration, zero=1)))
+        replace(row(math.nan, calibration.measured_step_ns, 4), configuration=configuration, cell=cell)
+        for cell, configuration in (("0", calibration.configuration), ("1", replace(calibration.configuration, zero=1)))
     ]
-    recorded, other = predicted(measured, outcomes, learnt, "0")
+    recorded, other = predicted(measured, outcomes, calibration, "0")
     assert math.isnan(recorded.predicted_step_ns)
     assert other.predicted_step_ns > 0
     assert score([recorded, other]).judged == 1

@@ -16,7 +16,7 @@ from tiers import thinned
 
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Declaration, Fault, FaultKind
-from usp_prof.synth.simulation import settled_step_ns, simulate, tell
+from usp_prof.synth.simulation import ground_truth, settled_step_ns, simulate
 from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def made_run(name: str, fault: Fault | None = None) -> MadeRun:
     declared = replace(_plain(name), faults=(fault,) if fault else ())
     folder = Path(_FOLDER.name) / str(len(list(Path(_FOLDER.name).iterdir())))
     write(declared, folder)
-    gain = sum(culprit.gain_fraction for culprit in tell(simulate(declared)).culprits)
+    gain = sum(culprit.gain_fraction for culprit in ground_truth(simulate(declared)).culprits)
     place = f" rank {fault.rank} {fault.factor:g}x {fault.times}x{fault.delay_ns / 1e6:g}ms" if fault else ""
     return MadeRun(name + place, fault, open_run(folder, cache_dir=folder / "cache").tables, gain)
 

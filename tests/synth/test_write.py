@@ -31,7 +31,7 @@ from usp_prof.synth.declaration import (
 )
 from usp_prof.synth.history import WATCHDOG
 from usp_prof.synth.mesh import START_NS, clocks
-from usp_prof.synth.simulation import simulate, tell
+from usp_prof.synth.simulation import ground_truth, simulate
 from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
@@ -115,14 +115,14 @@ def test_a_pipeline_without_noise_has_the_textbook_bubble(schedule: str, stages:
     network = Network(noise=0.0, end_jitter_ns=0, latency_ns=0, bytes_per_second=1e18)
     run = Declaration(mesh=Mesh(pp=4), shape=Shape(layers=8), work=work, speed=speed, network=network)
     textbook = (schedule_by_name(schedule) or Schedule.GPIPE).traits.bubble(PipelineShape(4, 8, stages))
-    assert tell(simulate(run)).bubble_fraction[11] == pytest.approx(textbook, abs=1e-4)
+    assert ground_truth(simulate(run)).bubble_fraction[11] == pytest.approx(textbook, abs=1e-4)
 
 
 def test_a_slow_rank_lengthens_the_step_by_its_delay() -> None:
     fault = Fault(FaultKind.SLOW_RANK, 1, factor=1.5)
     work = Work(micro_batches=1, steps=4)
     speed = Speed(noise=0.0)
-    truth = tell(simulate(Declaration(mesh=Mesh(dp=4), work=work, speed=speed, network=QUIET, faults=(fault,))))
+    truth = ground_truth(simulate(Declaration(mesh=Mesh(dp=4), work=work, speed=speed, network=QUIET, faults=(fault,))))
     (culprit,) = truth.culprits
     compute = 4 * (400_000 * 3) + 600_000
     assert (culprit.rank, culprit.cause) == (1, "slow_rank")
@@ -131,11 +131,11 @@ def test_a_slow_rank_lengthens_the_step_by_its_delay() -> None:
 
 def test_a_late_input_shows_as_idle_on_its_rank_alone() -> None:
     fault = Fault(FaultKind.LATE_INPUT, 2, step=10, delay_ns=5_000_000)
-    truth = tell(simulate(Declaration(mesh=Mesh(dp=4), faults=(fault,))))
+    truth = ground_truth(simulate(Declaration(mesh=Mesh(dp=4), faults=(fault,))))
     late = {part.rank: part.idle_ns["input"] for part in truth.steps if part.step == 11}
     assert set(late.values()) == {300_000}
     assert truth.culprits[0].cost_ns > 1_000_000
-    gloo = tell(simulate(Declaration(style=Style.GLOO, mesh=Mesh(dp=4), faults=(fault,))))
+    gloo = ground_truth(simulate(Declaration(style=Style.GLOO, mesh=Mesh(dp=4), faults=(fault,))))
     assert {p.rank: p.idle_ns["input"] for p in gloo.steps if p.step == 10}[2] == 5_300_000
 
 
@@ -148,7 +148,7 @@ def test_a_late_input_shows_as_idle_on_its_rank_alone() -> None:
 )
 def test_the_parts_of_a_step_add_up(mesh: Mesh, style: Style, schedule: str, seed: int) -> None:
     work = Work(schedule=schedule, steps=2)
-    for part in tell(simulate(Declaration(mesh=mesh, style=style, work=work, seed=seed))).steps:
+    for part in ground_truth(simulate(Declaration(mesh=mesh, style=style, work=work, seed=seed))).steps:
         exposed = sum(part.exposed_comm_ns.values())
         total_ns = part.compute_ns + exposed + part.memcpy_ns + sum(part.idle_ns.values())
         assert total_ns == part.end_ns - part.start_ns
@@ -206,10 +206,10 @@ def test_sharded_parameters_are_gathered_before_each_layer() -> None:
     simulation = simulate(Declaration(mesh=Mesh(dp=2), work=work))
     ops = Counter(part.call.op for part in simulation.logs[0].parts)
     assert ops == {"all_gather": 4 * 2 * 2, "reduce_scatter": 4}
-    hidden = sum(part.hidden_comm_ns["dp"] for part in tell(simulation).steps)
+    hidden = sum(part.hidden_comm_ns["dp"] for part in ground_truth(simulation).steps)
     plain = simulate(Declaration(mesh=Mesh(dp=2), work=replace(work, overlap_dp=False)))
     assert hidden > 0
-    assert sum(part.hidden_comm_ns["dp"] for part in tell(plain).steps) == 0
+    assert sum(part.hidden_comm_ns["dp"] for part in ground_truth(plain).steps) == 0
 
 
 def test_a_host_pause_between_launches_has_no_event() -> None:
@@ -218,7 +218,7 @@ def test_a_host_pause_between_launches_has_no_event() -> None:
     paused, clean = (simulate(simulated).logs[1] for simulated in (run, replace(run, faults=())))
     assert [end - begin for begin, end in paused.pauses] == [5_000_000] * 6
     assert [span.name for span in paused.spans] == [span.name for span in clean.spans]
-    truth = tell(simulate(run))
+    truth = ground_truth(simulate(run))
     (culprit,) = truth.culprits
     step = np.mean([part.end_ns - part.start_ns for part in truth.steps if part.step > run.work.first_step])
     assert culprit.gain_fraction == pytest.approx(culprit.cost_ns / step, abs=0.05)

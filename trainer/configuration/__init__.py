@@ -1,1 +1,1 @@
-"""Configuration: what a user asks for: options, faults, the layout of ranks, the shape of the model."""
+"""Configuration: options, faults, the layout of ranks, the shape of the model."""

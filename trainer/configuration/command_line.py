@@ -20,7 +20,7 @@ from trainer.configuration.options import OptionError, Options, described, flags
 
 
 class _Parser(argparse.ArgumentParser):
-    """Describes what is wrong as everything here does: once, and with a hint."""
+    """Parser whose errors are printed once, with a hint, like all errors of the trainer."""
 
     def error(self, message: str) -> NoReturn:
         raise OptionError(message, hint=_legal(message))
@@ -67,7 +67,7 @@ def parse(arguments: Sequence[str]) -> Options:
         return Options(**typed)
     typed_in_file = list(_typed(Path(path)))
     from_file = vars(parser().parse_args(typed_in_file))
-    return Options(**{**from_file, **typed})  # what was typed comes last and wins
+    return Options(**{**from_file, **typed})  # typed options come last and take precedence
 
 
 def _typed(path: Path) -> Iterator[str]:
@@ -94,7 +94,7 @@ def _typed(path: Path) -> Iterator[str]:
 
 
 def _legal(message: str) -> str:
-    """Name the nearest legal choice to what argparse could not read, by its message.
+    """Return the nearest legal choice for a message of argparse.
 
     argument --schedule: invalid choice: '1fb1' (choose from ...)     --schedule 1f1b
     argument --tp: invalid int value: 'two'                           --tp 1

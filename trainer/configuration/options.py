@@ -1,4 +1,4 @@
-"""Options: everything that a user can ask of the trainer.
+"""Options: every setting of the trainer, with its default and help text.
 
 `Options` has one field per option, with its default and help text. `command_line.py` reads them, and the table in
 docs/reference/trainer.md is made from them. `rules.py` checks whether options fit together.

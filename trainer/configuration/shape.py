@@ -122,7 +122,7 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> int:
-        """The weights that one token meets; all of them in a dense model."""
+        """The weights that one token uses; all of them in a dense model."""
         return self._with(self.top_k)
 
     def _with(self, experts: int) -> int:

@@ -26,7 +26,7 @@ Job = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of an input with a weight, and the two products that its backward is made of."""
+    """A product of an input with a weight, and the two products of its backward pass."""
 
     forward: Multiply
     """Returns y from x and W."""
@@ -46,7 +46,7 @@ LINEAR = Product(
 
 
 class WeightGradStore:
-    """Products of weight gradients that an I of one stage leaves for its W."""
+    """Products of weight gradients that the I action of a stage stores for its W action."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] | None = None
@@ -62,7 +62,7 @@ class WeightGradStore:
             self.jobs = None
 
     def run(self, job: Job) -> None:
-        """Leave a job for W, or run it at once where backward is whole."""
+        """Store a job for W, or run it immediately if backward is not split."""
         if self.jobs is None:
             job()
         else:
@@ -88,7 +88,7 @@ class _Multiply(torch.autograd.Function):
 def multiply(
     x: torch.Tensor, weight: torch.Tensor, product: Product, grad_store: WeightGradStore | None
 ) -> torch.Tensor:
-    """Multiply by a weight, whose gradient may come later with `grad_store`."""
+    """Multiply by a weight, whose gradient may be computed later with `grad_store`."""
     if grad_store is None and product.is_differentiable:
         return product.forward(x, weight)
     return _Multiply.apply(x, weight, product, grad_store)
@@ -97,7 +97,7 @@ def multiply(
 def weight_gradient(
     parameter: torch.Tensor, gradient: Callable[[], torch.Tensor], grad_store: WeightGradStore | None
 ) -> torch.Tensor | None:
-    """Return a weight's gradient to autograd, or leave it for W and return `None`."""
+    """Return a weight's gradient to autograd, or store its job for W and return `None`."""
     if grad_store is None or grad_store.jobs is None:
         return gradient()
     grad_store.run(partial(_accumulate, parameter, gradient))

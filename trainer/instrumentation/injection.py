@@ -1,4 +1,4 @@
-"""Fault injection: how the faults of a run strike this rank. Each leaves a mark in the trace."""
+"""Fault injection: the effects of a run's faults on this rank. Each fault writes a mark into the trace."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def struck(fault: Fault, config: Config) -> list[int]:
 
 @dataclass(slots=True)
 class Slowdown:
-    """Factor by which a stage's compute takes longer now."""
+    """Factor by which a stage's compute currently takes longer."""
 
     factor: float = 1.0
 
 
 class Faults:
-    """The faults of a run, as they strike this rank."""
+    """The faults of a run that affect this rank."""
 
     def __init__(self, config: Config, rank: int) -> None:
         self.config, self.seed = config, config.options.seed
@@ -49,7 +49,7 @@ class Faults:
         self._sockets = open_sockets() if self.of_kind("slow-link") else set()
 
     def of_kind(self, kind: str, step: int | None = None) -> list[Fault]:
-        """Return the faults of a kind that strike this rank, at any time or in a step."""
+        """Return the faults of a kind that affect this rank, at any time or in a step."""
         faults = [fault for fault in self.own_faults if fault.kind == kind]
         return faults if step is None else [fault for fault in faults if fault.acts(step, self.seed)]
 
@@ -129,7 +129,7 @@ class Faults:
 
 
 def _lengths(seed: list[int], sequence: int, documents: int) -> Lengths:
-    """Draw where a sequence is cut into documents; all cuts are equally likely."""
+    """Draw the cuts of a sequence into documents; all cuts are equally likely."""
     cuts = 1 + np.random.default_rng(seed).choice(sequence - 1, documents - 1, replace=False)
     return tuple(np.diff([0, *np.sort(cuts), sequence]).tolist())
 

@@ -52,7 +52,7 @@ class LayerTimer(ABC):
 # Pace: compute replaced by timed waits, so that many ranks on few cores behave like a cluster.
 #
 # Each layer waits for as long as a device would compute it: forward, gradient of its input, gradient of its weights. A
-# waiting process uses no core, so pipelines, bubbles and stragglers come out as on real devices, while a small model
+# waiting process uses no core, so pipelines, bubbles and stragglers look as on real devices, while a small model
 # still trains underneath. Every wait is marked ``pace::...`` and the manifest says ``paced``.
 
 
@@ -154,10 +154,10 @@ class Pace(LayerTimer):
             time.sleep(max(seconds * (self.slowdown.factor if self.slowdown is not None else 1.0) - spent, 0.0))
 
 
-# Brake: layers do more arithmetic than they need, forward and backward alike (`--fault slow-rank`).
+# Brake: additional arithmetic in the layers, in forward and backward (`--fault slow-rank`).
 #
-# On a CPU the extra work lasts as long as the layer's own share of the processor did, times the factor; on a GPU, which
-# must not be waited for, it is the layer's FLOP again. Under pacing the waits are stretched instead.
+# On a CPU the extra work takes the layer's own processor time, times the factor. On a GPU, for which the host must not
+# wait, it is the layer's FLOPs again. With pacing, the waits are longer instead.
 
 
 class Brake(LayerTimer):

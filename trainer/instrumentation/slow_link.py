@@ -1,4 +1,4 @@
-"""Slow link: the sockets of a process group, with bandwidth and latency made worse by the Linux kernel.
+"""Slow link: sockets of a process group whose bandwidth and latency the Linux kernel limits.
 
 Nothing waits on the host: a message is posted when it is ready and takes longer on its way, as over a bad cable. Gloo
 opens its sockets when a group is opened, so the new ones belong to the group. NCCL opens others, so the fault is
@@ -21,7 +21,7 @@ LONGEST_MS = 200
 
 
 class SlowLink:
-    """The sockets of one group; each message that is posted is delayed on its way."""
+    """The sockets of one group; each posted message is delayed."""
 
     def __init__(self, links: list[socket.socket], *, bytes_per_second: int, delay_seconds: float) -> None:
         self.links, self.delay_seconds = links, delay_seconds

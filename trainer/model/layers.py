@@ -54,7 +54,7 @@ class FeedForward(nn.Module):
         self.down = RowParallelLinear(plan, f"{name}.down", ffn, shape.hidden, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the network to what a rank holds between the blocks; return the same part of the result."""
+        """Apply the network to the part of the sequence that a rank has between the blocks."""
         if self.gate is None:
             (up,) = self.edges.project(x, (self.up,))
             return self.down(self.activation(up))

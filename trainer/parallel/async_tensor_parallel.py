@@ -1,4 +1,4 @@
-"""Asynchronous tensor parallelism: products cut into chunks, so that messages hide behind them (`--tp-async`).
+"""Asynchronous tensor parallelism: products in chunks that hide the messages (`--tp-async`).
 
 With sequence parallelism a block begins with an all-gather of the sequence and ends with a reduce-scatter
 (`sequence_parallel.py`), and the ranks compute nothing meanwhile. But a product works on the sequence row by row. So
@@ -57,7 +57,7 @@ class ChunkedProducts:
         size, chunk = self.group.size, chunk.contiguous()
         for step in range(size - 1):
             transfer = shift(chunk, self.group, step)
-            yield (self.group.rank - step) % size, chunk  # the caller multiplies it, while the message travels
+            yield (self.group.rank - step) % size, chunk  # the caller multiplies it during the transfer
             chunk = transfer.arrived(step)
         yield (self.group.rank + 1) % size, chunk
 

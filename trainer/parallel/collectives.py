@@ -101,7 +101,7 @@ def complete(started: Started) -> torch.Tensor:
 
 
 def exchange_rows(x: torch.Tensor, sends: list[int] | None, receives: list[int] | None, group: Group) -> torch.Tensor:
-    """Send a run of rows to each rank of the group and receive one from each; equal runs without `sends`."""
+    """Send some rows to each rank of the group and receive some from each; equal numbers without `sends`."""
     rows = x.shape[0] if receives is None else sum(receives)
     out = x.new_empty(rows, *x.shape[1:])
     group.before_message()
@@ -172,7 +172,7 @@ def all_reduce_backward(x: torch.Tensor, group: Group) -> torch.Tensor:
 def all_to_all(
     x: torch.Tensor, group: Group, sends: list[int] | None = None, receives: list[int] | None = None
 ) -> torch.Tensor:
-    """Exchange runs of rows of any lengths; the gradient is exchanged in the opposite direction."""
+    """Exchange any numbers of rows; the gradient is exchanged in the opposite direction."""
     if group.size == 1:
         return x
     forward = partial(exchange_rows, sends=sends, receives=receives, group=group)

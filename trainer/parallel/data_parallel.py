@@ -210,7 +210,7 @@ class Buckets:
         self.summing = bucket
 
     def _take_gradient(self, chunk: int, bucket: Bucket, parameter: nn.Parameter) -> None:
-        """Take a gradient; start the buckets that are full, in their order, up to the first that is not."""
+        """Take a gradient; start full buckets in order, up to the first that is not full."""
         bucket.take(parameter)
         if chunk not in self.armed:
             return
@@ -244,7 +244,7 @@ class Buckets:
         for bucket in self:
             bucket.finish()
         self.summing = None
-        # Weights that see a slice of the sequence on each tensor-parallel rank (norms): one message for all of them.
+        # Weights applied to a slice of the sequence on each tensor-parallel rank (norms): one message for all of them.
         all_reduce_coalesced([bucket.gradient for bucket in self if bucket.weights.kind == "partial"], self.tp)
 
     def publish(self) -> None:

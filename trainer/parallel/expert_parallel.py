@@ -74,13 +74,13 @@ def combine(results: torch.Tensor, route: Route, group: Group) -> torch.Tensor:
 
 # Capacity: each expert takes a fixed number of pairs from each rank, and pairs beyond it are dropped.
 #
-# The lengths of the exchange then do not depend on the router, so the host waits for nothing: no counts are exchanged,
-# and the all-to-all is even. The costs are empty slots, which travel and are multiplied too, and dropped pairs: their
+# The lengths of the exchange then do not depend on the router, so the host never waits: no counts are exchanged,
+# and the all-to-all is even. The costs are empty slots, which are also sent and multiplied, and dropped pairs: their
 # tokens keep only the residual. With 2 experts, a capacity of 2 and five pairs on a rank:
 #     pairs by token     e0 e1 e0 e0 e1
 #     place in expert    0  0  1  2  1     the third pair of e0 is dropped
 #     slot               0  2  1  -  3
-# Which pairs are dropped depends on the rank's other pairs, so layouts learn alike only while nothing is dropped.
+# Which pairs are dropped depends on the rank's other pairs, so layouts train alike only if nothing is dropped.
 
 
 def capacity(factor: float, pairs: int, experts: int) -> int:

@@ -37,7 +37,7 @@ SERVED: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """This rank's place and its groups."""
+    """This rank's coordinates and its groups."""
 
     layout: Layout
     rank: int
@@ -56,7 +56,7 @@ class Mesh:
         timeout: timedelta | None = None,
         open_link: OpenLink | None = None,
     ) -> Mesh:
-        """Open the wanted groups on all ranks, in one order; others stay closed to save sockets and threads."""
+        """Open the wanted groups on all ranks, in the same order; others stay closed to save sockets and threads."""
         groups = {}
         for name, varying in SERVED.items():
             partition = layout.groups(*varying)

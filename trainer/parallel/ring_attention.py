@@ -1,4 +1,4 @@
-"""Ring attention: keys and values travel from rank to rank, and each block is merged into an exact softmax.
+"""Ring attention: keys and values are passed from rank to rank, and each block is merged into an exact softmax.
 
 While a block is computed, the next one is on its way (Liu et al., arXiv:2310.01889). A block is cut into tiles: the
 causal mask shows a tile wholly, along its diagonal or not at all. Tiles that are not shown cost nothing, which makes
@@ -40,7 +40,7 @@ class Tile:
 
 
 class RingAttention:
-    """Causal attention over ``[batch, heads, local sequence, head width]``; blocks of keys and values travel."""
+    """Causal attention over ``[batch, heads, local sequence, head width]`` that passes on blocks of keys and values."""
 
     def __init__(self, group: Group, runs: Sequence[Sequence[range]]) -> None:
         """Take the runs of the sequence that each rank has."""
@@ -54,7 +54,7 @@ class RingAttention:
         return _BlockwiseAttention.apply(q, k, v, self)
 
     def bring(self, block: torch.Tensor) -> torch.Tensor:
-        """Return what forward and backward keep of keys and values: this rank's block."""
+        """Return the keys and values that forward stores for backward: this rank's block."""
         return block
 
     def blocks(self, block: torch.Tensor) -> Iterator[tuple[torch.Tensor, list[Tile]]]:
@@ -75,7 +75,7 @@ class RingAttention:
 
 
 class AllGatherAttention(RingAttention):
-    """The same attention after one all-gather; nothing travels while blocks are computed."""
+    """The same attention after one all-gather; nothing is sent while blocks are computed."""
 
     def bring(self, block: torch.Tensor) -> torch.Tensor:
         """Gather all ranks' blocks."""

@@ -143,7 +143,7 @@ class FlatWeights:
         start = 0
         for name, parameter in declared.items():
             part = slice(start, start + parameter.numel())
-            # `data`: autograd does not count the arrival of other ranks' parts as a change.
+            # `data`: autograd must not count the arrival of other ranks' parts as a change.
             created = nn.Parameter(self.flat[part].view(parameter.shape).data)
             created.note = note_of(parameter)  # type: ignore[attr-defined]
             path, _, leaf = name.rpartition(".")

@@ -36,12 +36,12 @@ from trainer.parallel.data_parallel import Bucket, Buckets
 
 
 class Unit(Bucket):
-    """Weights of one kind in one layer: this rank's shard of them, and at times all of them."""
+    """Weights of one kind in one layer: this rank's shard, and temporarily all of them."""
 
     scatter_mark, gather_mark, wait_mark = "zero_reduce_scatter", "zero_all_gather", "zero_gather_wait"
 
     def make_local(self) -> torch.Tensor:
-        """Keep the shard alone in the masters' type, or in the layers' type if masters are in host memory."""
+        """Keep only the shard, in the masters' type, or in the layers' type if masters are in host memory."""
         if not self.sharded:
             return super().make_local()
         self.is_whole = False
@@ -58,7 +58,7 @@ class Unit(Bucket):
         super().gather()
 
     def reshard(self) -> None:
-        """Free the whole weights; the shard remains."""
+        """Free the gathered weights; the shard remains."""
         if self.sharded and self.is_whole:
             self.flat.untyped_storage().resize_(0)
             self.is_whole = False
@@ -96,7 +96,7 @@ class ShardedDataParallel(Buckets):
 
         chunk.register_forward_pre_hook(lambda *_: self._unshard(outside, order[0]))
         for index, module in enumerate(chunk.layers.values()):
-            # In forward the layer after is needed next, in backward the one before.
+            # In forward the next layer is needed next, in backward the previous one.
             before, here, after = ([], *order, [])[index : index + 3]
             module.register_forward_pre_hook(partial(self._before_layer, here, after))
             module.register_forward_hook(partial(self._after_layer, here, before))

@@ -1,4 +1,4 @@
-"""Repairs of late ranks: measured lateness beside what the replay saves if the rank performed like its peers.
+"""Repairs of late ranks: measured lateness, and the replayed gain if the rank performed like its peers.
 
 Lateness is measured, but a sum of lateness is not a cost: where hosts limit the step, ranks catch up before the next
 collective. What a rank costs is what its repair saves. Both are shown side by side. If the replay saves less than was
@@ -91,7 +91,7 @@ def _gain(tables: TableSet, edit: Edit) -> float:
 
 
 def ideal_of(tables: TableSet) -> IdealStep | None:
-    """Return the step with all ranks alike, at most as long as with one late rank repaired; `None` for a single rank.
+    """Return the step with equal ranks, at most as long as with one late rank repaired; `None` for a single rank.
 
     The ideal rank computes as long as the mean of its peers, which includes the late rank.
     """

@@ -112,7 +112,7 @@ def _append(path: str | Path, run: Measured, verdict: str, commit: str) -> int:
                 "title": series.title,
                 "unit": str(series.unit),
                 "better": str(series.better),
-                "value": sample.centre,
+                "value": sample.center,
                 "error": sample.error if math.isfinite(sample.error) else math.nan,
                 "steps": sample.steps,
                 "hardware": hardware,

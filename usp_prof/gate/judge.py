@@ -52,7 +52,7 @@ def shift_of(series: Series, gauge: Gauge, olds: Sequence[Sample], new: Sample, 
         difference between runs     once for the new run, and divided by the number of runs for the baseline
     """
     runs, least = len(olds), rule.between.amount
-    centre = pseudo_median(np.array([old.centre for old in olds]))
+    center = pseudo_median(np.array([old.center for old in olds]))
     within_old = sum(_within(old) for old in olds) / runs
     old_spread = 0.0 if rule.stated else _spread_of_steps(series, gauge, olds, noise)
     new_spread = 0.0 if rule.stated else _spread_of_steps(series, gauge, [new], noise)
@@ -67,7 +67,7 @@ def shift_of(series: Series, gauge: Gauge, olds: Sequence[Sample], new: Sample, 
     doubt = sum(part * part / max(freedom, 1.0) for part, freedom in zip(variances, freedoms, strict=True))
     freedom = variance * variance / doubt if doubt > 0 else 1e9
     mendable = variances[0] + variances[1] if rule.medians else variances[0]
-    return Shift(new.centre - centre, math.sqrt(variance), mendable, freedom, runs)
+    return Shift(new.center - center, math.sqrt(variance), mendable, freedom, runs)
 
 
 def _spread_of_steps(series: Series, gauge: Gauge, samples: Sequence[Sample], noise: Noise) -> float:
@@ -76,7 +76,7 @@ def _spread_of_steps(series: Series, gauge: Gauge, samples: Sequence[Sample], no
         spreads = [sample.spread for sample in samples if math.isfinite(sample.spread)]
         return sum(spreads) / len(spreads) if spreads else 0.0
     is_timed = series.unit is not Unit.BYTES  # memory use does not depend on speed
-    return noise.step_spread * gauge.size(samples[-1].centre) if is_timed else 0.0
+    return noise.step_spread * gauge.size(samples[-1].center) if is_timed else 0.0
 
 
 def _between(assumed: float, least: float, olds: Sequence[Sample], within: float, noise: Noise) -> tuple[float, float]:
@@ -84,7 +84,7 @@ def _between(assumed: float, least: float, olds: Sequence[Sample], within: float
     runs, prior_runs = len(olds), noise.prior.worth
     if runs == 1:
         return assumed**2, prior_runs
-    seen = max(float(np.var([old.centre for old in olds], ddof=1)) - within, 0.0)
+    seen = max(float(np.var([old.center for old in olds], ddof=1)) - within, 0.0)
     if noise.prior.enough <= runs:
         return max(seen, least**2), runs - 1.0
     freedom = prior_runs + runs - 1
@@ -117,17 +117,17 @@ def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, nois
     boil = boil_down_to_median if rule.medians and after.per_step else boil_down
     olds = [boil(gauge.into(series.samples), series.steps) for series in before]
     new = boil(gauge.into(after.samples), after.steps)
-    centre = pseudo_median(np.array([old.centre for old in olds]))
+    center = pseudo_median(np.array([old.center for old in olds]))
     measured = replace(
         blank,
-        before=gauge.value(centre),
-        after=gauge.value(new.centre),
+        before=gauge.value(center),
+        after=gauge.value(new.center),
         steps=new.steps,
         warm_up=new.warm_up,
         odd=new.odd,
     )
     if after.exact or all(series.samples == after.samples for series in before):  # the same steps: no noise
-        change = new.centre - centre
+        change = new.center - center
         return _with_verdict(replace(measured, change=change, low=change, high=change), rule)
     if after.per_step and math.isinf(max(new.error, *(old.error for old in olds))):
         return replace(measured, reason="only one step, so noise is unknown", more_steps=5)
@@ -156,8 +156,8 @@ def _blank(after: Series, rule: Rule) -> Judgement:
 def _from_zero(blank: Judgement, after: Series) -> Judgement:
     """Judge against a baseline of 0: only a value of 0 is unchanged."""
     new = boil_down(after.samples, after.steps)
-    measured = replace(blank, before=0.0, after=new.centre, steps=new.steps)
-    if new.centre == 0:
+    measured = replace(blank, before=0.0, after=new.center, steps=new.steps)
+    if new.center == 0:
         return replace(measured, verdict=Verdict.PASS, change=0.0, low=0.0, high=0.0)
     return replace(measured, reason="the baseline is 0, so there is no relative change; give an absolute limit")
 
@@ -257,11 +257,11 @@ def _judge_bound(series: Series, floor: float, false_alarm: float) -> Judgement:
     sample = boil_down(series.samples, series.steps)
     is_noisy = series.per_step and sample.freedom >= 1
     reach = t_quantile(false_alarm, sample.freedom) * sample.error if is_noisy else 0.0
-    low, high = sample.centre - reach, sample.centre + reach
-    verdict = Verdict.PASS if sample.centre >= floor else Verdict.INCONCLUSIVE
+    low, high = sample.center - reach, sample.center + reach
+    verdict = Verdict.PASS if sample.center >= floor else Verdict.INCONCLUSIVE
     if high < floor:
         verdict = Verdict.REGRESSED
-    reason = "" if verdict is Verdict.PASS else f"{sample.centre:.4g} is below the bound"
+    reason = "" if verdict is Verdict.PASS else f"{sample.center:.4g} is below the bound"
     if verdict is Verdict.INCONCLUSIVE and sample.steps < FEWEST_STEPS:
         few = f"{counted(sample.steps, 'step')} {'does' if sample.steps == 1 else 'do'}"
         reason += f", and {few} not show how much steps differ: record {FEWEST_STEPS} or more"
@@ -273,8 +273,8 @@ def _judge_bound(series: Series, floor: float, false_alarm: float) -> Judgement:
         verdict,
         reason,
         before=floor,
-        after=sample.centre,
-        change=sample.centre - floor,
+        after=sample.center,
+        change=sample.center - floor,
         low=low - floor,
         high=high - floor,
         scale=Scale.ABSOLUTE,

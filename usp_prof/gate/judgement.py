@@ -89,9 +89,9 @@ class Gauge:
         values = np.asarray(samples, dtype=np.float64)
         return np.log(values) if self.log else values / self.unit
 
-    def value(self, centre: float) -> float:
+    def value(self, center: float) -> float:
         """Convert a center back to the metric's unit."""
-        return math.exp(centre) if self.log else centre * self.unit
+        return math.exp(center) if self.log else center * self.unit
 
     def change(self, difference: float) -> float:
         """Convert a difference to a change in the rule's scale."""
@@ -99,9 +99,9 @@ class Gauge:
             return difference
         return math.expm1(difference) if difference < _LARGEST_LOGARITHM else math.inf
 
-    def size(self, centre: float) -> float:
+    def size(self, center: float) -> float:
         """Return the factor that converts a relative spread to the scale of comparison."""
-        return 1.0 if self.log else abs(centre)
+        return 1.0 if self.log else abs(center)
 
     def limit(self, limit: Limit, better: Better) -> float:
         """Convert an allowed change for the worse to a difference."""
@@ -118,8 +118,8 @@ def gauge_for(before: Sequence[Series], after: Series, scale: Scale) -> Gauge | 
         return Gauge(log=False)
     if not after.exact and min(min(series.samples) for series in (*before, after)) > 0:
         return Gauge(log=True)
-    centre = abs(float(np.median([np.median(series.samples) for series in before])))
-    return Gauge(log=False, unit=centre) if centre else None
+    center = abs(float(np.median([np.median(series.samples) for series in before])))
+    return Gauge(log=False, unit=center) if center else None
 
 
 # Verdicts and judgments

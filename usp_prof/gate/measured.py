@@ -243,7 +243,7 @@ def measure(
     selection: Selection = EVERYTHING,
     ideal: IdealStep | None = None,
 ) -> Measured:
-    """Measure a run with the named analyses. `ideal` is the replayed step with all ranks alike, if available."""
+    """Measure a run with the named analyses. `ideal` is the replayed step with equal ranks, if available."""
     values: list[Value] = slowdown_values(ideal)
     health = list(tables.health)
     for name in analyses:

@@ -142,7 +142,7 @@ class Policy:
         return replace(self, rules=rules + self.rules, minimum=tuple(sorted(floors.items())), requested=requested)
 
     def judging(self, way: Judge) -> Policy:
-        """Return a policy in which every rule judges this way."""
+        """Return a policy with this way to judge for every rule."""
         medians = way is Judge.MEDIANS
         return replace(self, rules=tuple(replace(rule, medians=medians) for rule in self.rules))
 

@@ -54,7 +54,7 @@ _MEAN_DEVIATION_TO_SD = 1.2533
 class Sample:
     """Statistics of a series. `error` is the center's standard error; infinite if there is only one step."""
 
-    centre: float
+    center: float
     median: float
     spread: float
     error: float
@@ -82,7 +82,7 @@ def boil_down(samples: Sequence[float] | NDArray[np.float64], steps: Sequence[in
     spread = float(clean.std(ddof=1)) if n > 1 else math.nan
     effective = effective_number(clean)
     return Sample(
-        centre=pseudo_median(clean),
+        center=pseudo_median(clean),
         median=float(np.median(clean)),
         spread=spread,
         error=spread * math.sqrt(_PSEUDO_MEDIAN_VARIANCE / effective) if n > 1 else math.inf,
@@ -106,11 +106,11 @@ def effective_number(values: NDArray[np.float64]) -> float:
     n = len(values)
     if n < FEWEST:
         return float(n)
-    centred = values - values.mean()
-    power = float(centred @ centred)
+    centered = values - values.mean()
+    power = float(centered @ centered)
     if power <= 0:
         return float(n)
-    raw = float(centred[1:] @ centred[:-1]) / power
+    raw = float(centered[1:] @ centered[:-1]) / power
     rho = raw + (1 + 3 * raw) / n  # the estimate from few steps is biased downward
     if rho <= 1.3 / math.sqrt(n):  # not distinguishable from 0: one run in ten with independent steps exceeds it
         return float(n)
@@ -134,9 +134,9 @@ def _odd(values: NDArray[np.float64], is_used: NDArray[np.bool_]) -> NDArray[np.
 
 def _far(values: NDArray[np.float64], ordinary: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return a mask of values too far from the ordinary ones; the limit is wider if there are few of those."""
-    centre = float(np.median(ordinary))
+    center = float(np.median(ordinary))
     reach = ODD * (1 + 5 / len(ordinary)) * robust_spread(ordinary)
-    return np.abs(values - centre) > reach + 1e-9 * abs(centre)
+    return np.abs(values - center) > reach + 1e-9 * abs(center)
 
 
 def _warm_up(values: NDArray[np.float64]) -> int:
@@ -251,7 +251,7 @@ def _spread(run: Measured) -> float:
     if steps is None or len(steps.samples) < 2:
         return 0.0
     sample = boil_down(steps.samples, steps.steps)
-    return sample.spread / sample.centre if sample.centre > 0 else 0.0
+    return sample.spread / sample.center if sample.center > 0 else 0.0
 
 
 # The ratio of medians (`judge = "medians"` in a policy): uses only the given steps, with no assumption on other runs.
@@ -276,7 +276,7 @@ def boil_down_to_median(samples: Sequence[float] | NDArray[np.float64], steps: S
     sample = boil_down(samples, steps)
     removed = np.isin(np.asarray(steps), (*sample.warm_up, *sample.odd))
     values = np.asarray(samples, dtype=np.float64)[~removed]
-    return replace(sample, centre=sample.median, error=median_error(values) if sample.freedom else sample.error)
+    return replace(sample, center=sample.median, error=median_error(values) if sample.freedom else sample.error)
 
 
 def median_error(values: NDArray[np.float64]) -> float:

@@ -97,8 +97,8 @@ EMPTY_WHY = Why()
 
 def explain(before: Measured, after: Measured) -> Why:
     """Compare how two runs spent their step."""
-    old, new = _places(before, _centre), _places(after, _centre)
-    step_before, step_after = _centre(before.by_key().get(STEP_TIME)), _centre(after.by_key().get(STEP_TIME))
+    old, new = _places(before, _center), _places(after, _center)
+    step_before, step_after = _center(before.by_key().get(STEP_TIME)), _center(after.by_key().get(STEP_TIME))
     least = LEAST_SHARE * max(step_before, step_after)
     kinds = _exposed_kinds(before), _exposed_kinds(after)
     parts = [_part(name, old.get(name, 0.0), new.get(name, 0.0), *kinds) for name in sorted({*old, *new})]
@@ -166,12 +166,12 @@ def _exposed_kinds(run: Measured) -> _Kinds:
         place = dict(series.place)
         if set(place) == {"axis", "collective"} and series.metric in ("comm_time", "hidden_comm_time"):
             key = (place["axis"], place["collective"])
-            exposed[key] = exposed.get(key, 0.0) + (1 if series.metric == "comm_time" else -1) * _centre(series)
+            exposed[key] = exposed.get(key, 0.0) + (1 if series.metric == "comm_time" else -1) * _center(series)
     return exposed
 
 
-def _centre(series: Series | None) -> float:
-    return boil_down(series.samples, series.steps).centre if series else 0.0
+def _center(series: Series | None) -> float:
+    return boil_down(series.samples, series.steps).center if series else 0.0
 
 
 def _mean(series: Series) -> float:

@@ -33,7 +33,7 @@ class FileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """What a file states about itself; -1 and "" for values that are not stated."""
+    """Facts that a file states about itself; -1 and "" for missing values."""
 
     kind: FileKind
     format: str = ""

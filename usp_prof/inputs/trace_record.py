@@ -61,7 +61,7 @@ THREADS = Schema(
 
 
 class Fact(StrEnum):
-    """What trace files usually tell, and a format may not."""
+    """Facts that trace files usually contain and a format may lack."""
 
     HOST_WORK = "ops and host calls"
     LAUNCH_LINKS = "which host call launched which device work"

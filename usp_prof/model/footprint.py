@@ -82,7 +82,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What a trainer stores beyond the formulas; the default is nothing."""
+    """Memory that a trainer uses beyond the formulas; none by default."""
 
     activation_scale: Column = 1.0
     logit_bytes: Column = LOGIT_BYTES

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_admissions(nodes: RankNodes, edges: RankEdges, gap: Ints) -> None:
-    """Make each launch that waited for room in the queue return when the work that held it up has ended."""
+    """Make each launch that waited for room in the queue return when the work that it waited for has ended."""
     freeing, admitted = freed_by(nodes)
     edges.add(freeing, admitted, nodes.start[admitted] - nodes.end[freeing], EdgeKind.QUEUE)
     gap[admitted] = np.minimum(gap[admitted], 0)

@@ -77,7 +77,7 @@ class HostWaits:
 
 
 def host_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints) -> HostWaits:
-    """Return what the calls of one rank's host wait for."""
+    """Return the waits of one rank's host calls."""
     back = np.flatnonzero(nodes.kind == NodeKind.RETURN)
     device = np.flatnonzero(nodes.of_device & (launched_at > NEVER))
     launches = tables.columns("launches", nodes.rank)

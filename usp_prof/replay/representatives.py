@@ -59,7 +59,7 @@ class Representatives:
 
 
 def representatives(tables: TableSet, wanted: Iterable[int] = ()) -> Representatives:
-    """Return the ranks to replay: all if they are not too many, otherwise with the `wanted` ranks as far as they fit.
+    """Return the ranks to replay: all if they fit, otherwise representatives with as many `wanted` ranks as fit.
 
     The default choice is reused if it includes the `wanted` ranks. Of other choices only the most recent is cached,
     because its replay uses several GB.

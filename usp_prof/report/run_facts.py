@@ -72,7 +72,7 @@ def run_facts(tables: TableSet, selection: Selection, name: str, other_runs: Seq
 
 
 def _is_part(tables: TableSet, ranks: list[int]) -> bool:
-    """Return whether these ranks are fewer than the job has, as far as the traces tell."""
+    """Return whether the job has more ranks than these, as far as the traces show."""
     unread = any(row.code in {"ranks_left_out", "missing_ranks"} for row in tables.health)
     return unread or len(ranks) < max(len(tables.ranks), _world_size(tables, ranks) or 0)
 

@@ -71,7 +71,7 @@ def workers_for(jobs: Sequence[RankJob]) -> int:
 
 
 def unpacked_bytes(path: Location) -> int:
-    """Return the size of a trace as JSON, estimated where it is packed."""
+    """Return the size of a trace as JSON, estimated if it is compressed."""
     size = path.stat().st_size if path.exists() else 0
     return size if path.suffix == ".json" else size * _UNPACKED
 

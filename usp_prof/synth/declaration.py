@@ -207,8 +207,10 @@ def _check_names(kind: Any, values: Mapping[str, Any]) -> None:  # noqa: ANN401 
 
 def with_events(run: Declaration, events: int) -> Declaration:
     """Return the run with about this number of events per rank: more small ops per block, and time to launch them."""
-    if not 1 <= events <= limits.MAX_MADE_UP_EVENTS:
-        raise UsageError(f"--events is 1 to at most {limits.MAX_MADE_UP_EVENTS}, not {events}", hint="--events 100000")
+    if not 1 <= events <= limits.MAX_SYNTHETIC_EVENTS:
+        raise UsageError(
+            f"--events is 1 to at most {limits.MAX_SYNTHETIC_EVENTS}, not {events}", hint="--events 100000"
+        )
     actions = run.shape.layers // run.mesh.pp * run.work.micro_batches * run.work.steps
     blocks, ops = _BLOCKS * actions, _OPS * actions
     extra = max(0, round((events / _EVENTS_PER_OP - ops) / max(1, blocks)))
@@ -228,7 +230,7 @@ def check(run: Declaration) -> None:
     mesh, stages = run.mesh, run.mesh.pp * run.work.virtual_stages
     rules = (
         (min(mesh.dp, mesh.tp, mesh.pp, mesh.cp, mesh.ep) >= 1, "every axis has at least one rank"),
-        (mesh.world <= limits.MAX_MADE_UP_RANKS, f"the mesh has at most {limits.MAX_MADE_UP_RANKS} ranks"),
+        (mesh.world <= limits.MAX_SYNTHETIC_RANKS, f"the mesh has at most {limits.MAX_SYNTHETIC_RANKS} ranks"),
         (run.work.micro_batches <= limits.PASSES.high, f"micro_batches is at most {limits.PASSES.high}"),
         (run.work.steps <= limits.PASSES.high, f"steps is at most {limits.PASSES.high}"),
         (run.work.virtual_stages in range(1, limits.CHUNKS.high + 1), f"virtual_stages is {limits.CHUNKS}"),

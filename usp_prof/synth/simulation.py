@@ -82,8 +82,8 @@ class Truth:
         return asdict(self)
 
 
-def tell(simulation: Simulation) -> Truth:
-    """Compute the truth of a simulated run."""
+def ground_truth(simulation: Simulation) -> Truth:
+    """Compute the ground truth of a simulated run."""
     steps = tuple(part for log in simulation.logs for part in partition(log))
     wait, transfer = _communication(simulation)
     flop = {log.rank: sum(op.flop for block in log.blocks for op in block.ops) for log in simulation.logs}

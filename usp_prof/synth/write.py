@@ -12,7 +12,7 @@ from usp_prof.model.files import check_name
 from usp_prof.synth import gloo_layout, layout, nccl_layout
 from usp_prof.synth.declaration import Style
 from usp_prof.synth.mesh import AXES, clocks
-from usp_prof.synth.simulation import simulate, tell
+from usp_prof.synth.simulation import ground_truth, simulate
 from usp_prof.whole_files import whole_file
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def trace(sheet: layout.Sheet) -> Iterator[str]:
 def truth(simulation: Simulation) -> dict[str, Any]:
     """Return the truth as written next to the traces."""
     offsets = {str(rank): asdict(clock) for rank, clock in enumerate(clocks(simulation.run))}
-    return {"declaration": simulation.run.to_dict(), "clocks": offsets, **tell(simulation).to_dict()}
+    return {"declaration": simulation.run.to_dict(), "clocks": offsets, **ground_truth(simulation).to_dict()}
 
 
 def _json(data: dict[str, Any]) -> str:

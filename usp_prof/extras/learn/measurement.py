@@ -85,8 +85,8 @@ def measure(name: str, folder: Path, *, cache_dir: str | None = None) -> tuple[L
     chosen = lesson(name)
     runs = {run.name: open_run(path_of(run, folder), cache_dir=cache_dir) for run in chosen.runs}
     first = runs[chosen.runs[0].name]
-    learnt = calibrate(first.tables) if any(run.planned for run in chosen.runs) else None
-    figures = {run.name: _figures(chosen, run, runs[run.name], first, learnt) for run in chosen.runs}
+    calibration = calibrate(first.tables) if any(run.planned for run in chosen.runs) else None
+    figures = {run.name: _figures(chosen, run, runs[run.name], first, calibration) for run in chosen.runs}
     manifest = manifest_of(first)
     return LessonFigures(machine_of(manifest), manifest.created[:10], figures), runs
 
@@ -186,7 +186,7 @@ def _sent_bytes(calls: Columns) -> float:
     return float(np.dot(full_bytes, np.fromiter(factors, float, len(calls))))
 
 
-def _figures(chosen: Lesson, run: LessonRun, opened: Run, first: Run, learnt: Calibration | None) -> RunFigures:
+def _figures(chosen: Lesson, run: LessonRun, opened: Run, first: Run, calibration: Calibration | None) -> RunFigures:
     manifest = manifest_of(opened)
     measured = {figure.key: value_of(opened, figure) for figure in chosen.figures}
     expected = {
@@ -196,7 +196,7 @@ def _figures(chosen: Lesson, run: LessonRun, opened: Run, first: Run, learnt: Ca
     }
     remarks: list[str] = []
     replayed = _replayed(run, first, remarks)
-    planned = _planned(run, manifest, learnt, remarks)
+    planned = _planned(run, manifest, calibration, remarks)
     return RunFigures(
         _finite(measured),
         _finite(expected),
@@ -222,12 +222,12 @@ def _replayed(run: LessonRun, first: Run, remarks: list[str]) -> tuple[float, fl
     return float(prediction.after_ns), float(prediction.error_fraction * prediction.before_ns)
 
 
-def _planned(run: LessonRun, manifest: Manifest, learnt: Calibration | None, remarks: list[str]) -> float | None:
-    if not run.planned or learnt is None:
+def _planned(run: LessonRun, manifest: Manifest, calibration: Calibration | None, remarks: list[str]) -> float | None:
+    if not run.planned or calibration is None:
         return None
-    if not learnt.is_close:
-        error = f"{learnt.error_fraction:+.0%}, more than {CLOSE:.0%}"
+    if not calibration.is_close:
+        error = f"{calibration.error_fraction:+.0%}, more than {CLOSE:.0%}"
         remarks.append(f"planner: it misses the step of the first run itself ({error})")
         return None
-    configuration = recorded_configuration(manifest, learnt.model)
-    return plan(learnt.model, configuration, learnt.cluster, profile=learnt.profile).step_ns
+    configuration = recorded_configuration(manifest, calibration.model)
+    return plan(calibration.model, configuration, calibration.cluster, profile=calibration.profile).step_ns

@@ -88,17 +88,19 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
         if name and name not in valid_names:
             raise unknown_name(kind, name, valid_names)
     check_numbers({"sequence": sequence, "devices": devices, "batch": batch})
-    learnt = calibrate(opened(run).tables) if run is not None else None
-    if learnt is not None and not learnt.is_close:
-        raise InputError(learnt.sentence(), hint=learnt.missing())
-    if learnt is None and not (model and device and devices and batch):
+    calibration = calibrate(opened(run).tables) if run is not None else None
+    if calibration is not None and not calibration.is_close:
+        raise InputError(calibration.sentence(), hint=calibration.missing())
+    if calibration is None and not (model and device and devices and batch):
         raise UsageError("without a recorded run, a plan needs model, device, devices and batch", hint="or give run=")
-    recorded = learnt.model if learnt is not None else None
+    recorded = calibration.model if calibration is not None else None
     entry = planned_model(str(model or ""), sequence, recorded, "give sequence=4096")
     profile = PROFILES[habits or DEFAULT_TRAINER]
-    question = question_of(learnt, entry, device=device, devices=devices, batch=batch, dtype=dtype, profile=profile)
+    question = question_of(
+        calibration, entry, device=device, devices=devices, batch=batch, dtype=dtype, profile=profile
+    )
     plans = search(replace(question, pinned=pinned))
-    return Planned(plans, learnt.error_fraction if learnt is not None else None)
+    return Planned(plans, calibration.error_fraction if calibration is not None else None)
 
 
 def memory(

@@ -73,7 +73,7 @@ class Question:
 
 
 def question_of(
-    learnt: Calibration | None,
+    calibration: Calibration | None,
     model: ModelEntry,
     *,
     device: str,
@@ -87,12 +87,12 @@ def question_of(
     Without a recorded run, or on a different device, to which the recorded run's habits do not apply, `profile` is
     used.
     """
-    if learnt is None:
+    if calibration is None:
         dtype = dtype or "bf16"
         return Question(model, of_device(device, dtype), devices, batch, dtype, profile=profile)
-    recorded = learnt.configuration
+    recorded = calibration.configuration
     dtype = dtype or recorded.dtype
-    cluster, habits = (of_device(device, dtype), profile) if device else (learnt.cluster, learnt.profile)
+    cluster, habits = (of_device(device, dtype), profile) if device else (calibration.cluster, calibration.profile)
     return Question(model, cluster, devices or recorded.devices, batch or recorded.batch, dtype, profile=habits)
 
 

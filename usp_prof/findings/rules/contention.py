@@ -152,7 +152,7 @@ class SlowedCompute:
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Compare kernels beside communication with the same kernels alone."""
+        """Compare kernels during communication with the same kernels alone."""
         graph = graph_of(tables)
         slowdown = interference(graph, tables)
         rows = slowdown.ratio > 1

@@ -64,7 +64,7 @@ class HostBound:
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Ask what the step would be without waiting for launches."""
+        """Draft a finding on waits for launches."""
         launches = int((graph_of(tables).edges.kind == EdgeKind.LAUNCH).sum())
         if launches:
             yield Draft(

@@ -1,4 +1,4 @@
-"""Rules on one rank that holds the others up: slower than its peers in what it computes or launches, or late."""
+"""Rules on one rank that delays the others: slower than its peers in compute or launches, or late."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def _findings(context: Context) -> Findings | None:
 
 
 def _straggler_without_finding(figures: Figures) -> str:
-    """Name the rank that the others wait for, where no rule could tell what its repair saves."""
+    """Name the rank that the others wait for, if no rule could predict the gain of its repair."""
     cost = figures.along("straggler_cost", "rank")
     step = figures.overall("window_time" if _is_window(figures) else "step_time") or 0
     rank = max(cost, key=lambda key: (cost[key], str(key)), default=None)

@@ -73,7 +73,7 @@ class Observations:
         columns = [of_member, of_member * self.time_s][:width]
         return np.stack([np.bincount(self.clock, column, self.clocks) for column in columns], axis=1)
 
-    def centred(self, of_member: Floats, weight: Floats) -> Floats:
+    def centered(self, of_member: Floats, weight: Floats) -> Floats:
         """Apply C: subtract from each member the weighted mean of its call."""
         mean = np.bincount(self.call, weight * of_member, self.calls) / np.bincount(self.call, weight, self.calls)
         return np.asarray(of_member - mean[self.call])
@@ -108,7 +108,7 @@ def solve(seen: Observations, pinned: Ints, drifting: Flags) -> Fit:
     for _ in range(_ROUNDS):
         system = equations(seen, weight, free)
         solution = system.solution(solution)
-        residual = seen.centred(seen.end_ns + seen.shift(solution), weight)
+        residual = seen.centered(seen.end_ns + seen.shift(solution), weight)
         sigma = max(robust_sigma(residual), _FLOOR_NS)
         weight = np.minimum(1.0, _HUBER * sigma / np.maximum(np.abs(residual), 1e-9))
     # Degrees of freedom: observations minus one true end per call minus the free unknowns.
@@ -171,7 +171,7 @@ def _matrix(seen: Observations, weight: Floats, width: int) -> tuple[Floats, Flo
     matrix, right = np.zeros((size, size)), np.zeros(size)
     # Nonzero entries of J's rows, all at the member's own clock: 1 and its time.
     own_columns = np.stack([np.ones(len(seen.call)), seen.time_s], axis=1)[:, :width]
-    away = seen.centred(seen.end_ns, weight)
+    away = seen.centered(seen.end_ns, weight)
     for i in range(width):
         unknown = seen.clock * width + i
         np.add.at(right, unknown, -weight * own_columns[:, i] * away)

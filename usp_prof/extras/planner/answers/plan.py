@@ -37,37 +37,45 @@ ROWS = 20
 """Plans that the report lists."""
 
 
-def sections(learnt: Calibration | None, plans: Plans, chosen: Plan | None, trainer: str) -> tuple[Section, ...]:
+def sections(calibration: Calibration | None, plans: Plans, chosen: Plan | None, trainer: str) -> tuple[Section, ...]:
     """Build the plans, and the chosen one in detail if anything fits."""
     if chosen is None:
-        return (Section("plan", "Plan", (basis(learnt, plans), Text(nothing_fits(plans)))),)
-    if learnt is not None and is_doubtful(plans.question, learnt):
-        blocks = (Text(doubt(learnt)), basis(learnt, plans), ordered(plans.best, ROWS))
+        return (Section("plan", "Plan", (basis(calibration, plans), Text(nothing_fits(plans)))),)
+    if calibration is not None and is_doubtful(plans.question, calibration):
+        blocks = (Text(doubt(calibration)), basis(calibration, plans), ordered(plans.best, ROWS))
         return (Section("plan", f"Plan: {question_text(plans)}", blocks),)
     every = Section(
         "plan",
         f"Plan: {question_text(plans)}",
-        (basis(learnt, plans), Chart("Speed over memory", points(plans, learnt)), plans_table(plans.best, ROWS)),
+        (
+            basis(calibration, plans),
+            Chart("Speed over memory", points(plans, calibration)),
+            plans_table(plans.best, ROWS),
+        ),
     )
     return every, single_plan(plans, chosen, trainer)
 
 
-def verdict(learnt: Calibration | None, plans: Plans, trainer: str) -> str:
+def verdict(calibration: Calibration | None, plans: Plans, trainer: str) -> str:
     """Describe the fastest configuration that a trainer can start, or the fastest of all if it can start none."""
     if not plans.best:
         return nothing_fits(plans)
     place, refusal = startable(plans, trainer)
     best = plans.best[max(place, 0)]
     text = f"{in_words(best.configuration)}: "
-    if learnt is None or not is_doubtful(plans.question, learnt):
+    if calibration is None or not is_doubtful(plans.question, calibration):
         text += f"{quantity(best.step_ns, Unit.NS)} per step, "
     which = f" that {trainer} can start" if place > 0 else ""
     text += f"fits in {quantity(best.footprint.total_bytes, Unit.BYTES)} per device"
     text += f", the fastest of {plans.fitting:,} plans{which}"
-    if learnt is not None and not is_doubtful(plans.question, learnt) and is_recorded_question(learnt, plans.question):
-        faster = learnt.prediction.step_ns / max(best.step_ns, 1)
+    if (
+        calibration is not None
+        and not is_doubtful(plans.question, calibration)
+        and is_recorded_question(calibration, plans.question)
+    ):
+        faster = calibration.prediction.step_ns / max(best.step_ns, 1)
         text += f". The recorded configuration takes {quantity(faster, Unit.RATIO)} as long"
-        text += f" (predicted: {quantity(learnt.prediction.step_ns, Unit.NS)})"
+        text += f" (predicted: {quantity(calibration.prediction.step_ns, Unit.NS)})"
     if place > 0:
         if place == 1:
             return f"{text}. {trainer} cannot start the one faster plan: {refusal}."
@@ -110,14 +118,14 @@ def startable(plans: Plans, trainer: str) -> tuple[int, str]:
     return -1, first_refusal
 
 
-def is_doubtful(question: Question, learnt: Calibration) -> bool:
+def is_doubtful(question: Question, calibration: Calibration) -> bool:
     """Return whether the run's own step is predicted too badly to show more than the order of plans."""
-    return question.cluster == learnt.cluster and abs(learnt.error_fraction) > MOST_ERROR
+    return question.cluster == calibration.cluster and abs(calibration.error_fraction) > MOST_ERROR
 
 
-def doubt(learnt: Calibration, shown: str = "the order of the plans") -> str:
+def doubt(calibration: Calibration, shown: str = "the order of the plans") -> str:
     """Describe the error on the recorded step, and what is shown despite it."""
-    off = f"{100 * learnt.error_fraction:+z.0f}%"
+    off = f"{100 * calibration.error_fraction:+z.0f}%"
     return (
         f"The prediction of the recorded step is off by {off}. Predicted times cannot be trusted, so only {shown} is "
         "shown."
@@ -130,16 +138,17 @@ def question_text(plans: Plans) -> str:
     return f"{question.devices} x {question.cluster.device}, {question.batch} sequences per step"
 
 
-def basis(learnt: Calibration | None, plans: Plans) -> Text:
+def basis(calibration: Calibration | None, plans: Plans) -> Text:
     """Build the note on the basis of the figures."""
     machine = plans.question.cluster
     basis_text = (
         f"large matrix products are assumed to reach {100 * machine.efficiency:.3g}% of the peak ({machine.basis})"
     )
-    if learnt is not None and machine == learnt.cluster:
+    if calibration is not None and machine == calibration.cluster:
+        step = quantity(calibration.measured_step_ns, Unit.NS)
         basis_text += (
-            f"; the mean rank step of the recorded run ({quantity(learnt.measured_step_ns, Unit.NS)}) is predicted "
-            f"with an error of {100 * learnt.error_fraction:+z.1f}%"
+            f"; the mean rank step of the recorded run ({step}) is predicted "
+            f"with an error of {100 * calibration.error_fraction:+z.1f}%"
         )
     left_out = "".join(f" Not modeled: {omission}." for omission in not_modelled(plans.question.model))
     return Text(
@@ -160,12 +169,16 @@ def nothing_fits(plans: Plans) -> str:
     return f"Nothing fits: every configuration needs at least {need}, and the limit is {room}."
 
 
-def points(plans: Plans, learnt: Calibration | None = None, labeled: int = 0) -> PlanPoints:
+def points(plans: Plans, calibration: Calibration | None = None, labeled: int = 0) -> PlanPoints:
     """Return every plan that fits as a point; last the recorded configuration, if its batch is planned.
 
     `labeled` is the place of the plan whose configuration labels its point.
     """
-    ran = [learnt.prediction] if learnt is not None and is_recorded_question(learnt, plans.question) else []
+    ran = (
+        [calibration.prediction]
+        if calibration is not None and is_recorded_question(calibration, plans.question)
+        else []
+    )
     front = {plan.configuration for plan in plans.pareto()}
     shown = [*plans.best, *ran]
     return PlanPoints(
@@ -180,10 +193,12 @@ def points(plans: Plans, learnt: Calibration | None = None, labeled: int = 0) ->
     )
 
 
-def is_recorded_question(learnt: Calibration, question: Question) -> bool:
+def is_recorded_question(calibration: Calibration, question: Question) -> bool:
     """Return whether plans are for the recorded model, devices and batch."""
-    same_size = question.devices == learnt.configuration.devices and question.batch == learnt.configuration.batch
-    return same_size and question.cluster == learnt.cluster and question.model == learnt.model
+    same_size = (
+        question.devices == calibration.configuration.devices and question.batch == calibration.configuration.batch
+    )
+    return same_size and question.cluster == calibration.cluster and question.model == calibration.model
 
 
 def plans_table(plans: Sequence[Plan], rows: int) -> DataTable:
@@ -255,10 +270,10 @@ def memory(model: ModelEntry, configuration: Configuration, room_bytes: float, p
     return memory_chart(memory_of_ranks(model, configuration, profile), room_bytes)
 
 
-def predicted_memory(learnt: Calibration) -> Section:
+def predicted_memory(calibration: Calibration) -> Section:
     """Build the planner's prediction for the recorded configuration."""
-    note = f"Predicted by the planner for {learnt.configuration}; see Plan for other configurations."
-    chart = memory(learnt.model, learnt.configuration, learnt.cluster.room_bytes, learnt.profile)
+    note = f"Predicted by the planner for {calibration.configuration}; see Plan for other configurations."
+    chart = memory(calibration.model, calibration.configuration, calibration.cluster.room_bytes, calibration.profile)
     return Section("memory-predicted", "Memory, predicted", (Text(note, quiet=True), Chart("", chart)))
 
 

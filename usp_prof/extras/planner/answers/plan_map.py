@@ -57,7 +57,7 @@ def cells_of(plans: Plans, down: str, across: str, trainer: str) -> dict[Place, 
 
 
 def verdict(
-    plans: Plans, down: str, across: str, figure: str, trainer: str, learnt: Calibration | None = None
+    plans: Plans, down: str, across: str, figure: str, trainer: str, calibration: Calibration | None = None
 ) -> str:  # fmt: skip
     """Return the degrees with the best and worst metric among plans that can start, and the recorded ones."""
     cells = cells_of(plans, down, across, trainer)
@@ -69,8 +69,8 @@ def verdict(
     else:
         fastest = cells[_place(plans.best[0], down, across)]
         text = f"{trainer} can start none of the {plans.fitting:,} plans that fit: {fastest.refusal}"
-    if learnt is not None and is_recorded_question(learnt, plans.question):
-        ran = learnt.prediction
+    if calibration is not None and is_recorded_question(calibration, plans.question):
+        ran = calibration.prediction
         row, column = _place(ran, down, across)
         text += (
             f". The recorded configuration ({down} {row}, {across} {column}) is predicted at {_written(ran, figure)}"
@@ -103,7 +103,7 @@ def _written(plan: Plan, figure: str) -> str:
 
 
 def section(
-    plans: Plans, down: str, across: str, figure: str, trainer: str, learnt: Calibration | None = None
+    plans: Plans, down: str, across: str, figure: str, trainer: str, calibration: Calibration | None = None
 ) -> Section:  # fmt: skip
     """Build the map of a metric over two degrees.
 
@@ -115,8 +115,8 @@ def section(
     read, unit = FIGURES[figure]
     able = {place: cell.plan for place, cell in cells.items() if not cell.refusal}
     values = np.array([read(able[place]) if place in able else np.nan for place in places])
-    ran = learnt is not None and is_recorded_question(learnt, plans.question)
-    recorded = learnt.prediction if learnt is not None and ran else None
+    ran = calibration is not None and is_recorded_question(calibration, plans.question)
+    recorded = calibration.prediction if calibration is not None and ran else None
     recorded_place = _place(recorded, down, across) if recorded is not None else None
     chart = PlanGrid(
         figure, across, down, tuple(columns), tuple(rows), values.reshape(len(rows), len(columns)),

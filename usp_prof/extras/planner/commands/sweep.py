@@ -161,12 +161,12 @@ def _progress_writer(args: argparse.Namespace) -> Callable[[int, int, Outcome], 
     if args.quiet:
         return None
 
-    def tell(done: int, total: int, outcome: Outcome) -> None:
+    def show(done: int, total: int, outcome: Outcome) -> None:
         ending = outcome.reason or f"{outcome.tokens_per_second or 0:,.0f} tokens/s"
         state = "" if outcome.tokens_per_second else f"{outcome.status}: "
         notes(args).print(f"{done}/{total} {outcome.name}: {state}{ending}", markup=False, soft_wrap=True)
 
-    return tell
+    return show
 
 
 def _judge(
@@ -179,19 +179,19 @@ def _judge(
     note(args, f"recording {chosen.cell} once more, for the planner to learn from")
     try:
         traces = recorded(folder, sweep, chosen.cell, args.timeout)
-        learnt = calibrate(open_run(str(traces), cache_dir=args.cache_dir).tables)
+        calibration = calibrate(open_run(str(traces), cache_dir=args.cache_dir).tables)
     except UspProfError as error:
         note(args, f"the planner is not judged: {error.message}")
         return table, None
-    predicted_rows = predicted(table, outcomes, learnt, chosen.cell)
+    predicted_rows = predicted(table, outcomes, calibration, chosen.cell)
     reasons = Counter(
         reason
-        for row, reason in zip(table, reasons_against(table, outcomes, learnt, chosen.cell), strict=True)
+        for row, reason in zip(table, reasons_against(table, outcomes, calibration, chosen.cell), strict=True)
         if reason and row.is_ok
     )
-    slowdown = learnt.measured_step_ns / chosen.step_ns
+    slowdown = calibration.measured_step_ns / chosen.step_ns
     scores = score(
-        predicted_rows, learnt.error_fraction, slowdown, tuple(reasons.most_common()), str(chosen.configuration)
+        predicted_rows, calibration.error_fraction, slowdown, tuple(reasons.most_common()), str(chosen.configuration)
     )
     return predicted_rows, scores
 

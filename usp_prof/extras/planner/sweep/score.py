@@ -102,13 +102,15 @@ def _spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
     return float((spread[0] * spread[1]).sum() / np.sqrt((spread[0] ** 2).sum() * (spread[1] ** 2).sum()))
 
 
-def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibration, cell: str) -> tuple[Row, ...]:
+def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], calibration: Calibration, cell: str) -> tuple[Row, ...]:
     """Predict every row but the recorded cell's that trains its model on the same number of devices."""
-    reasons = reasons_against(rows, outcomes, learnt, cell)
+    reasons = reasons_against(rows, outcomes, calibration, cell)
     alike = [not reason and row.cell != cell for row, reason in zip(rows, reasons, strict=True)]
     configurations = [row.configuration for row, same in zip(rows, alike, strict=True) if same and row.configuration]
     predictions = iter(
-        predict_all(learnt.model, configurations, learnt.cluster, profile=learnt.profile) if configurations else ()
+        predict_all(calibration.model, configurations, calibration.cluster, profile=calibration.profile)
+        if configurations
+        else ()
     )
     predicted_rows = []
     for row, same in zip(rows, alike, strict=True):
@@ -124,7 +126,7 @@ def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibrat
 
 
 def reasons_against(
-    rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibration, cell: str
+    rows: Sequence[Row], outcomes: Sequence[Outcome], calibration: Calibration, cell: str
 ) -> tuple[str, ...]:
     """Return for each row why the calibration from a cell does not predict it; empty if it does."""
     of_cell = {outcome.name: outcome for outcome in outcomes}
@@ -138,9 +140,9 @@ def reasons_against(
             return "its configuration is unknown"
         if other_options(row.cell) != other_options(cell):
             return "it has another model, batch or number of processes than the recorded cell"
-        if new_axes := axes_of(row.configuration) - axes_of(learnt.configuration):
+        if new_axes := axes_of(row.configuration) - axes_of(calibration.configuration):
             return f"the recorded cell has no {' and '.join(sorted(new_axes))}, whose messages were not measured"
-        return broken_rule(learnt.model, row.configuration)
+        return broken_rule(calibration.model, row.configuration)
 
     return tuple(reason(row) for row in rows)
 
