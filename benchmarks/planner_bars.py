@@ -47,7 +47,7 @@ class Line:
         )
 
 
-HEAD = "| measure | rows | figure | baselines | bar | |\n|---|---|---|---|---|---|\n"
+HEAD = "| test | rows | result | baselines | required | |\n|---|---|---|---|---|---|\n"
 
 
 def median_error(predicted: Numbers, measured: Numbers) -> float:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/tutorial.md", "docs/planning.md")
+PAGES = ("README.md", "docs/tutorial.md", "docs/planning.md", "docs/whatif.md")
 BLOCK = re.compile(
     r"(?P<skip><!-- not run: .+? -->\s*)?^```(?P<kind>sh|python|text)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
 )
