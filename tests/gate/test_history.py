@@ -58,7 +58,7 @@ def test_slow_drift_over_thirty_runs_is_found(drifting: Path) -> None:
 def test_the_trend_command_reports_drift(drifting: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trend", str(drifting), "--changed", "--fail"]) == 1
     out = capsys.readouterr().out
-    assert "drifts +0.3" in out
+    assert "drifts by +0.3" in out
     assert "worse" in out
     assert "changed at c20 (run 20): 3 -> 4" in out
     assert main(["trend", str(drifting), "--metric", "calls", "--changed"]) == 0

@@ -50,7 +50,7 @@ def test_model_pacing_and_other_runs_are_reported() -> None:
 
 
 def test_a_finding_states_place_gain_basis_and_advice() -> None:
-    first, gain, advice = finding_lines(FINDING)
+    first, gain, advice = finding_lines(FINDING, 0.0)
     assert first == "Rank 6 arrives last at tp collectives"
     assert gain == "saves 9.8% \u00b11.5% of the step (replayed; 12.0% together with the findings above)"
     assert advice == "Look at the clocks of that GPU."
@@ -63,9 +63,10 @@ def test_a_place_that_the_title_lacks_is_in_brackets() -> None:
 
 def test_a_finding_that_adds_no_gain_to_those_above_says_so() -> None:
     first, second = FINDING, replace(FINDING, code="late-input", basis=Basis.BOUND)
-    causes, rest = lines_of_findings(Findings((Cause(first),), rest=(second,)))
-    assert causes == [(first, finding_lines(first))]
-    assert rest[0][1][1] == "saves at most 9.8% \u00b11.5% of the step (adds nothing to the findings above)"
+    causes, rest = lines_of_findings(Findings((Cause(first), Cause(second)), rest=(second,)))
+    assert causes[0] == (first, finding_lines(first, 0.0))
+    assert causes[1][1][1] == "saves at most 9.8% \u00b11.5% of the step (adds nothing to the findings above)"
+    assert rest[0][1][1] == "saves at most 9.8% \u00b11.5% of the step"
 
 
 def test_a_finding_without_gain_claims_none() -> None:

@@ -247,7 +247,7 @@ def _bounding(tables: TableSet, rank: int, on_path: Intervals) -> list[Bounding]
 
 def _notes(tables: TableSet) -> list[HealthRow]:
     if len(tables.ranks) < 2:
-        detail = "one rank was read: the way cannot lead to others, waiting for them counts as communication"
+        detail = "one rank was read: the path cannot continue on others, and waiting for them counts as communication"
         return [HealthRow("one_rank", Severity.INFO, detail=detail)]
     if clock.fit_clocks(tables).components > 1:
         detail = "no collective connects some clocks; the path covers the largest part of the run with connected clocks"

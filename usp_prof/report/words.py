@@ -58,21 +58,17 @@ def mean_rank_step(run: RunFacts, span: str = "step") -> str:
 def lines_of_findings(findings: Findings) -> tuple[list[tuple[Finding, list[str]]], list[tuple[Finding, list[str]]]]:
     """Return the causes of a list of findings, and the rest, each with its lines."""
     causes: list[tuple[Finding, list[str]]] = []
-    rest: list[tuple[Finding, list[str]]] = []
     above = 0.0
     for cause in findings.causes:
         causes.append((cause.finding, cause_lines(cause, above, proof=findings.proofs)))
         above = max(above, cause.finding.cumulative_gain_fraction)
-    for finding in findings.rest:
-        rest.append((finding, finding_lines(finding, above, proof=findings.proofs)))
-        above = max(above, finding.cumulative_gain_fraction)
-    return causes, rest
+    return causes, [(finding, finding_lines(finding, proof=findings.proofs)) for finding in findings.rest]
 
 
-def finding_lines(finding: Finding, above: float = 0.0, *, proof: bool = False) -> list[str]:
+def finding_lines(finding: Finding, above: float | None = None, *, proof: bool = False) -> list[str]:
     """Return the lines of a finding: title and place, gain with its error, what to do, and the query that proves it.
 
-    `above` is the gain of all findings listed before it together.
+    `above` is the joint gain of the findings above it in a list; without it, the joint gain is not mentioned.
     """
     lines = [f"{finding.title}{_in_brackets(_further_place(finding))}"]
     if finding.gain_fraction > _NEGLIGIBLE:
@@ -85,11 +81,11 @@ def finding_lines(finding: Finding, above: float = 0.0, *, proof: bool = False) 
     return lines
 
 
-def _remarks(finding: Finding, above: float) -> list[str]:
+def _remarks(finding: Finding, above: float | None) -> list[str]:
     """Return how the gain was determined, and the gain together with the findings above; "at most" is said before."""
     together = finding.cumulative_gain_fraction
     basis = [] if finding.basis is Basis.BOUND else [finding.basis.word]
-    if together <= finding.gain_fraction:
+    if above is None or together <= finding.gain_fraction:
         return basis
     if together - above <= _NEGLIGIBLE:
         return [*basis, "adds nothing to the findings above"]
@@ -107,7 +103,7 @@ def _further_place(finding: Finding) -> str:
     return ", ".join(missing)
 
 
-def cause_lines(cause: Cause, above: float = 0.0, *, proof: bool = False) -> list[str]:
+def cause_lines(cause: Cause, above: float | None = None, *, proof: bool = False) -> list[str]:
     """Return the lines of a finding, and the findings that disappear with it."""
     lines = finding_lines(cause.finding, above, proof=proof)
     if cause.parts:

@@ -62,16 +62,16 @@ def sentences(metric: MetricTrend) -> list[str]:
     """Return drift and change points of a metric as sentences."""
     if metric.trend.drift_per_run:
         amount = metric.trend.drift_per_run
-        share = f"{metric.drift_fraction * 100:+z.2f}% a run" if metric.values[0] else f"{amount:+.3g} a run"
+        share = f"{metric.drift_fraction * 100:+z.2f}%" if metric.values[0] else f"{amount:+.3g}"
         chance = f"{metric.trend.drift_chance:.1g}" if metric.trend.drift_chance >= 1e-9 else "< 1e-9"
-        return [f"drifts {share}, {_judged(metric, amount)} (chance of this without drift {chance})"]
+        return [f"drifts by {share} per run{_judged(metric, amount)} (probability without a drift: {chance})"]
     changes = []
     for change in metric.trend.changes:
         amount = change.after - change.before
         share = f"{amount / abs(change.before) * 100:+z.2f}%" if change.before else f"{amount:+.3g}"
         changes.append(
             f"changed at {metric.labels[change.index]} (run {change.index}): {figure(change.before, metric.unit)} -> "
-            f"{figure(change.after, metric.unit)}, {share}, {_judged(metric, amount)}"
+            f"{figure(change.after, metric.unit)}, {share}{_judged(metric, amount)}"
         )
     return changes
 
@@ -86,6 +86,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _judged(metric: MetricTrend, amount: float) -> str:
+    """Return whether a change is better or worse, for the end of a sentence; empty for metrics without a direction."""
     if metric.better == "neither":
-        return "changed"
-    return "worse" if worsening(metric.better, amount) > 0 else "better"
+        return ""
+    return ", worse" if worsening(metric.better, amount) > 0 else ", better"

@@ -78,7 +78,7 @@ def by_collective(figures: Figures) -> DataTable | None:
         for key in sorted(comm, key=lambda key: (order[key[0]], -comm[key], key))
     ]
     columns = {"axis": None, "collective": None, "total": Unit.NS, "hidden": Unit.NS, "overlap": Unit.FRACTION}
-    return data_table("By kind of collective, mean over ranks", columns, rows)
+    return data_table("By kind of collective, mean over ranks", columns, rows, shared=("total", "hidden"))
 
 
 # Collectives: bandwidth by size, and the share of waiting.
