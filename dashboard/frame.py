@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 NO_MARGINS = (
     "[data-testid='stMainBlockContainer']{padding:0.5rem 0.5rem 0!important}"
     "[data-testid='stMainBlockContainer'] [class*='st-key-at-']{padding-left:2.5rem}"
+    "h1.usp-verdict{max-width:none!important}"
 )
 """Style of the timeline page; the navigation leaves room for the button that opens the sidebar."""
 
@@ -42,6 +43,7 @@ def _style(room: Room) -> None:
         "header[data-testid='stHeader'] :is(button,a,button *,a *){pointer-events:auto}"
         "section[data-testid='stSidebar']:is([aria-expanded='true'],[data-collapsed='false'])"
         "{width:232px!important;min-width:232px!important}"
+        "[data-testid='stSidebarHeader']{height:2.6rem;margin-bottom:0}"
         "[data-testid='stMetric']{margin-bottom:-0.8rem}"
         f"{NO_MARGINS if room is Room.TIMELINE else ''}"
         f"[data-testid='stCaptionContainer']{{opacity:1;color:{colors.muted}}}"  # Streamlit's own is too pale to read

@@ -1,7 +1,7 @@
 """HTML downloads: the report of a run with the choices made on pages, or one page alone.
 
-Those say it as last chosen in the reader's session, else as they first come up. A page that shows nothing before
-something is chosen (What if, another schedule, suggestions ticked) is in the report once that was done.
+The report shows each page as the reader last left it, or as it opens. A page that is empty until something is chosen
+(What if, another schedule, selected suggestions) is in the report once something was chosen.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _first(page: str, index: int) -> tuple[Section, ...]:
     try:
         return build_sections(index)
     except UspProfError as error:
-        return (Section(page, title, (Text(f"Nothing can be said: {error.message}", quiet=True),)),)
+        return (Section(page, title, (Text(f"Not available: {error.message}", quiet=True),)),)
 
 
 def _memory(index: int) -> tuple[Section, ...]:
@@ -114,7 +114,7 @@ _FIRST: dict[str, tuple[str, Callable[[int], tuple[Section, ...]]]] = {
     "plan": ("Plan", _plan),
     "sweep": ("Sweep", _sweep),
 }
-"""What is said before anybody chose."""
+"""Sections of pages that the reader has not opened: title, and the function that builds them."""
 
 
 # Answers: what a page shows under the choices made on it.

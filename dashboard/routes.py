@@ -105,7 +105,7 @@ def packed_trace(tables: TableSet, store: TimelineStore, ranks: Sequence[int], s
 MOST_ROWS = 2000
 WIDEST_PX = 8192
 FARTHEST_NS = 10**15
-"""Far beyond any run: one that is moved with a longer one is asked for what it has nothing of."""
+"""Far beyond any run: timelines that move together request ranges in which the shorter run has nothing."""
 MOST_NAME = 400
 MOST_LISTED = 300
 """Names of an area that are listed, those of most time; a file of it holds all."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 NOTABLE = 0.02
 """Shares below 2% of a step are not mentioned."""
+FEW = 0.05
+"""If a smaller share of launches finds an empty queue, a notable idle time is in few gaps."""
 APART = 2.0
 """A rank that waits this many times as long as the mean rank is named."""
 UNKNOWN_AXIS = "unknown"
@@ -176,7 +178,8 @@ def host(document: Document) -> str:
     clauses += _waits_apart(idle_for_host(figures), step_ns)
     empty = figures.overall("empty_queue_fraction")
     if empty is not None:
-        clauses.append(f"{quantity(empty, Unit.FRACTION)} of all launches find an empty queue")
+        few = "the gaps are few and long: " if empty < FEW and sum(idle.values()) >= NOTABLE * step_ns else ""
+        clauses.append(f"{few}{quantity(empty, Unit.FRACTION)} of all launches find an empty queue")
     return _sentence(clauses)
 
 

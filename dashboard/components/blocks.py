@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from functools import cache, partial, singledispatch
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
@@ -33,7 +34,7 @@ from ..engine import (
 from .download import data_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ..drawings import Drawing
     from ..engine import Block, Document, Prediction, Section, Theme
@@ -191,6 +192,13 @@ def now_and_predicted(together: Prediction | None, changes: str) -> None:
     step = whatif_answer.step_of(together)
     step = f"{step[:1].upper()}{step[1:]}"
     st.html(f"<b>{step}: {now} → {then} predicted</b>, gain {gain} ±{error} ({html.escape(changes)})")
+
+
+def page_link(page: str, label: str, words: Mapping[str, str] = MappingProxyType({}), help: str | None = None) -> None:  # noqa: A002 - Streamlit's name
+    """Link to a page with its selection and these parameters; nothing is shown where a page is drawn alone."""
+    pages = st.session_state.get("pages", {})
+    if page in pages:
+        st.page_link(pages[page], label=label, help=help, query_params=state.link(page, words))
 
 
 def folded(key: str, title: str, draw: Callable[[], None]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import streamlit as st
 
 from .. import data, state
 from ..engine import Basis, Figures, RuleCode, Unit, column_scale, left_out, quantity, worst_ranks
-from .blocks import unbroken
+from .blocks import page_link, unbroken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,17 +54,15 @@ def sure(finding: Finding) -> str:
 def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> None:
     """Show one finding."""
     left, right = st.columns([3.2, 1.3])
-    is_named = finding.place.lower() in finding.title.lower()  # as in "Rank 3 computes 1.4x as long as its peers"
-    left.markdown(f"**{state.plain(finding.title)}**" + ("" if is_named else f" ({state.plain(finding.place)})"))
+    place = "" if is_named(finding) else f" ({state.plain(finding.place)})"
+    left.markdown(f"**{state.plain(finding.title)}**{place}")
     if finding.advice:
         left.caption(state.plain(finding.advice))
     right.metric("gain", quantity(finding.gain_fraction, Unit.FRACTION) if finding.gain_fraction else "unknown")
     if finding.gain_fraction:
         right.caption(unbroken(sure(finding)))
-    timeline = st.session_state.get("pages", {}).get("timeline")
-    if timeline is not None:
-        query = shown_at(finding, data.open_numbered(view.run).tables.ranks)
-        right.page_link(timeline, label="Show me", query_params=state.link("timeline", query))
+    with right:
+        page_link("timeline", "Show me", shown_at(finding, data.open_numbered(view.run).tables.ranks))
     if brief:
         return
     with left.expander("Evidence and settings" if finding.settings else "Evidence"):
@@ -71,6 +70,12 @@ def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> No
         if finding.settings:
             rows = [{"library": name, "setting": str(value)} for name, value in finding.settings.items()]
             st.dataframe(rows, hide_index=True, key=f"settings-{number}")
+
+
+def is_named(finding: Finding) -> bool:
+    """Return whether the title of a finding names its place, as in "Rank 3 computes 1.4x as long as its peers"."""
+    values = (str(value).rpartition("@")[2] for value in finding.where.values())  # a group is named by its ranks
+    return all(re.search(rf"(?<![\w.]){re.escape(value)}(?![\w.])", finding.title) for value in values)
 
 
 def _evidence(finding: Finding, number: int) -> None:

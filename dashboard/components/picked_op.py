@@ -13,7 +13,7 @@ import streamlit as st
 from .. import data, state
 from ..engine import DataTable, RankBars, RooflinePoints, TableColumn, Unit, clock_of, literal, op_work_of, quantity
 from ..work import wait
-from .blocks import show
+from .blocks import page_link, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,10 +80,7 @@ def rows_of(document: Document, label: str) -> DataTable | None:
 
 
 def _links(longest: tuple[OpCall, ...], kernel: str) -> None:
-    """Lead to the longest call of each of the slowest ranks, and to all calls of the op's main kernel."""
-    timeline = st.session_state.get("pages", {}).get("timeline")
-    if timeline is None:
-        return
+    """Link to the longest call of each of the slowest ranks, and to all calls of the op's main kernel."""
     with st.container(horizontal=True, gap="small"):
         for call in longest:
             where = {
@@ -91,14 +88,9 @@ def _links(longest: tuple[OpCall, ...], kernel: str) -> None:
                 "only": str(call.rank), "show": "host,exposed",
             }  # fmt: skip
             step = f", step {call.step}" if call.step >= 0 else ""
-            st.page_link(
-                timeline,
-                label=f"Rank {call.rank}{step}: {quantity(call.dur_ns, Unit.NS)}",
-                help="longest call on the timeline",
-                query_params=state.link("timeline", where),
-            )
-        words = state.link("timeline", {"find": literal(kernel)})
-        st.page_link(timeline, label="All calls of its main kernel", query_params=words)
+            label = f"Rank {call.rank}{step}: {quantity(call.dur_ns, Unit.NS)}"
+            page_link("timeline", label, where, help="longest call on the timeline")
+        page_link("timeline", "All calls of its main kernel", {"find": literal(kernel)})
 
 
 # The kernels of an op, and its longest calls on the timeline.

@@ -14,7 +14,7 @@ import streamlit as st
 from .. import data, state
 from ..answers import incident
 from ..components import findings
-from ..components.blocks import folded, section, show, verdict
+from ..components.blocks import folded, page_link, section, show, verdict
 from ..components.findings import listed, shown_at
 from ..components.timeline import timeline
 from ..engine import (
@@ -77,10 +77,8 @@ def _wrong(document: Document, view: View, *, dark: bool) -> None:
         st.caption(GAIN)
     for block in _of(document.summary.blocks, Findings):
         listed(block, view, brief=True)
-    suggestions = st.session_state.get("pages", {}).get("suggestions")
-    if suggestions is not None and document.findings:
-        words = state.link("suggestions")
-        st.page_link(suggestions, label="All findings, and what they save together", query_params=words)
+    if document.findings:
+        page_link("suggestions", "All findings, and what they save together")
     offer_incident(document, view)
     for doubt in _of(document.summary.blocks, Health):
         show(doubt, "health", dark)
@@ -101,10 +99,7 @@ def _worst_step(document: Document, view: View, *, dark: bool) -> None:
         data.source(view.run), key="worst", dark=dark, ranks=sorted(ranks), kinds=["exposed"], fixed=True, compact=True,
         range=[begin - room, end + room], height=280,
     )  # fmt: skip
-    timeline_page = st.session_state.get("pages", {}).get("timeline")
-    if timeline_page is not None:
-        query = state.link("timeline", {"at": str(worst.number)} if steps else {})
-        st.page_link(timeline_page, label="Open in Timeline", query_params=query)
+    page_link("timeline", "Open in Timeline", {"at": str(worst.number)} if steps else {})
 
 
 def _named(step: int, steps: int, document: Document) -> str:

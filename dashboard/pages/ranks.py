@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, state
-from ..answers import pictures, verdicts
-from ..components.blocks import fold_sections, show, verdict
+from ..answers import pictures
+from ..components.blocks import page_link
 from ..components.findings import beside
 from ..components.rank_wall import LATE, MESH, late_order, mesh_heads, mesh_order, rank_wall, wall_legend
-from ..engine import KeyFigures
 from ..state import Page, Room, View
 from ..work import wait
-from .sections import lacking
+from .sections import folds, key_figures, lacking, opened, picture
 
 if TYPE_CHECKING:
     from ..engine import Document
@@ -26,38 +25,26 @@ RANKS_SECTIONS = ("stragglers", "step_time", "critical_path", "clock")
 
 def draw() -> None:
     """Draw the page."""
-    view = state.current()
-    document = wait(data.ask_document(view.run, view.selection))
-    verdict(verdicts.ranks(document))
-    if why := RANKS.lacks(document):
-        st.info(why)
+    view, document = opened(RANKS)
+    if RANKS.lacks(document):
         return
-    for block in pictures.blocks_of(document, "stragglers") if document.verdict.late_ranks else ():
-        if isinstance(block, KeyFigures):
-            show(block, "key-stragglers", state.is_dark())
-    chart = wait(data.ask_picture("ranks", view.run, view.selection, lambda: pictures.lateness(document)))
-    if chart is not None:
-        show(chart, "picture-ranks", state.is_dark())
-    _next_steps(view, document)
+    rank = document.verdict.straggler
+    if rank is not None:
+        key_figures(document, "stragglers")
+    picture("ranks", view, lambda: pictures.lateness(document))
+    if rank is not None:
+        _next_steps(view, rank)
     _wall(view, document)
-    fold_sections(document, RANKS_SECTIONS)
+    folds(document, RANKS_SECTIONS, figures_of="stragglers" if rank is not None else "")
 
 
-def _next_steps(view: View, document: Document) -> None:
+def _next_steps(view: View, straggler: int) -> None:
     """Link to the straggler on the timeline, and to the prediction of its repair."""
-    rank, pages = document.verdict.straggler, st.session_state.get("pages", {})
-    if rank is None or not pages:
-        return
-    shown = beside({int(rank)}, data.open_numbered(view.run).tables.ranks)
-    timeline_query = {"only": state.format_ranks(shown), "focus": str(rank), "show": "exposed"}
+    shown = beside({straggler}, data.open_numbered(view.run).tables.ranks)
+    where = {"only": state.format_ranks(shown), "focus": str(straggler), "show": "exposed"}
     with st.container(horizontal=True, gap="medium"):
-        st.page_link(
-            pages["timeline"], label=f"Rank {rank} on the timeline", query_params=state.link("timeline", timeline_query)
-        )
-        edit = {"edits": f"rank_as_peers={rank}"}
-        st.page_link(
-            pages["whatif"], label=f"What repairing rank {rank} saves", query_params=state.link("whatif", edit)
-        )
+        page_link("timeline", f"Rank {straggler} on the timeline", where)
+        page_link("whatif", f"What repairing rank {straggler} saves", {"edits": f"rank_as_peers={straggler}"})
 
 
 def _wall(view: View, document: Document) -> None:
@@ -78,11 +65,9 @@ def _wall(view: View, document: Document) -> None:
         heads = [(row, f"rank {rank}") for row, rank in enumerate(order)]
     wall_legend(store)
     chosen = rank_wall(view.run, order, key="wall-ranks", height=WALL_PX, heads=heads)
-    timeline_page = st.session_state.get("pages", {}).get("timeline")
-    if chosen and timeline_page is not None:
+    if chosen:
         words = state.format_ranks(tuple(sorted(chosen)))
-        query = state.link("timeline", {"only": words})
-        st.page_link(timeline_page, label=f"Show ranks {words} on the timeline", query_params=query)
+        page_link("timeline", f"Show ranks {words} on the timeline", {"only": words})
     elif len(store.ranks) > 1:
         st.caption("Drag over rows to open their ranks in the timeline.")
 

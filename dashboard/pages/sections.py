@@ -67,7 +67,7 @@ def lacking(sections: Sequence[str], otherwise: str) -> Callable[[Document], str
     return lacks
 
 
-def _opened(page: Page, sentence: Callable[[Document], str] | None = None) -> tuple[View, Document]:
+def opened(page: Page, sentence: Callable[[Document], str] | None = None) -> tuple[View, Document]:
     """Draw the page's sentence, or why there is nothing to show; return the selection and its report."""
     view = state.current()
     document = wait(data.ask_document(view.run, view.selection))
@@ -77,14 +77,14 @@ def _opened(page: Page, sentence: Callable[[Document], str] | None = None) -> tu
     return view, document
 
 
-def _figures(document: Document, section: str) -> None:
+def key_figures(document: Document, section: str) -> None:
     """Show the key figures of a section, unless all are zero."""
     for block in pictures.blocks_of(document, section):
         if isinstance(block, KeyFigures) and any(figure.value for figure in block.figures):
             show(block, f"key-{section}", state.is_dark())
 
 
-def _picture(page: str, view: View, build: Callable[[], Chart | None]) -> Chart | None:
+def picture(page: str, view: View, build: Callable[[], Chart | None]) -> Chart | None:
     """Draw the page's picture."""
     chart = wait(data.ask_picture(page, view.run, view.selection, build))
     if chart is not None:
@@ -92,13 +92,14 @@ def _picture(page: str, view: View, build: Callable[[], Chart | None]) -> Chart 
     return chart
 
 
-def _folds(document: Document, sections: Sequence[str], shown: Chart | None = None) -> None:
-    """Fold the sections below the picture, without the picture itself."""
+def folds(document: Document, sections: Sequence[str], shown: Chart | None = None, figures_of: str = "") -> None:
+    """Fold the sections below the picture, without the picture and the key figures that are shown already."""
     same = [
         block
         for name in sections
         for block in pictures.blocks_of(document, name)
-        if shown is not None and isinstance(block, Chart) and block.data is shown.data
+        if (isinstance(block, Chart) and shown is not None and block.data is shown.data)
+        or (isinstance(block, KeyFigures) and name == figures_of)
     ]
     fold_sections(document, sections, without=same)
 
@@ -108,7 +109,7 @@ def _folds(document: Document, sections: Sequence[str], shown: Chart | None = No
 
 def draw_communication() -> None:
     """Draw the bandwidth and the cost of each axis, the late ranks, and the calls of each group over time."""
-    view, document = _opened(COMMUNICATION)
+    view, document = opened(COMMUNICATION)
     bandwidth = pictures.bandwidth_of_axes(document)
     if bandwidth is not None:
         show(bandwidth, "bandwidth", state.is_dark())
@@ -118,7 +119,7 @@ def draw_communication() -> None:
         with place:
             show(block, f"axes-{type(block).__name__}", state.is_dark())
     _calls(view, document)
-    _folds(document, COMMUNICATION_SECTIONS, axes)
+    folds(document, COMMUNICATION_SECTIONS, axes)
 
 
 def _calls(view: View, document: Document) -> None:
@@ -164,7 +165,7 @@ COMMUNICATION = Page(
 
 def draw_pipeline() -> None:
     """Draw the parts of the bubble, the schedule as it ran, and the actions under another schedule."""
-    view, document = _opened(PIPELINE)
+    view, document = opened(PIPELINE)
     causes = by_cause(document)
     if causes is not None:
         show(causes, "causes", state.is_dark())
@@ -177,7 +178,7 @@ def draw_pipeline() -> None:
         _another(view)
     elif causes is not None:
         folded("another", "Another schedule", lambda: _another(view))
-    _folds(document, ("pipeline",), measured)
+    folds(document, ("pipeline",), measured)
 
 
 def by_cause(document: Document) -> Stack | None:
@@ -238,9 +239,9 @@ PIPELINE = Page(
 def draw_memory() -> None:
     """Draw memory over time with the predicted peak and the capacity; without a recording, the predicted parts."""
     learnt, reason = learnt_from(state.current().run)
-    view, document = _opened(MEMORY, partial(verdicts.memory, learnt=learnt))
-    _figures(document, "memory")
-    curve = _picture("memory", view, lambda: pictures.memory_over_time(document, learnt))
+    view, document = opened(MEMORY, partial(verdicts.memory, learnt=learnt))
+    key_figures(document, "memory")
+    curve = picture("memory", view, lambda: pictures.memory_over_time(document, learnt))
     if learnt is not None and curve is None:
         _predicted(view, learnt)
     elif learnt is not None:
@@ -251,7 +252,7 @@ def draw_memory() -> None:
     is_measured = figures.overall("taken_memory") is not None or figures.along("peak_memory", "rank")
     if learnt is not None and not is_measured:  # without a prediction the page's sentence says it
         st.caption("To measure it, record with `profile_memory=True`, or put memory snapshots next to the traces.")
-    _folds(document, ("memory",), pictures.chart_of(document, MemoryLines))
+    folds(document, ("memory",), pictures.chart_of(document, MemoryLines), "memory")
 
 
 def _predicted(view: View, learnt: Calibration) -> None:
@@ -279,7 +280,7 @@ def draw_kernels() -> None:
     view = state.current()
     tables = data.open_numbered(view.run).tables
     times = wait(data.ask_made(("ops", view.selection), lambda: pictures.time_of_ops(tables, view.selection), view.run))
-    view, document = _opened(KERNELS, partial(verdicts.kernels, times=times))
+    view, document = opened(KERNELS, partial(verdicts.kernels, times=times))
     made = data.ask_made(("kernels", view.selection), lambda: pictures.of_kernels(document, times), view.run)
     charts = wait(made)
     for number, chart in enumerate(charts):
@@ -296,19 +297,19 @@ def draw_kernels() -> None:
     for block in pictures.blocks_of(document, "kernels") if roofline is None else ():
         if isinstance(block, Health):
             show(block, "why-no-roofline", state.is_dark())
-    _folds(document, KERNELS_SECTIONS, roofline)
+    folds(document, KERNELS_SECTIONS, roofline)
 
 
 def draw_host() -> None:
     """Draw which devices wait for their host, or how far hosts run ahead."""
-    view, document = _opened(HOST)
-    _figures(document, "host")
+    view, document = opened(HOST)
+    key_figures(document, "host")
     tables = data.open_numbered(view.run).tables
-    shown = _picture("host", view, lambda: pictures.of_host(document, tables))
+    shown = picture("host", view, lambda: pictures.of_host(document, tables))
     launched = Figures(document.values).overall("empty_queue_fraction") is not None
     if launched and shown is not None and not isinstance(shown.data, LaunchLines):
-        _picture("lead", view, lambda: pictures.launch_lead(document, tables))
-    _folds(document, ("host",))
+        picture("lead", view, lambda: pictures.launch_lead(document, tables))
+    folds(document, ("host",), figures_of="host")
 
 
 KERNELS_SECTIONS = ("kernels", "mfu")

@@ -105,6 +105,15 @@ def test_a_device_that_waits_far_longer_for_its_host_than_the_mean_is_named(slow
     assert " waits " not in verdicts.host(waiting(slow_rank, 0.1, 0.1, 0.1, 1))
 
 
+def test_much_idle_time_in_few_launches_is_explained(slow_rank: Document) -> None:
+    empty = Metric("empty_queue_fraction", Unit.FRACTION, Better.LOWER, "", "", ())
+    idle, busy = waiting(slow_rank, 40, 40), waiting(slow_rank, 1, 1)
+    said = verdicts.host(replace(idle, values=(*idle.values, Value(empty, 0.017))))
+    assert said.endswith("; the gaps are few and long: 1.7% of all launches find an empty queue.")
+    for document, share in ((idle, 0.4), (busy, 0.017)):
+        assert "few and long" not in verdicts.host(replace(document, values=(*document.values, Value(empty, share))))
+
+
 def test_the_picture_of_the_host_marks_the_rank_that_the_sentence_names(slow_rank: Document) -> None:
     chart = pictures.idle_for_host(waiting(slow_rank, 4, 4, 4, 40))
     assert chart is not None

@@ -17,7 +17,6 @@ const LABEL_PX = 36; // a narrower slice has no name
 const SETTLE_MS = 12; // after the last turn of the wheel, before a tile is requested
 const MARGIN = 0.3; // a tile extends this far beyond the view on each side, as a share of it
 const BELOW = { host: 2, counters: 3, device: 1 }; // rows that are laid over a rank come first
-const FIRST_RANKS = 16;
 
 class Timeline {
   constructor(root, data) {
