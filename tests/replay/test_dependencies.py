@@ -39,16 +39,26 @@ def test_work_launched_after_a_wait_moves_with_the_work_before_it(early: int) ->
     assert (replay(shorter).start - replay(graph).start)[second] == -saved
 
 
+SECOND_THREAD = 2
+
+
 def _two_streams(launched: int) -> Trace:
     """Let work on stream 7 start 1 us after work on stream 20 ends, and be launched `launched` before that."""
     trace = Trace().step(0, 0, 3_000 * US)
     trace.kernel("first", 205 * US, 899 * US, stream=20, launch_at=200 * US)
-    return trace.kernel("second", 1_105 * US, 10 * US, launch_at=1_105 * US - launched)
+    return trace.kernel("second", 1_105 * US, 10 * US, launch_at=1_105 * US - launched, thread=SECOND_THREAD)
 
 
 @pytest.mark.parametrize(("launched", "moves"), [(15 * US, 0), (600 * US, 100 * US)])
-def test_work_waits_for_another_stream_only_if_its_launch_does_not_explain_its_start(launched: int, moves: int) -> None:
-    graph = graph_of(table_set({0: _two_streams(launched)}))
+@pytest.mark.parametrize("is_called_before", [False, True])
+def test_work_waits_for_another_stream_only_if_its_launch_does_not_explain_its_start(
+    launched: int, moves: int, *, is_called_before: bool
+) -> None:
+    """The wait call of a second thread may come before the other thread launches what is waited for."""
+    trace = _two_streams(launched)
+    if is_called_before:
+        trace.event("cudaStreamWaitEvent", "cuda_runtime", 150 * US, 5 * US, tid=SECOND_THREAD)
+    graph = graph_of(table_set({0: trace}))
     name = [graph.names[code] if code >= 0 else "" for code in graph.nodes.name]
     first, second = name.index("first"), name.index("second")
     duration = graph.duration.copy()

@@ -1,4 +1,4 @@
-"""Peers: a repaired rank is as fast as its peers over all steps, and no step becomes longer."""
+"""Peers: a repaired rank has no step that is unusually long, and none becomes longer."""
 
 from __future__ import annotations
 
@@ -30,11 +30,8 @@ def _rank(kernels: list[int]) -> Trace:
     ("own", "repaired"),
     [
         ([5_000, 5_000, 5_000], [2_000, 2_000, 2_000]),
-        (
-            [1_000, 4_000, 3_000],
-            [1_000, 4_000 - 1_333, 3_000 - 667],
-        ),  # 2,000 of the 3,000 above the peers are removed
-        ([1_000, 2_000, 2_500], [1_000, 2_000, 2_500]),  # faster over all steps
+        ([1_000, 4_000, 3_000], [1_000, 2_000, 2_000]),  # no step of the peers is ever that long
+        ([1_000, 2_000, 2_500], [1_000, 2_000, 2_000]),  # also if the rank is faster over all steps
     ],
 )
 def test_a_repair_removes_what_exceeds_the_peers_and_makes_no_step_longer(own: list[int], repaired: list[int]) -> None:

@@ -162,7 +162,8 @@ def test_a_piece_gets_its_target_duration(
             [[0, 30, -30], [0, 0, 0], [90, 30, 0]],
             [70, 30, 0],
         ),  # for any position of the peers' pieces
-        ([30, -30, 0], [[20, 0, -20]], [0, 0, 0]),  # no longer than its peers
+        ([30, -30, 0], [[40, 0, -40]], [0, 0, 0]),  # no longer than its peers, and not unusual
+        ([30, -50, 0], [[20, 0, -20]], [10, 0, 0]),  # one unusual piece of a rank that has less work elsewhere
         ([4, 2, 0], [[9, 9, 9]], [4, 2, 0]),  # pieces as the peers', but all its own total above theirs
     ],
 )

@@ -76,7 +76,7 @@ def candidates(tables: TableSet, nodes: RankNodes, explained_at: Ints, launched_
     is_with_call = called_at > NEVER if has_calls else _follows_other_stream(nodes, device, launched_at)
     with_call, with_call_at = device[is_with_call], (called_at if has_calls else launched_at[device])[is_with_call]
     late = device[nodes.start[device] - np.maximum(explained_at[device], NEVER // 2) > UNEXPLAINED_NS]
-    late = late[rows_of(with_call, late) < 0]  # no wait call before the launch, but starts later than explained
+    # Work that starts later than explained may also wait for what another thread launched after the wait call.
     target = np.concatenate([with_call, late])
     before = np.concatenate([with_call_at, launched_at[late]])
     called = np.concatenate([np.ones(len(with_call), bool), np.zeros(len(late), bool)])

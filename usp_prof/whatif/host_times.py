@@ -49,7 +49,7 @@ def with_equal_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Gr
 def with_repaired_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Graph:
     """Return the graph with slower hosts of the given ranks made as fast as the median of their peers over all steps.
 
-    Where a host needs less time than its peers, it is unchanged, and so are hosts that need less over all steps.
+    Unusually long pieces are shortened even if the host needs less time than its peers elsewhere (see `repaired`).
     """
     _need_hosts(tables, ranks := tuple(ranks))
     hosts, own = host_steps(graph, tables), own_times(graph)

@@ -83,8 +83,8 @@ def _numbered_to(closes: Flags) -> Ints:
 def repaired(steps: list[PeerStep], ranks: Collection[int]) -> Iterator[tuple[PeerStep, int, Floats]]:
     """Yield each step of the given ranks, the rank, and how long its pieces take if it is as fast as its peers.
 
-    The rank then takes as long as its peers over all steps. Where it takes less, it is unchanged, and so are ranks that
-    take less over all steps.
+    The rank then takes at most as long as its peers over all steps, and none of its pieces is unusually long (see
+    `excess_to_remove`). Where it takes less, it is unchanged.
     """
     excess = _excess_of_ranks(steps)
     of_ranks = [np.concatenate(of_steps) for of_steps in excess.values()]

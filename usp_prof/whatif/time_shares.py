@@ -27,23 +27,22 @@ def longest_of_others(excess: list[Floats]) -> Floats:
 
 
 def excess_to_remove(excess: Floats, longest_of_peers: Floats) -> Floats:
-    """Return how much of each excess over the peers to remove, so that what remains adds up to 0.
+    """Return how much of each excess over the peers to remove.
 
     Every rank has some longer pieces by chance. What exceeds the peers' piece of the same place in the order of length
-    is unusual and goes first, then all excess in proportion. Where a rank is faster than its peers, nothing changes.
+    is unusual and goes, even if the rank has less work than its peers elsewhere. If the rank still takes longer than
+    its peers, all other excess is reduced in proportion until it does not.
 
-        excess 100, 30, -30; peers 30, 0, 0      100 together; removes 70 of the first, 30 of the second
+        excess 100, 30, -30; peers 30, 0, 0      unusual 70, 30, 0, which add up to what is too much: removed
+        excess 100, 30, -60; peers 30, 0, 0      removes the same
+        excess 100, 30,   0; peers 30, 0, 0      30 more remain of the first: removed, too
     """
-    above, total = np.maximum(excess, 0), float(excess.sum())
-    if total <= 0:
-        return np.zeros(len(excess))
+    above = np.maximum(excess, 0)
     order = np.argsort(-above, kind="stable")
     unusual = np.zeros(len(excess))
     unusual[order] = np.maximum(above[order] - longest_of_peers[: len(order)], 0)
-    unusual_sum, rest = float(unusual.sum()), above - unusual
-    if unusual_sum >= total:
-        return unusual * (total / unusual_sum)
-    return unusual + rest * ((total - unusual_sum) / float(rest.sum()))
+    remaining, usual = float(excess.sum() - unusual.sum()), above - unusual
+    return unusual + usual * (remaining / float(usual.sum())) if remaining > 0 else unusual
 
 
 def shared_out(own_ns: Ints, piece: Ints, should: Floats) -> Ints:
