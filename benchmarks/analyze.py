@@ -93,7 +93,8 @@ plan = make_plan(graph)
 lap("plan")
 replay(graph, plan)
 lap("replay")
-results["counts"] = f"{len(graph.nodes):,} nodes in {len(plan.heads):,} segments and {len(plan.rounds):,} rounds"
+segments, rounds = (sum(len(getattr(block, name)) for block in plan.blocks) for name in ("heads", "rounds"))
+results["counts"] = f"{len(graph.nodes):,} nodes in {segments:,} segments and {rounds:,} rounds"
 """,
 )
 HTA = Program(
