@@ -14,6 +14,7 @@ from usp_prof.columns.rows import (
     group_codes,
     last_of_run,
     latest_of_each,
+    middles,
     numbered,
     occurrence,
     occurrence_from_end,
@@ -22,6 +23,7 @@ from usp_prof.columns.rows import (
     sorted_by,
     sorted_rows,
     sorted_within,
+    totals,
 )
 
 keyed_rows = st.lists(st.tuples(st.integers(-2, 3), st.integers(0, 3), st.integers(0, 9)), max_size=30)
@@ -133,6 +135,11 @@ def test_values_are_reduced_per_code(rows: list[tuple[int, int, int]]) -> None:
         groups[code].append(v)
     assert per_code(codes, value, np.maximum, len(groups)).tolist() == [max(groups[c]) for c in range(len(groups))]
     assert per_code(codes, value, np.add, len(groups)).tolist() == [sum(groups[c]) for c in range(len(groups))]
+    lower, upper = middles(codes, value)
+    ordered = [sorted(groups[c]) for c in range(len(groups))]
+    assert lower.tolist() == [values[(len(values) - 1) // 2] for values in ordered]
+    assert upper.tolist() == [values[len(values) // 2] for values in ordered]
+    assert totals(codes, value, len(groups) + 1).tolist() == [*(sum(values) for values in ordered), 0]
 
 
 @given(st.lists(st.integers(-3, 3)))

@@ -192,7 +192,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPath
     clocks, notes = clock.fit_clocks(tables), _notes(tables)
     if not len(parts.rank):
         return CriticalPathResult((), (), (), parts, tuple(notes))
-    begin, end = (clocks.align_rows(parts.rank, when) for when in (parts.start, parts.end))
+    begin, end = (clocks.align(parts.rank, when) for when in (parts.start, parts.end))
     # The walk starts at the end of the last step over all ranks.
     tied = _largest_component(clocks, parts)
     last_row = tied[np.argmax(end[tied])]
@@ -236,13 +236,7 @@ def _shares(tables: TableSet, rank: int, on_path: Intervals) -> list[Share]:
 
 
 def _bounding(tables: TableSet, rank: int, on_path: Intervals) -> list[Bounding]:
-    activities = tables.columns("activities", rank)
-    computes = activities.matches("kind", "compute")
-    codes, names = activities.codes("name")
-    start = activities["start_ns"][computes]
-    inside = on_path.within(start, start + activities["dur_ns"][computes])
-    sums = np.bincount(codes[computes], weights=inside, minlength=len(names)).astype(np.int64)
-    return [Bounding(rank, names[code], int(sums[code])) for code in np.flatnonzero(sums).tolist()]
+    return [Bounding(rank, name, ns) for name, ns in partition.compute_times(tables, rank, on_path).items()]
 
 
 def _notes(tables: TableSet) -> list[HealthRow]:

@@ -12,6 +12,7 @@ import numpy as np
 from usp_prof.analyses.measures import ranges
 from usp_prof.analyses.result import fields_of, frame, in_order
 from usp_prof.columns.intervals import time_of, union, union_of
+from usp_prof.columns.rows import totals
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -250,9 +251,7 @@ def _covered(wanted: re.Pattern[str], *tables: Columns) -> int:
 def _op_times(rank: int, ops: Columns) -> list[OpTime]:
     codes, names = ops.codes("name")
     count = np.bincount(codes, minlength=len(names))
-    own, total = (np.zeros(len(names) + 1, np.int64) for _ in range(2))
-    np.add.at(own, codes, ops["self_ns"])
-    np.add.at(total, codes, ops["dur_ns"])
+    own, total = (totals(codes, ops[name], len(names) + 1) for name in ("self_ns", "dur_ns"))
     times = [
         OpTime(rank, names[code], int(count[code]), int(own[code]), int(total[code]))
         for code in np.flatnonzero(count).tolist()

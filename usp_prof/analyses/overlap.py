@@ -193,16 +193,11 @@ def _kinds(tables: TableSet, rank: int, window: Intervals, steps: int) -> dict[t
 
 def _hiders(tables: TableSet, rank: int, window: Intervals) -> dict[tuple[str, str], int]:
     """Return how long each axis' communication ran during each compute kernel of one rank."""
-    activities = tables.columns("activities", rank)
-    computes = activities.matches("kind", "compute")
-    codes, names = activities.codes("name")
-    start = activities["start_ns"][computes]
-    hidden: dict[tuple[str, str], int] = {}
-    for axis, comm in partition.sets_of(tables, rank).axes.items():
-        under = (comm & window).within(start, start + activities["dur_ns"][computes])
-        sums = np.bincount(codes[computes], weights=under, minlength=len(names)).astype(np.int64)
-        hidden |= {(axis, names[code]): int(sums[code]) for code in np.flatnonzero(sums).tolist()}
-    return hidden
+    return {
+        (axis, name): ns
+        for axis, comm in partition.sets_of(tables, rank).axes.items()
+        for name, ns in partition.compute_times(tables, rank, comm & window).items()
+    }
 
 
 def _top(hiders: dict[tuple[str, str], int]) -> list[Hider]:

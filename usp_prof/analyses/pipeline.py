@@ -21,7 +21,7 @@ from usp_prof.analyses.measures.pipeline_actions import (
 )
 from usp_prof.analyses.result import Listed, columns_of, fields_of, in_order
 from usp_prof.columns.intervals import union_by
-from usp_prof.columns.rows import distinct, first_rows, group_codes, numbered, per_code
+from usp_prof.columns.rows import distinct, first_rows, group_codes, numbered, per_code, totals
 from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -31,7 +31,6 @@ from usp_prof.tables import clock
 
 if TYPE_CHECKING:
     from usp_prof.analyses.result import Listing
-    from usp_prof.columns.arrays import Ints
     from usp_prof.tables.table_set import TableSet
 
 BUBBLE = Metric(
@@ -239,17 +238,11 @@ def _cells(actions: Actions) -> tuple[RankStep, ...]:
     idle = []
     for begin, until in ((low, turn), (turn, last), (last, high)):
         inside = np.minimum(end, until[home]) - np.maximum(start, begin[home])
-        idle.append(until - begin - _summed(home, np.maximum(inside, 0), count))
-    hidden = _summed(cell, actions.end_ns - actions.start_ns - actions.busy_ns, count)
-    busy = _summed(home, end - start, count) - hidden
+        idle.append(until - begin - totals(home, np.maximum(inside, 0), count))
+    hidden = totals(cell, actions.end_ns - actions.start_ns - actions.busy_ns, count)
+    busy = totals(home, end - start, count) - hidden
     columns = (rank, actions.step[row], high - low, busy, *idle)
     return tuple(RankStep(*row) for row in zip(*(column.tolist() for column in columns), strict=True))
-
-
-def _summed(codes: Ints, values: Ints, count: int) -> Ints:
-    sums = np.zeros(count, np.int64)
-    np.add.at(sums, codes, values)
-    return sums
 
 
 def _stages(actions: Actions) -> tuple[Stage, ...]:

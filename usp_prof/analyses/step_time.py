@@ -130,7 +130,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StepTimeResu
     """Compute the step times of the selected steps."""
     parts = partition.of_run(tables, selection)
     clocks = clock.fit_clocks(tables)
-    start, end = (clocks.align_rows(parts.rank, when) for when in (parts.start, parts.end))
+    start, end = (clocks.align(parts.rank, when) for when in (parts.start, parts.end))
     component = clocks.component_rows(parts.rank)
     windows = [rank for rank in np.unique(parts.rank).tolist() if is_window(tables, rank)]
     is_step = ~np.isin(parts.rank, windows)

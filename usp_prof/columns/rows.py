@@ -260,6 +260,26 @@ def per_code(codes: Ints, values: NDArray[Any], reduce: np.ufunc, count: int) ->
     return np.asarray(reduce.reduceat(values, first)) if count else values[:0]
 
 
+def totals(codes: Ints, values: Ints, count: int) -> Ints:
+    """Return the exact sum of the values of each code 0..count-1; -1 adds to the last one.
+
+    totals([0, 2, 0], [5, 1, 7], 3) == [12, 0, 1]
+    """
+    total = np.zeros(count, np.int64)
+    np.add.at(total, codes, values)
+    return total
+
+
+def middles(codes: Ints, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the two middle values of each code from 0 on, all of which occur; they are equal for an odd number.
+
+    middles([0, 1, 0, 0, 1], [5, 1, 9, 7, 3]) == ([7, 1], [7, 3])
+    """
+    ordered, count = values[np.lexsort((values, codes))], np.bincount(codes)
+    begin = np.cumsum(count) - count
+    return ordered[begin + (count - 1) // 2], ordered[begin + count // 2]
+
+
 def rows_by_code(codes: Ints) -> dict[int, Ints]:
     """Return for each code its rows, in order: one sort for all codes instead of one scan per code."""
     if not len(codes):

@@ -158,7 +158,7 @@ def _spans(
     spans = None
     if selection.first_step is not None or selection.last_step is not None:
         steps = tables.columns("steps", rank)
-        is_selected = np.array([selection.takes_step(step) for step in steps["step"].tolist()], bool)
+        is_selected = selection.takes_steps(steps["step"])
         low = np.minimum(steps["start_ns"], steps["host_start_ns"])[is_selected]
         high = np.maximum(steps["end_ns"], steps["host_end_ns"])[is_selected]
         spans = np.stack([clocks.align(rank, low), clocks.align(rank, high)], axis=1)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.statistics import robust_sigma
 from usp_prof.gate.facts import FactKind
 from usp_prof.gate.series import STEP_TIME
 
@@ -46,7 +47,6 @@ MOST_WARM_UP = 1 / 3
 _PSEUDO_MEDIAN_VARIANCE = math.pi / 3
 """Variance of the pseudo-median of normal samples, relative to that of their mean."""
 
-_MAD_TO_SD = 1.4826
 _MEAN_DEVIATION_TO_SD = 1.2533
 
 
@@ -120,9 +120,8 @@ def effective_number(values: NDArray[np.float64]) -> float:
 
 def robust_spread(values: NDArray[np.float64]) -> float:
     """Return a standard deviation that is robust against a few outliers."""
-    deviation = np.abs(values - np.median(values))
-    middle = float(np.median(deviation)) * _MAD_TO_SD
-    return middle if middle > 0 else float(deviation.mean()) * _MEAN_DEVIATION_TO_SD
+    middle = robust_sigma(values)
+    return middle if middle > 0 else float(np.abs(values - np.median(values)).mean()) * _MEAN_DEVIATION_TO_SD
 
 
 def _odd(values: NDArray[np.float64], is_used: NDArray[np.bool_]) -> NDArray[np.bool_]:

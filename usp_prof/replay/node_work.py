@@ -5,7 +5,6 @@ All of it comes from the host side of the trace: a kernel is located by its laun
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +19,7 @@ from usp_prof.model.hardware import Precision, element_bytes, precision
 from usp_prof.replay.build import graph_of
 from usp_prof.tables import calls
 from usp_prof.tables.events.classification import PHASES, phase_of_mark
+from usp_prof.tables.ops import recorded_list
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Floats, Ints
@@ -59,8 +59,8 @@ class Shape:
 
 def shape_of(name: str, dims: str, types: str) -> Shape:
     """Parse an op's shapes; an unknown op belongs to the family OTHER."""
-    tensors = _list(dims)
-    precisions = [precision(text) for text in _list(types) if isinstance(text, str)]
+    tensors = recorded_list(dims)
+    precisions = [precision(text) for text in recorded_list(types) if isinstance(text, str)]
     first_precision = next((read for read in precisions if read), None)
     sizes = frozenset(size for tensor in tensors for size in _sizes(tensor))
     if name in _PRODUCTS:
@@ -88,14 +88,6 @@ def _sizes(tensor: object) -> list[int]:
     if not isinstance(tensor, list):
         return []
     return [int(size) for size in tensor if isinstance(size, int)]
-
-
-def _list(text: str) -> list[object]:
-    try:
-        value = json.loads(text) if text else []
-    except ValueError:
-        return []
-    return value if isinstance(value, list) else []
 
 
 FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in ("forward", "backward", "optimizer"))

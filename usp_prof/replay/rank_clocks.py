@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import last_by, rows_by_code, rows_of
+from usp_prof.columns.rows import last_by, middles, numbered, rows_by_code, rows_of
 from usp_prof.tables import calls, clock
 
 if TYPE_CHECKING:
@@ -157,10 +157,6 @@ def _device_offsets(tables: TableSet, clocks: Clock) -> dict[int, int]:
 
 def _median_per_call(call: Ints, ended: Ints) -> Ints:
     """Return the median end of the call for each participant."""
-    order = np.lexsort((ended, call))
-    begin = np.flatnonzero(np.append(True, np.diff(call[order]) != 0))
-    count = np.diff(np.append(begin, len(order)))
-    lower, upper = ended[order][begin + (count - 1) // 2], ended[order][begin + count // 2]
-    median = np.empty_like(ended)
-    median[order] = np.repeat(lower + (upper - lower) // 2, count)
-    return median
+    number = numbered(call)[1]
+    lower, upper = middles(number, ended)
+    return np.asarray((lower + (upper - lower) // 2)[number])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import distinct, lowest_reached, numbered
+from usp_prof.columns.rows import distinct, lowest_reached, middles, numbered
 from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.tables import calls, clock
@@ -128,12 +128,7 @@ def _lateness(ranks: Ints, matched: calls.Calls, is_apart: Flags, replica: Ints)
     parts = matched.parts.by_call("call", "wait_ns")
     rows = np.flatnonzero(is_taken[parts["call"]])
     call, wait_ns = numbered(parts["call"][rows])[1], parts["wait_ns"][rows]
-    # Members sorted by call and wait; the middle one of each call is the median.
-    by_wait = np.lexsort((wait_ns, call))
-    size = np.bincount(call)
-    first = np.cumsum(size) - size
-    median_wait = wait_ns[by_wait][first + size // 2]
-    late_ns = np.maximum(median_wait[call] - wait_ns, 0)
+    late_ns = np.maximum(middles(call, wait_ns)[1][call] - wait_ns, 0)
     place_of_rank = np.searchsorted(ranks, parts["rank"][rows])
     return np.bincount(replica[place_of_rank], late_ns, minlength=int(replica.max()) + 1).astype(np.int64)
 

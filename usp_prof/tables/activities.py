@@ -124,7 +124,7 @@ def computing(frame: EventFrame) -> Ints:
     ops = frame.rows(*HOST_OPS)
     ops = ops[~frame.by_name(ops, lambda name: _NO_WORK.match(name) is not None or "::" not in name)]
     marks = frame.rows(*MARKS)
-    marks = marks[frame.by_name(marks, _is_paced)]
+    marks = marks[frame.by_name(marks, is_paced)]
     row = np.concatenate([ops, marks])
     tracks = frame.nested(row)
     # Time of direct children by row. Parent -1, of top rows, adds to the last entry.
@@ -140,7 +140,8 @@ def computing(frame: EventFrame) -> Ints:
     return np.asarray(row[is_whole & ~is_covered], np.int64)
 
 
-def _is_paced(name: str) -> bool:
+def is_paced(name: str) -> bool:
+    """Return whether an annotation marks a timed wait in the place of compute."""
     mark = parse_mark(name)
     return mark is not None and mark.area == "pace"
 

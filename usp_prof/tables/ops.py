@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +52,15 @@ _FIELDS = (
     Field("input_types", "Input type", Kind.TEXT),
     Field("concrete_inputs", "Concrete Inputs", Kind.TEXT),
 )
+
+
+def recorded_list(json_text: str) -> list[Any]:
+    """Return the list in one of the JSON texts; empty if it is missing or damaged."""
+    try:
+        items = json.loads(json_text) if json_text else []
+    except ValueError:
+        return []
+    return items if isinstance(items, list) else []
 
 
 def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:

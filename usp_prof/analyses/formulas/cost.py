@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from usp_prof.model.hardware import Precision, element_bytes, precision
+from usp_prof.tables.ops import recorded_list
 
 
 class Family(StrEnum):
@@ -86,12 +87,6 @@ Formula = Callable[[Shapes], Cost | None]
 
 def parse(dims: str, types: str, values: str, lists: str = "") -> Shapes:
     """Parse an op's recorded inputs. Damaged text counts as not recorded."""
-    return Shapes(_list(dims), [str(t) for t in _list(types)], [str(v) for v in _list(values)], lists)
-
-
-def _list(text: str) -> list[Any]:
-    try:
-        items = json.loads(text) if text else []
-    except ValueError:
-        return []
-    return items if isinstance(items, list) else []
+    return Shapes(
+        recorded_list(dims), [str(t) for t in recorded_list(types)], [str(v) for v in recorded_list(values)], lists
+    )

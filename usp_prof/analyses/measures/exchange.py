@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ import numpy as np
 
 from usp_prof.columns.rows import group_codes, numbered, per_code, rows_by_code
 from usp_prof.tables import calls as call_table
+from usp_prof.tables.ops import recorded_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,8 +147,5 @@ def _members(group: str) -> list[int]:
 
 
 def _split(text: str) -> list[int]:
-    try:
-        sizes = json.loads(text) if text else []
-    except ValueError:
-        return []
-    return sizes if isinstance(sizes, list) and all(isinstance(size, int) for size in sizes) else []
+    sizes = recorded_list(text)
+    return sizes if all(isinstance(size, int) for size in sizes) else []

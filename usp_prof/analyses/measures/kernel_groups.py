@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses.measures.device_bounds import Cores, cores, single_precision_arithmetic
-from usp_prof.columns.rows import first_rows, group_codes, lookup
-from usp_prof.contract import parse_mark
+from usp_prof.columns.rows import first_rows, group_codes, lookup, totals
 from usp_prof.model.hardware import Precision
+from usp_prof.tables import activities
 
 if TYPE_CHECKING:
     from usp_prof.analyses.formulas import Cost
@@ -45,7 +45,7 @@ class KernelGroups:
 
 def group_kernels(work: RankWork) -> KernelGroups:
     """Group one rank's kernels and sum up each group."""
-    is_paced = lookup([_is_paced(name) for name in work.names], work.name, missing=False) & (work.kind < 0)
+    is_paced = lookup([activities.is_paced(name) for name in work.names], work.name, missing=False) & (work.kind < 0)
     core, arithmetic = _products(work)
     group = group_codes(work.kind, is_paced.astype(np.int64), arithmetic)
     first = first_rows(group)
@@ -59,15 +59,10 @@ def group_kernels(work: RankWork) -> KernelGroups:
         first,
         kernels=np.bincount(group, minlength=count),
         calls=_calls(work, group, count),
-        time_ns=sums(group, work.dur_ns, count),
-        matrix_core_ns=sums(group, np.where(on_matrix_cores, work.dur_ns, 0), count),
-        unknown_core_ns=sums(group, np.where(on_unknown_cores, work.dur_ns, 0), count),
+        time_ns=totals(group, work.dur_ns, count),
+        matrix_core_ns=totals(group, np.where(on_matrix_cores, work.dur_ns, 0), count),
+        unknown_core_ns=totals(group, np.where(on_unknown_cores, work.dur_ns, 0), count),
     )
-
-
-def _is_paced(name: str) -> bool:
-    mark = parse_mark(name)
-    return mark is not None and mark.area == "pace"
 
 
 def _products(work: RankWork) -> tuple[Ints, Ints]:
@@ -119,13 +114,6 @@ def _calls(work: RankWork, group: Ints, groups: int) -> Ints:
     first = first_rows(group_codes(owned_group, work.owner[is_owned]))
     ops = np.bincount(owned_group[first], minlength=groups)
     return np.asarray(ops + np.bincount(group[~is_owned], minlength=groups), np.int64)
-
-
-def sums(codes: Ints, values: Ints, count: int) -> Ints:
-    """Return the exact sum of the values for each code 0..count-1."""
-    total = np.zeros(count, np.int64)
-    np.add.at(total, codes, values)
-    return total
 
 
 def first_of_each_op(work: RankWork) -> Flags:

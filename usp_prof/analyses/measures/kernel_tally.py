@@ -15,9 +15,8 @@ from usp_prof.analyses.measures.kernel_groups import (
     UNKNOWN_ARITHMETIC,
     first_of_each_op,
     group_kernels,
-    sums,
 )
-from usp_prof.columns.rows import numbered
+from usp_prof.columns.rows import numbered, totals
 from usp_prof.model.hardware import Precision
 
 if TYPE_CHECKING:
@@ -169,8 +168,8 @@ def _kernels(work: RankWork) -> list[KernelStat]:
     """Return the statistics per kernel name."""
     dur, names = work.dur_ns, len(work.names)
     count = np.bincount(work.name, minlength=names)
-    total = sums(work.name, dur, names)
-    small = sums(work.name, np.where(dur < SMALL_NS, dur, 0), names)
+    total = totals(work.name, dur, names)
+    small = totals(work.name, np.where(dur < SMALL_NS, dur, 0), names)
     squares = np.bincount(work.name, weights=dur.astype(float) ** 2, minlength=names)
     shortest, longest = np.full(names, np.iinfo(np.int64).max), np.zeros(names, np.int64)
     np.minimum.at(shortest, work.name, dur)
@@ -224,7 +223,7 @@ def _steps(work: RankWork, group: Ints, ideal: Floats) -> list[tuple[int, float,
     rows = np.flatnonzero(is_bounded & first_of_each_op(work))
     steps, place = numbered(work.step)
     ideal_ns = np.bincount(place[rows], weights=ideal[group[rows]], minlength=len(steps))
-    measured_ns = sums(place[is_bounded], work.dur_ns[is_bounded], len(steps))
+    measured_ns = totals(place[is_bounded], work.dur_ns[is_bounded], len(steps))
     return list(zip(steps.tolist(), ideal_ns.tolist(), measured_ns.tolist(), strict=True))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from usp_prof.analyses import formulas
 from usp_prof.analyses.formulas.bandwidth import LIST, element_type
-from usp_prof.columns.rows import distinct, first_rows, group_codes, lookup, numbered, rows_of
+from usp_prof.columns.rows import distinct, first_rows, group_codes, lookup, rows_of
 
 if TYPE_CHECKING:
     from usp_prof.analyses.formulas import Cost
@@ -63,8 +63,8 @@ def of_rank(tables: TableSet, rank: int, selection: Selection) -> RankWork:
 
 def _measure(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     activities = tables.columns("activities", rank)
-    wanted = activities.matches("kind", "compute") & _inside(activities["step"], selection)
-    chosen = activities.take(wanted)
+    wanted = activities.matches("kind", "compute") & (activities["step"] >= 0)
+    chosen = activities.take(wanted & selection.takes_steps(activities["step"]))
     ops = tables.columns("ops", rank)
     name, names = chosen.codes("name")
     kinds, kind_of = _op_kinds(ops, _one_type(tables))
@@ -74,12 +74,6 @@ def _measure(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     on_gpu = len(tables.columns("kernels", rank)) > 0
     event, start, dur = (chosen[column] for column in ("event", "start_ns", "dur_ns"))
     return RankWork(names, name, event, start, dur, kinds, kind, owner, chosen["step"], on_gpu)
-
-
-def _inside(step: Ints, selection: Selection) -> Flags:
-    numbers, place = numbered(step)
-    is_selected = np.array([number >= 0 and selection.takes_step(number) for number in numbers.tolist()], dtype=bool)
-    return is_selected[place] if len(numbers) else np.zeros(len(step), dtype=bool)
 
 
 def _one_type(tables: TableSet) -> str:

@@ -29,7 +29,7 @@ import numpy as np
 
 from usp_prof.analyses.measures.lost_work import lost_time
 from usp_prof.columns.intervals import EMPTY, Intervals, by_latest_end, by_priority, time_of, union, union_of
-from usp_prof.columns.rows import lookup, rows_of
+from usp_prof.columns.rows import lookup, rows_of, totals
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import PARALLEL_AXES, Axis
 from usp_prof.replay.host_gaps import LOADS_DATA
@@ -209,6 +209,17 @@ def of_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition:
 def sets_of(tables: TableSet, rank: int) -> Sets:
     """Return the intervals of one rank's work; memoized."""
     return tables.memo_of_rank(rank, "sets", lambda: _sets(tables, rank))
+
+
+def compute_times(tables: TableSet, rank: int, within: Intervals) -> dict[str, int]:
+    """Return by name how long the compute of one rank runs within these intervals."""
+    activities = tables.columns("activities", rank)
+    computes = activities.matches("kind", "compute")
+    codes, names = activities.codes("name")
+    start = activities["start_ns"][computes]
+    inside = within.within(start, start + activities["dur_ns"][computes])
+    name_ns = totals(codes[computes], inside, len(names))
+    return {names[code]: int(name_ns[code]) for code in np.flatnonzero(name_ns).tolist()}
 
 
 def stalls(tables: TableSet, rank: int) -> Intervals:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.lanes import nest
-from usp_prof.columns.rows import distinct, lookup, numbered, rows_by_code, rows_of
+from usp_prof.columns.rows import distinct, lookup, rows_by_code, rows_of
 from usp_prof.contract import parse_mark
 
 if TYPE_CHECKING:
@@ -56,9 +56,8 @@ def selected(tables: TableSet, name: str, rank: int, selection: Selection) -> Co
 
 
 def _chosen(table: Columns, selection: Selection) -> Columns:
-    numbers, place = numbered(table["step"])
-    is_selected = [number >= 0 and selection.takes_step(number) for number in numbers.tolist()]
-    return table if all(is_selected) else table.take(np.array(is_selected, dtype=bool)[place])
+    is_selected = (table["step"] >= 0) & selection.takes_steps(table["step"])
+    return table if is_selected.all() else table.take(is_selected)
 
 
 def call_stats(rank: int, launches: Columns) -> list[CallStat]:

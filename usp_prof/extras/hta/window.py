@@ -115,7 +115,7 @@ class Window:
 
     def micros(self, rank: int, start_ns: Ints) -> NDArray[np.float64]:
         """Convert times of a rank's clock to microseconds from the run's first event, on the common clock."""
-        aligned = clock.fit_clocks(self.tables).align_rows(np.full(len(start_ns), rank, np.int64), start_ns)
+        aligned = clock.fit_clocks(self.tables).align(rank, start_ns)
         return np.asarray((aligned - self._first) / 1000)
 
     @cached_property
@@ -124,9 +124,7 @@ class Window:
         for rank in self.ranks:
             starts = self.tables.columns("events", rank)["start_ns"]
             if len(starts):
-                firsts.append(
-                    int(clock.fit_clocks(self.tables).align_rows(np.array([rank]), starts.min(keepdims=True))[0])
-                )
+                firsts.append(int(clock.fit_clocks(self.tables).align(rank, starts.min())))
         return min(firsts, default=0)
 
     def _device_threads(self, rank: int, event: Ints) -> tuple[list[Any], list[Any]]:

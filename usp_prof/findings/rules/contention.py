@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes
+from usp_prof.columns.rows import group_codes, middles
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest
@@ -110,10 +110,8 @@ def _beyond_median(tables: TableSet, graph: Graph) -> tuple[Ints, int]:
     own_ns = nodes.duration[rows]
     op_group = group_codes(nodes.rank[rows], nodes.name[rows], work.shape[rows])
     times = np.bincount(op_group)
-    by_length = own_ns[np.lexsort((own_ns, op_group))]  # of each op in turn, the shortest first
-    median = by_length[np.cumsum(times) - times + times // 2]
     often = times[op_group] >= LEAST_TIMES
-    beyond[rows[often]] = np.maximum(own_ns - median[op_group], 0)[often]
+    beyond[rows[often]] = np.maximum(own_ns - middles(op_group, own_ns)[1][op_group], 0)[often]
     return beyond, int(own_ns[often].sum())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
+from usp_prof.tables.ops import recorded_list
 from usp_prof.whatif.edits.compute import of_op, shape_word, updates
 
 if TYPE_CHECKING:
@@ -179,11 +179,8 @@ def _wasteful(op: OpStat) -> int:
 
 
 def _shapes(dims: str) -> list[list[int]]:
-    try:
-        read = json.loads(dims)
-    except ValueError:
-        return []
-    return [shape for shape in read if isinstance(shape, list) and all(isinstance(size, int) for size in shape)]
+    shapes = recorded_list(dims)
+    return [shape for shape in shapes if isinstance(shape, list) and all(isinstance(size, int) for size in shape)]
 
 
 MANY = 50

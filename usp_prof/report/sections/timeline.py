@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.charts.inputs import TimelineSlices
-from usp_prof.columns.rows import lookup
+from usp_prof.columns.rows import first_of_run, lookup
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import shortened
 from usp_prof.report.document import Chart, DataTable, Stack, StackPart, Text, data_table
@@ -87,7 +87,7 @@ def coarsen(slices: Slices, width_ns: int) -> Slices:
     # Longest first within a bucket: its role and name represent the bucket.
     order = np.lexsort((-(few.end_ns - few.start_ns), bucket, few.row))
     few, bucket = few.take(order), bucket[order]
-    first = np.flatnonzero(np.r_[True, (np.diff(few.row) != 0) | (np.diff(bucket) != 0)])
+    first = np.flatnonzero(first_of_run(few.row, bucket))
     start = np.minimum.reduceat(few.start_ns, first)
     busy = np.add.reduceat(few.end_ns - few.start_ns, first)
     merged = Slices(few.row[first], start, start + busy, few.role[first], few.name[first])
@@ -141,7 +141,7 @@ def slices_of(tables: TableSet, ranks: tuple[int, ...], step: int) -> TimelineSl
     for rank, columns in activities.items():
         codes, labels = keys[rank]
         name_codes, full_names = columns.codes("name")
-        start = clocks.align_rows(np.full(len(columns), rank, np.int64), columns["start_ns"])
+        start = clocks.align(rank, columns["start_ns"])
         parts.append(
             Slices(
                 codes + len(rows),

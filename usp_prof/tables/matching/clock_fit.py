@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, numbered, per_code, rows_by_code
+from usp_prof.columns.rows import group_codes, middles, numbered, per_code, rows_by_code
 from usp_prof.tables.matching import least_squares
 from usp_prof.tables.matching.least_squares import Observations
 from usp_prof.tables.matching.ties import components, pairs_of_clocks
@@ -106,8 +106,7 @@ class Solution:
         clock = pair % max(clocks, 1)
         calls = np.bincount(clock[count > 1], minlength=clocks)
         impossible = np.bincount(clock[first_end < last_start - _SAME_END_NS], minlength=clocks)
-        ordered = np.lexsort((ties.end, call))
-        middle_end = ties.end[ordered][np.cumsum(count) - count + (count - 1) // 2]
+        middle_end = middles(call, ties.end)[0]
         is_shared = count[call] > 1
         distance = (ties.end - middle_end[call])[is_shared]
         is_apart = np.zeros(ranks, bool)

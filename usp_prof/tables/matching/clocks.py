@@ -37,20 +37,12 @@ class Clock:
     jumps_ns: Ints
     """Jump of the rank's clock relative to the others during the window; 0 without a jump."""
 
-    def align(self, rank: int, ns: ArrayLike) -> Ints:
-        """Convert times of one rank to the common clock."""
-        when, row = np.asarray(ns, np.int64), int(np.searchsorted(self.ranks, rank))
-        offset, ppm = int(self.offset_ns[row]), float(np.nan_to_num(self.drift_ppm[row]))
-        if not ppm:
-            return np.asarray(when + offset)
-        return np.asarray(when + offset + np.rint((when - int(self.reference_ns[row])) * (ppm * 1e-6)).astype(np.int64))
-
-    def align_rows(self, rank: Ints, ns: Ints) -> Ints:
-        """Convert times to the common clock, each row from its own rank."""
-        row = np.searchsorted(self.ranks, rank)
+    def align(self, rank: int | Ints, ns: ArrayLike) -> Ints:
+        """Convert times of one rank, or of one rank per row, to the common clock."""
+        when, row = np.asarray(ns, np.int64), np.searchsorted(self.ranks, rank)
         ppm = np.nan_to_num(self.drift_ppm)[row]
-        drifted = np.rint((ns - self.reference_ns[row]) * (ppm * 1e-6)).astype(np.int64)
-        return np.asarray(ns + self.offset_ns[row] + drifted)
+        drifted = np.rint((when - self.reference_ns[row]) * (ppm * 1e-6)).astype(np.int64)
+        return np.asarray(when + self.offset_ns[row] + drifted)
 
     def local(self, rank: int, ns: ArrayLike) -> Ints:
         """Convert common times to one rank's own clock (to a nanosecond)."""

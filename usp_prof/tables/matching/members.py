@@ -47,7 +47,7 @@ def members_of(matched: MatchedParts, clocks: Clock) -> Members:
     rows = np.flatnonzero(matched.call >= 0)  # -1: parts without a call
     call = matched.call[rows].astype(np.int64)
     rank, started = matched.columns["rank"], matched.columns["start_ns"]
-    start = clocks.align_rows(rank[rows], started[rows])
+    start = clocks.align(rank[rows], started[rows])
     calls = matched.calls
     first_arrival = per_code(call, start, np.minimum, calls)
     by_arrival = np.argsort(first_arrival, kind="stable")
@@ -64,7 +64,7 @@ def members_of(matched: MatchedParts, clocks: Clock) -> Members:
         rank=rank[rows],
         part=matched.columns["part"][rows],
         start=start[order],
-        end=clocks.align_rows(rank[rows], ended),
+        end=clocks.align(rank[rows], ended),
         by=matched.by[rows],
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import first_rows, group_codes, lowest_reached, rows_by_code
+from usp_prof.columns.rows import first_rows, group_codes, lowest_reached, middles, rows_by_code
 from usp_prof.model.errors import UsageError
 from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.replay.graph import NodeKind
@@ -259,15 +259,9 @@ def _median_transfer(graph: Graph, request: Request) -> Ints:
     op = network.spread(graph, network.op_code.astype(np.float64), -1.0)[rows].astype(np.int64)
     size = network.spread(graph, network.bytes.astype(np.float64), -1.0)[rows].astype(np.int64)
     kind, transfer_ns = group_codes(graph.nodes.axis[rows], op, size), graph.transfer[rows]
-    by_length = np.lexsort((transfer_ns, kind))  # sorted by kind, then from the shortest
-    begin = np.flatnonzero(np.append(True, np.diff(kind[by_length]) != 0))
-    count = np.diff(np.append(begin, len(by_length)))
-    # For an even number, the mean of the middle two.
-    lower, upper = by_length[begin + (count - 1) // 2], by_length[begin + count // 2]
-    median = np.zeros(int(kind.max()) + 1, np.int64)
-    median[kind[lower]] = (transfer_ns[lower] + transfer_ns[upper]) // 2
+    lower, upper = middles(kind, transfer_ns)
     transfer = graph.transfer.copy()
-    transfer[rows] = median[kind]
+    transfer[rows] = ((lower + upper) // 2)[kind]
     return transfer
 
 

@@ -52,7 +52,11 @@ def comm_hidden(graph: Graph, request: Request) -> Graph:
 
 def comm_removed(graph: Graph, request: Request) -> Graph:
     """Remove communication: no transfers, and no rank waits for another; keys: axis, op."""
-    rows = communication_of(graph, request)
+    return without_communication(graph, communication_of(graph, request))
+
+
+def without_communication(graph: Graph, rows: Flags) -> Graph:
+    """Return the graph with communication that takes no time and for which no rank waits."""
     return graph.with_changes(duration=np.where(rows, 0, graph.duration), tied=graph.tied & ~rows)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.intervals import union
-from usp_prof.columns.rows import distinct, group_codes, lookup, rows_of
+from usp_prof.columns.rows import distinct, first_of_run, group_codes, lookup, rows_of
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import EdgeKind, NodeKind, events_of
@@ -270,11 +270,8 @@ def _is_known(mark: str) -> bool:
 def _firsts(graph: Graph, rows: Flags) -> Flags:
     """Mark the first of the given nodes in each lane and step."""
     place = np.flatnonzero(rows)
-    is_new = np.ones(len(place), dtype=bool)
-    lane, step = graph.nodes.lane[place], graph.nodes.step[place]
-    is_new[1:] = (lane[1:] != lane[:-1]) | (step[1:] != step[:-1])
     is_first = np.zeros(len(rows), dtype=bool)
-    is_first[place[is_new]] = True
+    is_first[place[first_of_run(graph.nodes.lane[place], graph.nodes.step[place])]] = True
     return is_first
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import OPTIMIZER, Family, NodeWork, work_of
-from usp_prof.whatif.edits.communication import with_transfer
+from usp_prof.whatif.edits.communication import with_transfer, without_communication
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.edits.where import on_axis
 from usp_prof.whatif.fitted_times import Algorithm, hops, kernel_times, network_of, resized, volume
@@ -81,7 +81,7 @@ def _communicating(graph: Graph, request: Request, axis: str) -> Graph:
         )
     rows, network = on_axis(graph, request, axis), network_of(request.tables)
     if size == 1:
-        return graph.with_changes(duration=np.where(rows, 0, graph.duration), tied=graph.tied & ~rows)
+        return without_communication(graph, rows)
     crossing = 1.0
     if request.cautious:
         crossing = CROSSING if _begins_to_cross(request, axis, size) else OTHERWISE

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.intervals import union
-from usp_prof.columns.rows import lookup, rows_of
+from usp_prof.columns.rows import last_of_run, lookup, rows_of
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind, events_of
 from usp_prof.replay.host_gaps import (
@@ -172,9 +172,7 @@ def blocks(graph: Graph, tables: TableSet, *, copies_only: bool) -> Flags:
     if copies_only:
         is_return[returns] = True
         return is_return & _copying(graph, tables)
-    rank, step = nodes.rank[returns], nodes.step[returns]
-    is_last = np.append((rank[1:] != rank[:-1]) | (step[1:] != step[:-1]), True)
-    is_return[returns[~is_last]] = True
+    is_return[returns[~last_of_run(nodes.rank[returns], nodes.step[returns])]] = True
     return is_return
 
 
@@ -219,7 +217,7 @@ def read_values(graph: Graph, tables: TableSet) -> Flags:
         reads = np.flatnonzero((post >= 0) & is_followed_by_read & is_value & (parts["step"] >= 0))
         reads = reads[np.lexsort((parts["start_ns"][reads], parts["step"][reads]))]
         # The last read of each step stays, because the loss must be read.
-        is_last = np.append(np.diff(parts["step"][reads]) != 0, True)[: len(reads)]
+        is_last = last_of_run(parts["step"][reads])
         communicates = of_rank[nodes.kind[of_rank] == NodeKind.COMMUNICATION]
         is_read[communicates] = np.isin(events[communicates], parts["event"][reads[~is_last]])
     return is_read

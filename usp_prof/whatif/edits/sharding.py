@@ -12,6 +12,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.replay.insertion import Added, with_calls
 from usp_prof.replay.node_work import BACKWARD, FORWARD, OPTIMIZER, work_of
+from usp_prof.whatif.edits.communication import without_communication
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.edits.where import on_axis
 from usp_prof.whatif.edits.zero_messages import (
@@ -62,10 +63,13 @@ def zero(graph: Graph, request: Request) -> Graph:
             graph = _reduced(graph, request, own_reductions.rows, 0.5 if now == 0 else 2.0)
         graph = _optimizing(graph, request, phase == OPTIMIZER, shrink=now == 0)
     # Weights are gathered after the optimizer or before the next forward; with ZeRO-3, only in passes.
-    graph = _without(graph, gathers & np.isin(phase, (FORWARD, BACKWARD)) if now == SHARDED_WEIGHTS else gathers)
+    graph = without_communication(
+        graph, gathers & np.isin(phase, (FORWARD, BACKWARD)) if now == SHARDED_WEIGHTS else gathers
+    )
     if is_gloo and now >= SHARDED_GRADIENTS > wanted:
         graph = with_calls(
-            _without(graph, own_reductions.rows), reductions_beside_backward(graph, request, own_reductions)
+            without_communication(graph, own_reductions.rows),
+            reductions_beside_backward(graph, request, own_reductions),
         )
     if wanted == 0:
         return graph
@@ -112,7 +116,7 @@ def prefetch(graph: Graph, request: Request) -> Graph:
     is_moved[moved] = True
     # Moved gathers get lanes of their own, because they would wait for other messages than in the recording.
     edges = graph.edges.without(is_moved[graph.edges.source] & (graph.edges.kind == EdgeKind.WAIT))
-    return with_calls(_without(graph, is_moved).with_changes(edges=edges), gathers)
+    return with_calls(without_communication(graph, is_moved).with_changes(edges=edges), gathers)
 
 
 def _consumers(graph: Graph, rows: Ints) -> Ints:
@@ -139,10 +143,6 @@ def _consumers(graph: Graph, rows: Ints) -> Ints:
 def _gathers(graph: Graph, request: Request) -> Flags:
     """Mark the gathers of weights: all-gathers over the data-parallel ranks."""
     return on_axis(graph, request, "dp") & network_of(request.tables).runs(graph, "all_gather")
-
-
-def _without(graph: Graph, rows: Flags) -> Graph:
-    return graph.with_changes(duration=np.where(rows, 0, graph.duration), tied=graph.tied & ~rows)
 
 
 def _reduced(graph: Graph, request: Request, rows: Flags, factor: float) -> Graph:
