@@ -382,7 +382,7 @@ def test_a_run_passes_against_itself(number: int) -> None:
     assert _check(run, run).verdict is Verdict.PASS
 
 
-def test_an_interval_that_excludes_nothing_is_not_shown_as_one() -> None:
+def test_the_interval_of_an_undetermined_change_is_too_wide() -> None:
     (judgement,) = _check(
         measured(series("step_time", [1e9, 9e9])), measured(series("step_time", [2e9, 3e8]))
     ).judgements

@@ -11,7 +11,7 @@ from usp_prof.gate.comparison import BETTER, CHANGED, WITHIN_NOISE, WORSE, direc
 from usp_prof.gate.judgement import Scale, Verdict
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
-from usp_prof.report.answers.wording import change, excludes_nothing, interval, part_label, parted
+from usp_prof.report.answers.wording import change, interval, is_undetermined, part_label, parted
 from usp_prof.report.document import Chart, KeyFigure, KeyFigures, Section, Text, data_table
 from usp_prof.report.format import column_scale, quantity
 from usp_prof.report.sections.timeline import slices_of
@@ -48,13 +48,13 @@ METRICS_NOTE = (
     "Within noise: the steps vary too much, or are too few, to attribute the change to the runs. "
     "usp-prof explain METRIC describes a metric."
 )
-TOO_WIDE_NOTE = "A change is not shown if its interval excludes nothing."
+TOO_WIDE_NOTE = "A change of - is undetermined: with so much noise, nearly any change is possible."
 _OWN = 2
 """The first two figures of a metric, before and after, are in its unit; its change may have another."""
 _ENDS = {True: (-1.0, 10.0), False: (-1.0, 1.0)}
 """Limits of a shown interval: for relative changes, and for changes of a fraction."""
-_BEFORE_AFTER: dict[str, Unit | None] = dict.fromkeys(("before [ms]", "after [ms]", "difference [ms]"))
-"""One scale for all compared columns."""
+_COMPARED: dict[str, Unit | None] = dict.fromkeys(("difference [ms]", "before [ms]", "after [ms]"))
+"""One scale for all compared columns; the difference is first because narrow screens drop the last columns."""
 
 
 def render(compared: Comparison, form: str, *, color: bool = False, everything: bool = False, width: int = 120) -> str:
@@ -95,9 +95,11 @@ def waterfall(pair: Pair, before: str, after: str) -> Section:
     key = KeyFigures((*steps, difference))
     rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
     cells = [
-        (part_label(part.name), *_ms(part.before_ns, part.after_ns)) for part in rows if part.before_ns or part.after_ns
+        (part_label(part.name), *_compared(part.before_ns, part.after_ns))
+        for part in rows
+        if part.before_ns or part.after_ns
     ]
-    table = data_table("", {"part of the mean rank step": None, **_BEFORE_AFTER}, cells)
+    table = data_table("", {"part of the mean rank step": None, **_COMPARED}, cells)
     return Section("waterfall", "Why the step is longer or shorter", (key, Chart("", as_waterfall(pair)), table))
 
 
@@ -183,7 +185,7 @@ def metrics(pair: Pair, *, everything: bool) -> Section:
     )
     table = data_table("", dict.fromkeys(columns), rows)
     notes = [METRICS_NOTE]
-    if any(excludes_nothing(judgement) for judgement in shown):
+    if any(is_undetermined(judgement) for judgement in shown):
         notes.append(TOO_WIDE_NOTE)
     if hidden := len(judged) - len(shown):
         notes.append(f"--all lists {counted(hidden, 'more metric')}, also by axis, cause and rank.")
@@ -204,7 +206,7 @@ def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:
             _digits(value / (scale.factor if own or place < _OWN else 0.01), 4 if place < _OWN else 3)
             for place, value in enumerate((judgement.before, judgement.after, judgement.change, *ends))
         )
-        if excludes_nothing(judgement):
+        if is_undetermined(judgement):
             change = low = high = None
         rows.append(
             {
@@ -248,12 +250,12 @@ def metrics_frame(pair: Pair, *, everything: bool) -> pd.DataFrame:
 def work(pair: Pair) -> Section:
     """Build the table of ops, kernels and calls that changed most."""
     columns = {
-        "kind": None, "name": None, "shapes": None, **_BEFORE_AFTER, "calls before": Unit.COUNT,
+        "kind": None, "name": None, "shapes": None, **_COMPARED, "calls before": Unit.COUNT,
         "calls after": Unit.COUNT,
     }  # fmt: skip
     rows = tuple(
         (
-            change.sort, change.name, change.shape or None, *_ms(change.before_ns, change.after_ns),
+            change.sort, change.name, change.shape or None, *_compared(change.before_ns, change.after_ns),
             change.before_count, change.after_count,
         )
         for change in pair.why.work
@@ -281,8 +283,9 @@ def timelines(runs: Sequence[tuple[str, TableSet, int]]) -> Section:
     return Section("timelines", "Timelines, aligned by step", charts)
 
 
-def _ms(before_ns: float, after_ns: float) -> tuple[float, float, float]:
-    return before_ns / 1e6, after_ns / 1e6, (after_ns - before_ns) / 1e6
+def _compared(before_ns: float, after_ns: float) -> tuple[float, float, float]:
+    """Return the values of the columns `_COMPARED`."""
+    return (after_ns - before_ns) / 1e6, before_ns / 1e6, after_ns / 1e6
 
 
 def _importance(judgement: Judgement) -> tuple[int, float, str]:

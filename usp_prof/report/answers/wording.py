@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _WIDEST = 10.0
 """Relative changes above a factor of ten are shown as a limit."""
 _LOWEST = -0.95
-"""An interval from below this to above `_WIDEST` excludes nothing."""
+"""A change with an interval from below this to above `_WIDEST` is undetermined."""
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _NAMES = {
     Unit.BYTES_PER_SECOND: "B/s",
@@ -77,11 +77,11 @@ def signed_duration(value_ns: float) -> str:
 
 def change(judgement: Judgement) -> str:
     """Format a change: in percent of the baseline, in percentage points, or in the unit; "-" if noise hides it."""
-    return "-" if excludes_nothing(judgement) else signed(judgement.change, judgement)
+    return "-" if is_undetermined(judgement) else signed(judgement.change, judgement)
 
 
-def excludes_nothing(judgement: Judgement) -> bool:
-    """Return whether the interval of a relative change is too wide to exclude anything."""
+def is_undetermined(judgement: Judgement) -> bool:
+    """Return whether the interval of a relative change is so wide that nearly any change is possible."""
     return judgement.scale is Scale.RELATIVE and judgement.low <= _LOWEST and judgement.high > _WIDEST
 
 
@@ -89,7 +89,7 @@ def interval(judgement: Judgement) -> str:
     """Format the interval of a change, limited to a readable range."""
     if not (math.isfinite(judgement.low) and math.isfinite(judgement.high)):
         return "-"
-    if excludes_nothing(judgement):
+    if is_undetermined(judgement):
         return "too wide"
     if judgement.scale is Scale.RELATIVE:
         beyond = "> " if judgement.high > _WIDEST else ""

@@ -84,7 +84,7 @@ def roofline(result: KernelsResult) -> RooflinePoints | None:
 # MFU: model FLOP relative to the devices' peak, by each convention, and checked against the trace's own FLOP.
 
 _CONVENTIONS = ("convention", "mfu", "per_token_flop", "tokens_per_second", "chosen")
-_CONVENTIONS_HEADS = {"mfu": "MFU", "per_token_flop": "model FLOP per token", "tokens_per_second": "tokens"}
+_CONVENTIONS_HEADS = {"mfu": "MFU", "per_token_flop": "per token", "tokens_per_second": "tokens"}
 _CHECK = ("part", "model_flop", "trace_flop", "ratio", "why")
 _CHECK_HEADS = {"model_flop": "model", "trace_flop": "trace", "ratio": "trace over model"}
 
