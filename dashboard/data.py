@@ -1,24 +1,18 @@
-"""Runs and memoized results, shared by all sessions.
+"""Memoized results of the served runs, shared by all sessions.
 
-The served runs are fixed when the dashboard starts. Pages and routes name a run by its key, which holds its name and a
-hash of its contents, and never by a path. Inside the process a run is known by its place in `runs()`. The `ask_`
-functions return a future, so that a page can show progress; the others wait for the result.
+The `ask_` functions return a future, so that a page can show progress; the others wait for the result.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from concurrent.futures import wait
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
+from . import served_runs
 from .drawings import Drawings, drawings_form, read_drawings, write_drawings
 from .engine import (
     EVERYTHING,
@@ -35,7 +29,6 @@ from .engine import (
     build_report,
     calibrate,
     compare_runs,
-    discover,
     measured,
     open_run,
     open_timeline,
@@ -45,7 +38,6 @@ from .engine import (
     replayed_ranks,
     reschedule,
     search_plans,
-    stamp_of,
     stored_document,
 )
 from .work import T, worker
@@ -53,10 +45,9 @@ from .work import T, worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from .engine import Document, Edit, Location, Measured, Selection, TimelineStore
+    from .engine import Document, Edit, Measured, Selection, TimelineStore
     from .work import Result
 
-PATHS_VARIABLE = "USP_PROF_DASHBOARD_PATHS"
 RANKS_VARIABLE = "USP_PROF_DASHBOARD_RANKS"
 """Which ranks are read, as JSON: a list of numbers, or the name of a choice; null: all."""
 drawings = Drawings()
@@ -64,117 +55,10 @@ MOST_KEPT_NODES = 16_000_000
 """Nodes of the predictions that are kept, in all: each takes about 50 bytes of its own."""
 
 
-@lru_cache(maxsize=1)
-def paths() -> tuple[str, ...]:
-    """Return the paths that were named at the start."""
-    return tuple(json.loads(os.environ.get(PATHS_VARIABLE, "[]")))
-
-
-@dataclass(frozen=True, slots=True)
-class ServedRun:
-    """A served run: its path, its name among several runs in that path, its display name, its trace files."""
-
-    path: str
-    run: str | None
-    name: str
-    files: tuple[Location, ...]
-    stamps: tuple[tuple[int, int], ...]
-    """Size and modification time of each local file when it was listed; (-1, -1): no local file."""
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the trace files."""
-        return sum(size for size, _ in self.stamps)
-
-
-def runs() -> tuple[ServedRun, ...]:
-    """Return the runs under the named paths; several under one path come newest first."""
-    return _runs(paths())
-
-
-@lru_cache(maxsize=4)
-def _runs(named: tuple[str, ...]) -> tuple[ServedRun, ...]:
-    served: list[ServedRun] = []
-    for path in named:
-        folder = Path(path).name or path
-        try:
-            discovery = discover(path)
-        except UspProfError:  # reported when the run is opened
-            served.append(ServedRun(path, None, folder, (), ()))
-            continue
-        is_name_of_run = discovery.runs[0].name == Path(path).name and not discovery.path.exists()
-        listed_runs = discovery.runs[:1] if is_name_of_run else discovery.runs
-        for run in listed_runs:
-            files = tuple(file.path for file in run.files)
-            run_name, shown_name = (run.name, f"{folder}: {run.name}") if len(listed_runs) > 1 else (None, folder)
-            served.append(ServedRun(path, run_name, shown_name, files, _stamps(files)))
-    return tuple(served)
-
-
-def _stamps(files: tuple[Location, ...]) -> tuple[tuple[int, int], ...]:
-    return tuple(stamp_of(file) or (-1, -1) for file in files)
-
-
-def run_count() -> int:
-    """Return the number of served runs."""
-    return len(runs())
-
-
-def name(index: int) -> str:
-    """Return the display name of a run: its folder, and its own name if the folder has several runs."""
-    return runs()[index].name
-
-
-def key(index: int) -> str:
-    """Return the key that names a run in links: its name and a hash of its contents, such as `step-9~1f0c93ab`."""
-    return f"{name(index)}~{_content_hash(runs()[index])}"
-
-
-def source(index: int) -> str:
-    """Return the query string that names a run to the routes."""
-    return urlencode({"run": key(index)})
-
-
-def index_of(text: str) -> int | None:
-    """Return the place of the run with this key, or with this name if only one run has it; None if there is none."""
-    by_key = [index for index in range(run_count()) if key(index) == text]
-    by_name = [index for index in range(run_count()) if name(index) == text]
-    matches = by_key or by_name
-    return matches[0] if len(matches) == 1 or by_key else None
-
-
-SAMPLE_BYTES = 4096
-"""Bytes at each end of a trace file that the hash covers; a gzip file ends with the checksum of its contents."""
-
-
-@lru_cache(maxsize=1024)
-def _content_hash(run: ServedRun) -> str:
-    """Hash name, size and both ends of every trace file, so that a copy of a run keeps its links."""
-    content = hashlib.blake2b(digest_size=4)
-    for file, (size, _) in sorted(zip(run.files, run.stamps, strict=True), key=lambda each: str(each[0])):
-        content.update(f"{file.name} {size}\n".encode("utf-8", "surrogateescape"))
-        if size < 0 or not isinstance(file, Path):
-            continue
-        with suppress(OSError), file.open("rb") as stream:
-            content.update(stream.read(SAMPLE_BYTES))
-            stream.seek(max(size - SAMPLE_BYTES, 0))
-            content.update(stream.read())
-    return content.hexdigest()
-
-
-def change_on_disk(index: int) -> str:
-    """Describe how the files of a run changed since they were listed: "changed", "deleted", or empty."""
-    run = runs()[index]
-    now = _stamps(run.files)
-    if now == run.stamps:
-        return ""
-    return "deleted" if (-1, -1) in now else "changed"
-
-
 def read_again() -> None:
     """Forget all runs and results, so that the next request lists and reads them again."""
     worker.forget()
-    _runs.cache_clear()
+    served_runs.forget()
 
 
 def prepare() -> Thread:
@@ -182,7 +66,7 @@ def prepare() -> Thread:
 
     The pieces are requested one after the other, so that they leave a core to visitors of other runs.
     """
-    served = runs()
+    served = served_runs.runs()
     firsts = [i for i, run in enumerate(served) if not i or served[i - 1].path != run.path]
     pieces = [
         partial(ask, index)
@@ -201,12 +85,12 @@ def prepare() -> Thread:
 
 def ready(seconds: float) -> bool:
     """Wait up to `seconds` for the first page's report; return whether it is ready."""
-    return not run_count() or bool(wait([ask_document(0, EVERYTHING)], seconds).done)
+    return not served_runs.run_count() or bool(wait([ask_document(0, EVERYTHING)], seconds).done)
 
 
 def ask_run(index: int) -> Result[Run]:
     """Ask for a run; the traces are read once."""
-    if not 0 <= index < run_count():
+    if not 0 <= index < served_runs.run_count():
         raise UspProfError(f"there is no run {index}", hint="usp-prof dashboard PATH [PATH ...]")
     return worker.ask(("run", index), lambda: _open(index), lane=index)
 
@@ -228,9 +112,9 @@ def steps_of(index: int) -> frozenset[int]:
 
 def _open(index: int) -> Run:
     def show_progress(done: int, of: int, _file: str) -> None:
-        worker.tell(f"reading {name(index)} (only the first time)", done, of)
+        worker.tell(f"reading {served_runs.name(index)} (only the first time)", done, of)
 
-    wanted = runs()[index]
+    wanted = served_runs.runs()[index]
     ranks = json.loads(os.environ.get(RANKS_VARIABLE, "null"))
     return open_run(wanted.path, run=wanted.run, ranks=ranks, progress=show_progress)
 
@@ -336,8 +220,8 @@ def ask_comparison(first: int, second: int) -> Result[Comparison]:
 
 def _measured(index: int) -> Measured:
     def measure() -> Measured:
-        worker.tell(f"measuring {name(index)}")
-        return measured(open_numbered(index), name(index))
+        worker.tell(f"measuring {served_runs.name(index)}")
+        return measured(open_numbered(index), served_runs.name(index))
 
     return worker.ask(("measured", index), measure, lane=index).result()
 

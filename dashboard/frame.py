@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from . import data, report, state
+from . import data, report, served_runs, state
 from .components.palette import palette
 from .engine import DARK, EVERYTHING, LIGHT, UspProfError, ink_on
 from .pages import PAGES
@@ -113,8 +113,8 @@ def _sidebar() -> None:
     with st.sidebar:
         st.markdown("### usp-prof")
         index = state.run_index()
-        if data.run_count() > 1:
-            names = [run.name for run in data.runs()]
+        if served_runs.run_count() > 1:
+            names = [run.name for run in served_runs.runs()]
             chosen = st.selectbox("Run", range(len(names)), index, format_func=lambda i: names[i])
             if chosen != index:
                 state.choose_run(chosen)
@@ -141,7 +141,7 @@ def _sidebar() -> None:
 
 def _remarks(index: int) -> None:
     """Warn about a run that changed on disk, and about parts of the selection that it does not have."""
-    change = data.change_on_disk(index)
+    change = served_runs.change_on_disk(index)
     if change:
         left, right = st.columns([5, 1], vertical_alignment="center")
         left.warning(f"The trace files of this run were {change} on disk. The figures are from before.")
@@ -158,8 +158,10 @@ def _not_served(error: UspProfError) -> None:
     """Explain that a link's run is not served, and list the runs that are."""
     st.error(state.plain(error.message))
     st.info(error.hint)
-    for index, run in enumerate(data.runs()):
-        st.page_link(st.session_state["pages"][PAGES[0].path], label=run.name, query_params={"run": data.key(index)})
+    for index, run in enumerate(served_runs.runs()):
+        st.page_link(
+            st.session_state["pages"][PAGES[0].path], label=run.name, query_params={"run": served_runs.key(index)}
+        )
 
 
 def _report() -> None:
@@ -173,7 +175,7 @@ def _report() -> None:
 
 def main() -> None:
     """Draw the chosen page."""
-    if not data.run_count():
+    if not served_runs.run_count():
         st.set_page_config("usp-prof", page_icon=str(HERE / "icon.png"), layout="wide")
         _without_run()
         return

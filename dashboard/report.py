@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from . import data
+from . import data, served_runs
 from .engine import (
     EVERYTHING,
     GRID_AXES,
@@ -147,7 +147,7 @@ def offer(page: Page, run: int, choice: str, sections: Callable[[], tuple[Sectio
     """Offer what a page shows as one file of HTML, and keep it for the report of this session."""
     answer = Answer(run, page.path, page.title, choice, sections)
     st.session_state.setdefault(_KEPT, {})[page.path] = answer
-    name = f"{re.sub(r'[^A-Za-z0-9.-]+', '-', data.name(run)).strip('-') or 'run'}-{page.path}.html"
+    name = f"{re.sub(r'[^A-Za-z0-9.-]+', '-', served_runs.name(run)).strip('-') or 'run'}-{page.path}.html"
     st.download_button(
         "This page as HTML",
         lambda: written(answer).encode(),
@@ -168,4 +168,4 @@ def kept(run: int) -> tuple[Answer, ...]:
 def written(answer: Answer) -> str:
     """Write one page's answer as HTML."""
     run = data.open_numbered(answer.run)
-    return write_webpage([as_document(answer, run_facts(run.tables, EVERYTHING, data.name(answer.run)))])
+    return write_webpage([as_document(answer, run_facts(run.tables, EVERYTHING, served_runs.name(answer.run)))])

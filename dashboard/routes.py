@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from . import data
+from . import data, served_runs
 from .engine import (
     CATEGORIES,
     MOST_PATTERN,
@@ -124,7 +124,7 @@ def _number(request: Request, name: str, low: int, high: int) -> int:
 
 
 def _run(request: Request) -> int:
-    index = data.index_of(request.query_params.get("run", ""))
+    index = served_runs.index_of(request.query_params.get("run", ""))
     if index is None:
         raise BadRequestError("run must be the key of a run that is served here")
     return index

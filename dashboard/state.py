@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from . import data
+from . import data, served_runs
 from .engine import Selection, UspProfError, spans
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def run_index() -> int:
     text = st.query_params.get("run", "")
     if not text:
         return 0
-    index = data.index_of(text)
+    index = served_runs.index_of(text)
     if index is None:
         raise NotServedError(
             f"Run {text[:MOST_SHOWN]!r} is not served here, or its trace files changed since the link was made.",
@@ -179,9 +179,9 @@ def link(page: str, words: Mapping[str, str] = MappingProxyType({})) -> dict[str
 
     A link that names the page's own choices gets no remembered ones. It always names the run.
     """
-    if not data.run_count():
+    if not served_runs.run_count():
         return dict(words)
-    run = data.key(run_index())
+    run = served_runs.key(run_index())
     shared = {name: value for name, value in st.query_params.to_dict().items() if name in SHARED}
     own = {} if words.keys() - SHARED else st.session_state.get(_OWN, {}).get((run, page), {})
     return {**shared, "run": run, **own, **words}
@@ -192,7 +192,7 @@ def remember(page: str) -> None:
     if page == "timeline":  # its client remembers its own view
         return
     with suppress(NotServedError):
-        run = data.key(run_index()) if data.run_count() else ""
+        run = served_runs.key(run_index()) if served_runs.run_count() else ""
         own = {name: value for name, value in st.query_params.to_dict().items() if name not in SHARED}
         st.session_state.setdefault(_OWN, {})[run, page] = own
 
@@ -202,7 +202,7 @@ def choose_run(index: int) -> None:
     for name in st.query_params.to_dict():
         if name != "run":
             del st.query_params[name]
-    st.query_params["run"] = data.key(index)
+    st.query_params["run"] = served_runs.key(index)
 
 
 def _step(text: str) -> int | None:

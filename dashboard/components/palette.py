@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from .. import data, state
+from .. import data, served_runs, state
 from ..engine import MOST_PATTERN, causes_of, literal
 from .findings import beside, shown_at
 
@@ -58,7 +58,7 @@ def palette(made: Mapping[str, StreamlitPage], offered: Sequence[tuple[str, str]
     findings = [cause.finding for cause in causes]
     chosen = _renderer()(
         data={
-            "source": data.source(view.run), "pages": list(offered), "ranks": list(ranks),
+            "source": served_runs.source(view.run), "pages": list(offered), "ranks": list(ranks),
             "findings": [finding.title for finding in findings],
         },
         key="palette", width="content", on_chosen_change=lambda: None,

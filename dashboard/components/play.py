@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import streamlit as st
 
-from .. import data, state
+from .. import data, served_runs, state
 from ..engine import Unit, quantity
 from ..work import wait
 from .blocks import folded
@@ -65,23 +65,23 @@ def _morph(
     run: int, step: JobStep, ranks: Sequence[int], *, key: str, range_ns: Sequence[int], edits: str = ""
 ) -> None:
     rank_list = "-".join(str(rank) for rank in ranks)
-    played = f"{data.source(run)}&t0={step.start_ns}&t1={step.end_ns}&ranks={rank_list}&edits={quote(edits)}"
+    played = f"{served_runs.source(run)}&t0={step.start_ns}&t1={step.end_ns}&ranks={rank_list}&edits={quote(edits)}"
     height = len(ranks) * ROW_PX + AROUND_PX
     timeline(
-        data.source(run), key=key, dark=state.is_dark(), ranks=list(ranks), kinds=[], fixed=True, still=not edits,
-        range=list(range_ns), play=played, height=height,
+        served_runs.source(run), key=key, dark=state.is_dark(), ranks=list(ranks), kinds=[], fixed=True,
+        still=not edits, range=list(range_ns), play=played, height=height,
     )  # fmt: skip
 
 
 def _measured(view: View, ranks: Sequence[int], range_ns: Sequence[int]) -> None:
     """Show the same step of another run on the same scale, such as the run recorded after the fix."""
-    runs = [run for run in range(data.run_count()) if run != view.run]
+    runs = [run for run in range(served_runs.run_count()) if run != view.run]
     if not runs:
         st.caption("Open a repaired run as well (`usp-prof dashboard BEFORE AFTER`) to compare with its measured step.")
         return
-    index_of_key = {data.key(run): run for run in runs}
+    index_of_key = {served_runs.key(run): run for run in runs}
     offered = (NOTHING, *index_of_key)
-    names = {NOTHING: "nothing", **{key: data.name(run) for key, run in index_of_key.items()}}
+    names = {NOTHING: "nothing", **{key: served_runs.name(run) for key, run in index_of_key.items()}}
     before = state.word("beside", offered)
     beside = st.selectbox("Measured run", offered, offered.index(before), format_func=names.__getitem__)
     state.keep("beside", beside if beside != NOTHING else None)

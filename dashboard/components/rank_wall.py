@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from .. import data, state
+from .. import data, served_runs, state
 from ..engine import CATEGORIES, Figures, category_colors, timeline_script, timeline_style
 from .timeline import chips, legend
 
@@ -86,7 +86,7 @@ def rank_wall(
     places = place_words(order, data.open_numbered(index).tables.topology)
     answer = _renderer()(
         data={
-            "source": data.source(index), "order": list(order), "range": [0, store.span_ns], "height": height,
+            "source": served_runs.source(index), "order": list(order), "range": [0, store.span_ns], "height": height,
             "heads": heads, "places": [places.get(rank, "") for rank in order], "chosen": [],
             "parts": list(CATEGORIES), "colors": category_colors(dark=state.is_dark()),
             "steps": [{"number": step.number, "start_ns": step.start_ns} for step in store.steps],

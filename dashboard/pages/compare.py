@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from .. import data, state
+from .. import data, served_runs, state
 from ..components.blocks import folded, section, show, verdict
 from ..components.download import numbers
 from ..components.findings import outliers_first
@@ -30,20 +30,20 @@ MOST_RANKS = 8
 
 def draw() -> None:
     """Draw the page."""
-    if data.run_count() < 2:
+    if served_runs.run_count() < 2:
         st.info("One run is open. To compare, start the dashboard with two or more.")
         st.code("usp-prof dashboard traces/before traces/after")
         return
-    names = [data.name(index) for index in range(data.run_count())]
+    names = [served_runs.name(index) for index in range(served_runs.run_count())]
     second = state.run_index()
-    other_runs = [index for index in range(data.run_count()) if index != second]
-    asked_run = data.index_of(st.query_params.get("before", ""))
+    other_runs = [index for index in range(served_runs.run_count()) if index != second]
+    asked_run = served_runs.index_of(st.query_params.get("before", ""))
     usual = second - 1 if second else other_runs[0]
     first = st.selectbox(
         f"Compare {names[second]} with an earlier run", other_runs,
         other_runs.index(asked_run if asked_run in other_runs else usual), names.__getitem__,
     )  # fmt: skip
-    state.keep("before", data.key(first) if first != usual else None)
+    state.keep("before", served_runs.key(first) if first != usual else None)
     pair = wait(data.ask_comparison(first, second)).pairs[0]
     dark = state.is_dark()
     sentence = comparison_answer.verdict(pair, names[first], names[second])
@@ -90,7 +90,9 @@ def _drawn(runs: tuple[int, int], step: int | None) -> tuple[Section, ...]:
     """Draw the timelines of a step of both runs for a page without a server."""
     if step is None:
         return ()
-    steps = [(data.name(run), data.open_numbered(run).tables, data.timeline_store(run).steps[step]) for run in runs]
+    steps = [
+        (served_runs.name(run), data.open_numbered(run).tables, data.timeline_store(run).steps[step]) for run in runs
+    ]
     return (comparison_answer.timelines([(name, tables, job_step.number) for name, tables, job_step in steps]),)
 
 
@@ -125,7 +127,7 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
         step = store.steps[place]
         st.markdown(f"**{state.plain(names[index])}**, step {step.number}")
         timeline(
-            data.source(index),
+            served_runs.source(index),
             key=f"aligned-{index}",
             dark=state.is_dark(),
             ranks=ranks or list(store.ranks)[:MOST_RANKS],
@@ -147,7 +149,11 @@ def _ranks_of_both(first: int, stores: Sequence[TimelineStore]) -> list[int]:
 
 
 def _alone(_: Document) -> str:
-    return "" if data.run_count() > 1 else "One run is open. To open two: usp-prof dashboard traces/before traces/after"
+    return (
+        ""
+        if served_runs.run_count() > 1
+        else "One run is open. To open two: usp-prof dashboard traces/before traces/after"
+    )
 
 
 COMPARE = Page("Compare", "compare", draw, Room.COMPARE, _alone)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from .. import data, state
+from .. import served_runs, state
 from ..components.blocks import folded, verdict
 from ..engine import (
     DARK,
@@ -75,15 +75,15 @@ def _links(lesson: Lesson) -> None:
         return
     (first, number), *later_runs = runs.items()
     for other, after in later_runs:
-        words = {"run": data.key(after), "before": data.key(number)}
+        words = {"run": served_runs.key(after), "before": served_runs.key(number)}
         st.page_link(pages["compare"], label=f"Compare {other} with {first}", query_params=words)
     for run, number in runs.items():
-        st.page_link(pages["timeline"], label=f"Timeline of {run}", query_params={"run": data.key(number)})
+        st.page_link(pages["timeline"], label=f"Timeline of {run}", query_params={"run": served_runs.key(number)})
 
 
 def _open_runs(lesson: Lesson) -> dict[str, int]:
     """Return the lesson's open runs by name, in the lesson's order."""
-    index_of_run = {course.run_of(lesson, run.path): number for number, run in enumerate(data.runs())}
+    index_of_run = {course.run_of(lesson, run.path): number for number, run in enumerate(served_runs.runs())}
     return {run.name: index_of_run[run.name] for run in lesson.runs if run.name in index_of_run}
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from .. import data, state
+from .. import data, served_runs, state
 from ..answers import incident
 from ..components import findings
 from ..components.blocks import folded, page_link, section, show, verdict
@@ -96,8 +96,8 @@ def _worst_step(document: Document, view: View, *, dark: bool) -> None:
     ranks = findings.outliers_first(document, view.ranks or store.ranks)[:MOST_RANKS]
     room = (end - begin) // 50
     timeline(
-        data.source(view.run), key="worst", dark=dark, ranks=sorted(ranks), kinds=["exposed"], fixed=True, compact=True,
-        range=[begin - room, end + room], height=280,
+        served_runs.source(view.run), key="worst", dark=dark, ranks=sorted(ranks), kinds=["exposed"], fixed=True,
+        compact=True, range=[begin - room, end + room], height=280,
     )  # fmt: skip
     page_link("timeline", "Open in Timeline", {"at": str(worst.number)} if steps else {})
 
@@ -211,7 +211,7 @@ def offer_incident(document: Document, view: View) -> None:
     if cause is None:
         return
     shown_cause = _cause_to_show(cause, view)
-    name = data.name(view.run)
+    name = served_runs.name(view.run)
     tables = data.open_numbered(view.run).tables
     stem = re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-") or "run"
 
@@ -235,13 +235,13 @@ def _cause_to_show(cause: Cause, view: View) -> incident.ShownCause:
     shown = shown_at(cause.finding, ranks)
     origin = re.sub(r"^(https?://[^/]+).*$", r"\1", str(st.context.url or ""))
     return incident.ShownCause(
-        cause, shown, commands(cause, view.run), f"{origin}/timeline?{data.source(view.run)}&{urlencode(shown)}"
+        cause, shown, commands(cause, view.run), f"{origin}/timeline?{served_runs.source(view.run)}&{urlencode(shown)}"
     )
 
 
 def commands(cause: Cause, run: int) -> tuple[str, ...]:
     """Return the commands that replay the change and show the rows that prove the finding."""
-    served = data.runs()[run]
+    served = served_runs.runs()[run]
     where = shlex.quote(served.path) + (f" --run {shlex.quote(served.run)}" if served.run else "")
     made = []
     if cause.finding.edit:

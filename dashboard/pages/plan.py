@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from .. import data, state
+from .. import data, served_runs, state
 from ..components.blocks import folded, show, verdict
 from ..components.download import data_table
 from ..components.question import ask_question, draw_configuration, learnt_from, show_start
@@ -51,7 +51,7 @@ BEST, ONE, SWEEP_TAB, RAN, PUBLISHED = "Best plans", "One configuration", "Sweep
 
 def _learnt() -> tuple[Calibration | None, str]:
     """Return the planner's calibration from the run; None without a run, or with the reason why it provides none."""
-    return learnt_from(state.current().run) if data.run_count() else (None, "")
+    return learnt_from(state.current().run) if served_runs.run_count() else (None, "")
 
 
 def draw_plan() -> None:
@@ -173,7 +173,7 @@ def _best(learnt: Calibration | None, plans: Plans, trainer: str) -> None:
         "plans", f"{which} {plans.fitting:,} plans that fit, the fastest first",
         lambda: data_table(plan_answer.plans_table(plans.best, MOST_PLANS), "plans", raw=plan_answer.frame(plans.best)),
     )  # fmt: skip
-    if data.run_count():
+    if served_runs.run_count():
         choice = f"{data.question_key(plans.question)} {picked.configuration} {trainer}"
         offer(PLAN, state.current().run, choice, lambda: plan_answer.sections(learnt, plans, picked, trainer))
 
@@ -221,7 +221,7 @@ def _sweep(learnt: Calibration | None, plans: Plans, top: DeltaGenerator) -> Non
     for number, block in enumerate(drawn):
         show(block, f"sweep-{number}", state.is_dark())
     folded("sweep-cells", "Plan of each cell", lambda: show(cell_table, "sweep-cells", state.is_dark()))
-    if data.run_count():
+    if served_runs.run_count():
         offer(SWEEP, state.current().run, choice, lambda: (heat_map,))
 
 

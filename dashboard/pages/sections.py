@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from .. import data, state
+from .. import data, served_runs, state
 from ..answers import pictures, verdicts
 from ..components.blocks import fold_sections, folded, picking_figure, show, verdict
 from ..components.picked_op import keep_picked, picked_op
@@ -136,7 +136,7 @@ def _calls(view: View, document: Document) -> None:
         + bubble
     )
     timeline(
-        f"{data.source(view.run)}&of=calls", key="calls", dark=state.is_dark(), kinds=[], fixed=True,
+        f"{served_runs.source(view.run)}&of=calls", key="calls", dark=state.is_dark(), kinds=[], fixed=True,
         height=min(CALLS_PX, AROUND_PX + GROUP_PX * count),
         ranks=most_exposed_first(store.labels, document),
     )  # fmt: skip

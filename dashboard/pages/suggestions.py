@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import streamlit as st
 
-from .. import data, state
+from .. import data, served_runs, state
 from ..answers import verdicts
 from ..components.blocks import folded, now_and_predicted, show, verdict
 from ..components.download import data_table
@@ -105,7 +105,7 @@ def _together(index: int, ticked: Sequence[Finding], steps: Sequence[Prediction]
     if not steps:
         return
     edits = steps[-1].edits
-    together = whatif_answer.together_section(ticked, steps, data.runs()[index].path)
+    together = whatif_answer.together_section(ticked, steps, served_runs.runs()[index].path)
     for number, block in enumerate(together.blocks[:-1]):
         show(block, f"together-{number}", state.is_dark())
     st.code(together.blocks[-1].text, language=None)  # type: ignore[union-attr]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import data, routes, state
+from .. import data, routes, served_runs, state
 from ..components import findings
 from ..components.blocks import verdict
 from ..components.rank_wall import mesh_heads, mesh_order, place_words
@@ -30,7 +30,7 @@ def draw() -> None:
     places = place_words(order, layout)
     late = document.verdict.straggler
     timeline(
-        data.source(view.run), key="timeline", dark=state.is_dark(), tall=True, ranks=_ranks(view, document),
+        served_runs.source(view.run), key="timeline", dark=state.is_dark(), tall=True, ranks=_ranks(view, document),
         at=selected_range(store, view), focus=late if late in store.ranks else None,
         axes=list(layout.axes) if layout.coordinates else [],
         coordinates={rank: dict(at) for rank, at in layout.coordinates.items()},

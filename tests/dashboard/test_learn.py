@@ -9,7 +9,7 @@ import pytest
 from drawn import SCRIPT, drawn, naming
 from streamlit.testing.v1 import AppTest
 
-from dashboard import data
+from dashboard import served_runs
 from dashboard.pages import learn
 from usp_prof.extras.learn.course import picture, recorded
 from usp_prof.extras.learn.lessons import LESSONS, lesson
@@ -64,7 +64,7 @@ def test_every_recorded_lesson_has_a_picture_of_each_run() -> None:
 
 def test_the_page_needs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with naming([], tmp_path, monkeypatch):
-        assert data.run_count() == 0
+        assert served_runs.run_count() == 0
         assert drawn("learn").selectbox[0].value == LESSONS[0]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from drawn import naming, tried
 
-from dashboard import data, report
+from dashboard import data, report, served_runs
 from dashboard.pages import PAGES
 from usp_prof.model.selection import EVERYTHING
 
@@ -102,5 +102,5 @@ def test_each_run_of_a_folder_is_offered(tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("first", "second"):
         shutil.copytree(RECORDED, both / name)
     with naming([both], tmp_path / "cache", monkeypatch):
-        assert {run.name for run in data.runs()} == {"both: first", "both: second"}
-        assert [data.open_numbered(index).name for index in (0, 1)] == [run.run for run in data.runs()]
+        assert {run.name for run in served_runs.runs()} == {"both: first", "both: second"}
+        assert [data.open_numbered(index).name for index in (0, 1)] == [run.run for run in served_runs.runs()]

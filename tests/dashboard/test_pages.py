@@ -15,7 +15,7 @@ from drawn import SCRIPT_OF_PAGE, drawn, framed, naming
 from streamlit.testing.v1 import AppTest
 
 import dashboard.pages
-from dashboard import data, report, state
+from dashboard import data, report, served_runs, state
 from dashboard.components.download import scaled
 from dashboard.components.findings import figures_of, is_named, shown_at, sure
 from dashboard.pages import PAGES, overview, query, sections, timeline
@@ -89,8 +89,8 @@ def test_a_change_is_predicted() -> None:
 
 def test_the_chosen_run_is_compared_with_another() -> None:
     for chosen, other in ((0, 1), (1, 0)):
-        app = drawn("compare", run=data.key(chosen), before=data.key(chosen))
-        assert app.selectbox[0].label == f"Compare {data.name(chosen)} with an earlier run"
+        app = drawn("compare", run=served_runs.key(chosen), before=served_runs.key(chosen))
+        assert app.selectbox[0].label == f"Compare {served_runs.name(chosen)} with an earlier run"
         assert app.selectbox[0].value == other
 
 
@@ -125,9 +125,9 @@ def test_a_visitor_does_not_wait_for_another_run() -> None:
 
 
 def test_every_link_holds_the_selection() -> None:
-    links = framed(run=data.key(1), ranks="0-1", steps="0-9").get("page_link")
+    links = framed(run=served_runs.key(1), ranks="0-1", steps="0-9").get("page_link")
     addresses = {link.proto.label: parse_qs(link.proto.query_string) for link in links}
-    assert all(address["run"] == [data.key(1)] and address["steps"] == ["0-9"] for address in addresses.values())
+    assert all(address["run"] == [served_runs.key(1)] and address["steps"] == ["0-9"] for address in addresses.values())
     for label in ("Kernels", "Predict", "Query in SQL", "Open in Timeline", "Show me"):
         assert addresses[label]["ranks"] == ["0-1"], label
 
@@ -147,7 +147,7 @@ def test_another_run_is_in_every_link_at_once() -> None:
     app = framed()
     app.sidebar.selectbox[0].set_value(1).run()
     assert not app.exception
-    assert all(parse_qs(link.proto.query_string)["run"] == [data.key(1)] for link in app.get("page_link"))
+    assert all(parse_qs(link.proto.query_string)["run"] == [served_runs.key(1)] for link in app.get("page_link"))
 
 
 def test_a_wrong_column_is_an_error_with_the_columns_of_its_table_beside_it() -> None:
@@ -344,7 +344,7 @@ def test_the_report_is_one_page() -> None:
     assert page.startswith("<!DOCTYPE html>")
     assert "Where the step goes" in page
     assert "comparable" not in page, "the report of a run has no comparison with another"
-    assert data.name(1) not in page
+    assert served_runs.name(1) not in page
 
 
 def test_a_name_is_not_read_as_markup() -> None:

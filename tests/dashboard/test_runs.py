@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 import pytest
 from drawn import drawn, framed, naming
 
-from dashboard import data
+from dashboard import data, served_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,11 +38,11 @@ def test_a_link_shows_the_same_run_after_a_restart_in_another_order(
 ) -> None:
     runs = [TRACES / "recorded-1f1b", TRACES / "recorded-interleaved"]
     with naming(runs, cache, monkeypatch):
-        key = data.key(1)
+        key = served_runs.key(1)
         assert key.startswith("recorded-interleaved~")
-        assert data.name(data.index_of(key)) == "recorded-interleaved"
+        assert served_runs.name(served_runs.index_of(key)) == "recorded-interleaved"
     with naming(runs[::-1], cache, monkeypatch):
-        assert data.name(data.index_of(key)) == "recorded-interleaved"
+        assert served_runs.name(served_runs.index_of(key)) == "recorded-interleaved"
         app = framed(run=key)
         assert all(parse_qs(link.proto.query_string)["run"] == [key] for link in app.get("page_link"))
 
@@ -58,19 +58,21 @@ def test_an_unknown_run_is_refused_with_the_list(run: str, cache: Path, monkeypa
 def test_a_run_is_compared_with_the_one_before_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [TRACES / name for name in ("recorded-1f1b", "recorded-slow-rank", "recorded-slow-rank-repaired")]
     with naming(runs, cache, monkeypatch):
-        assert [drawn("compare", run=data.key(index)).selectbox[0].value for index in range(3)] == [1, 0, 1]
+        assert [drawn("compare", run=served_runs.key(index)).selectbox[0].value for index in range(3)] == [1, 0, 1]
 
 
 def test_every_link_names_its_run_even_the_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with naming([TRACES / "recorded-1f1b"], cache, monkeypatch):
-        assert all(parse_qs(link.proto.query_string)["run"] == [data.key(0)] for link in framed().get("page_link"))
+        assert all(
+            parse_qs(link.proto.query_string)["run"] == [served_runs.key(0)] for link in framed().get("page_link")
+        )
 
 
 def test_another_run_drops_the_choices_of_the_one_before(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with naming([TRACES / "recorded-1f1b", TRACES / "recorded-interleaved"], cache, monkeypatch):
         app = framed(picked="0.50", range="5-50", find="gemm", ranks="0-1")
         app.sidebar.selectbox[0].set_value(1).run()
-        assert {name: "".join(value) for name, value in app.query_params.items()} == {"run": data.key(1)}
+        assert {name: "".join(value) for name, value in app.query_params.items()} == {"run": served_runs.key(1)}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_a_run_that_changes_on_disk_is_reported_and_read_again(
     run = tmp_path / "run"
     shutil.copytree(TRACES / "recorded-1f1b", run)
     with naming([run], cache, monkeypatch):
-        app, key = framed(), data.key(0)
+        app, key = framed(), served_runs.key(0)
         assert not app.warning
         last = max(run.glob("*.json.gz"))
         last.unlink()
@@ -100,7 +102,7 @@ def test_a_run_that_changes_on_disk_is_reported_and_read_again(
         assert "were deleted on disk" in app.warning[0].value
         next(button for button in app.button if button.label == "Read again").click().run()
         assert not any("on disk" in warning.value for warning in app.warning)
-        assert data.key(0) != key
+        assert served_runs.key(0) != key
         assert len(data.open_numbered(0).ranks) == 3
 
 
@@ -108,5 +110,5 @@ def test_all_runs_of_a_folder_are_listed_and_named_apart(
     folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with naming([folder / "runs"], cache, monkeypatch):
-        assert sorted(run.name for run in data.runs()) == ["runs: first", "runs: second"]
-        assert len({data.key(index) for index in (0, 1)}) == 2
+        assert sorted(run.name for run in served_runs.runs()) == ["runs: first", "runs: second"]
+        assert len({served_runs.key(index) for index in (0, 1)}) == 2

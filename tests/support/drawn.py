@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from streamlit.testing.v1 import AppTest
 
 import dashboard
-from dashboard import data
+from dashboard import data, served_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ except UspProfError as error:
 def naming(runs: Sequence[Path], cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Open runs in a fresh dashboard, and clear its state afterwards."""
     _forget()
-    monkeypatch.setenv(data.PATHS_VARIABLE, json.dumps([str(run) for run in runs]))
+    monkeypatch.setenv(served_runs.PATHS_VARIABLE, json.dumps([str(run) for run in runs]))
     monkeypatch.setenv("USP_PROF_CACHE", str(cache))
     yield
     _forget()
@@ -47,7 +47,6 @@ def _forget() -> None:
     data.worker.forget()
     data.worker.finish()
     data.read_again()
-    data.paths.cache_clear()
 
 
 def drawn(page: str, **address: str) -> AppTest:
