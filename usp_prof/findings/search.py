@@ -20,7 +20,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.rank_clocks import rank_clocks
-from usp_prof.replay.step_times import graphs_per_pass, replay_at_once, unedited
+from usp_prof.replay.step_times import graphs_per_pass, timelines_of, unedited
 from usp_prof.whatif.edits.kind import MODEL_DOUBT
 from usp_prof.whatif.predict import Edited, Gain, as_recorded, gain_of
 from usp_prof.whatif.recording_cost import recording_cost
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from usp_prof.findings.draft import Draft, Rule
     from usp_prof.model.edit import Edit
+    from usp_prof.replay.graph import Timeline
     from usp_prof.tables.table_set import TableSet
 
 
@@ -165,13 +166,14 @@ def _judged(
     judged: list[Judged] = []
     refused: set[str] = set()
     doubtful = {f"rank_as_peers={repair.rank}" for repair in repairs_of(tables) if repair.disagrees}
-    for rule, draft, run in _edited_runs(tables, [pair for pair in drafts if str(pair[1].edit) not in doubtful]):
+    for rule, draft, replayed in _replayed(tables, [pair for pair in drafts if str(pair[1].edit) not in doubtful]):
         if rule.CODE in refused:
             continue
         try:
-            if isinstance(run, UspProfError):
-                raise run
-            gain = gain_of(tables, run, draft.least_gain)
+            if isinstance(replayed, UspProfError):
+                raise replayed
+            edited_run, timeline = replayed
+            gain = gain_of(tables, edited_run, draft.least_gain, timeline)
         except UspProfError as error:
             refused.add(rule.CODE)
             skipped[rule.CODE] = error.message
@@ -181,17 +183,17 @@ def _judged(
     return judged
 
 
-def _edited_runs(
+def _replayed(
     tables: TableSet, drafts: Sequence[tuple[Rule, Draft]]
-) -> Iterator[tuple[Rule, Draft, Edited | UspProfError]]:
-    """Yield each draft with the run after its edit, or why there is none; several runs are replayed in one pass."""
+) -> Iterator[tuple[Rule, Draft, tuple[Edited, Timeline] | UspProfError]]:
+    """Yield each draft with its edited run and replay, or why there is none; several are replayed in one pass."""
     at_once = graphs_per_pass(tables)
     for first in range(0, len(drafts), at_once):
         some = drafts[first : first + at_once]
         runs = [_edited_or_error(tables, draft.edit) for _, draft in some]
-        replay_at_once(tables, [run.graph for run in runs if isinstance(run, Edited)])
+        timelines = iter(timelines_of(tables, [run.graph for run in runs if isinstance(run, Edited)]))
         for (rule, draft), run in zip(some, runs, strict=True):
-            yield rule, draft, run
+            yield rule, draft, run if isinstance(run, UspProfError) else (run, next(timelines))
 
 
 def _edited_or_error(tables: TableSet, edit: Edit) -> Edited | UspProfError:

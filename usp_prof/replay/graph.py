@@ -174,7 +174,6 @@ class Graph:
     """Number of nodes at the end that edits added; no trace has them."""
 
     _memo: dict[object, object] = field(default_factory=dict, init=False, repr=False)
-    _timeline: list[Timeline] = field(default_factory=list, init=False, repr=False)
 
     @property
     def measured(self) -> Flags:
@@ -205,17 +204,6 @@ class Graph:
     def memo(self, key: object, build: Callable[[], T]) -> T:
         """Return a value derived from this graph, memoized under `key`."""
         return _once(self._memo, key, build)
-
-    @property
-    def is_replayed(self) -> bool:
-        """Whether the timeline is known."""
-        return bool(self._timeline)
-
-    def timeline(self, replay: Callable[[Graph], Timeline]) -> Timeline:
-        """Return the timeline; the first call computes it with `replay`."""
-        if not self._timeline:
-            self._timeline.append(replay(self))
-        return self._timeline[0]
 
     def on_axis(self, axis: str) -> Flags:
         """Mark the communication of one axis, or of all axes if `axis` is empty."""

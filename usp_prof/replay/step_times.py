@@ -19,7 +19,7 @@ from usp_prof.replay.plan import make_plan
 from usp_prof.replay.rank_clocks import rank_clocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.replay.graph import Graph, Timeline
@@ -185,26 +185,29 @@ def unedited(tables: TableSet) -> StepTimes:
     )
 
 
-# Timelines of the run's graphs, recorded or edited; each graph keeps its own.
+# Timelines of the run's graphs, recorded or edited.
 
 _MOST_NODES = 4_000_000
 """Maximum number of nodes, over all graphs, that are replayed in one pass; each needs about 100 bytes."""
 
 
 def timeline_of(tables: TableSet, graph: Graph) -> Timeline:
-    """Return the timeline of a graph of the run, replayed once."""
-    replay_at_once(tables, [graph])
-    return graph.timeline(replay)
-
-
-def replay_at_once(tables: TableSet, graphs: Iterable[Graph]) -> None:
-    """Replay up to `graphs_per_pass` graphs of the run in one pass, as far as they have the recorded dependencies."""
+    """Return the timeline of a graph of the run; that of the recorded graph is memoized."""
     recorded = graph_of(tables)
-    alike = [graph for graph in graphs if not graph.is_replayed and graph.waits_as(recorded)]
-    if alike:
-        timelines = iter(replay_together(alike, _plan_of(tables)))
-        for graph in alike:
-            graph.timeline(lambda _: next(timelines))
+    if graph is recorded:
+        return tables.memo("whatif timeline", lambda: replay(recorded, _plan_of(tables)))
+    return replay(graph, _plan_of(tables) if graph.waits_as(recorded) else None)
+
+
+def timelines_of(tables: TableSet, graphs: Sequence[Graph]) -> list[Timeline]:
+    """Return the timelines of up to `graphs_per_pass` graphs; those with the recorded dependencies take one pass."""
+    recorded = graph_of(tables)
+    is_alike = [graph is not recorded and graph.waits_as(recorded) for graph in graphs]
+    alike = [graph for graph, fits in zip(graphs, is_alike, strict=True) if fits]
+    in_one_pass = iter(replay_together(alike, _plan_of(tables)) if alike else ())
+    return [
+        next(in_one_pass) if fits else timeline_of(tables, graph) for graph, fits in zip(graphs, is_alike, strict=True)
+    ]
 
 
 def graphs_per_pass(tables: TableSet) -> int:

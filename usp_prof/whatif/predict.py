@@ -265,12 +265,12 @@ class Gain:
     """The part of the error from device idle time that the graph cannot explain."""
 
 
-def gain_of(tables: TableSet, made: Edited, least: float = -inf) -> Gain:
-    """Return the gain of edits from a replay; raises if the edited run cannot be replayed.
+def gain_of(tables: TableSet, made: Edited, least: float = -inf, timeline: Timeline | None = None) -> Gain:
+    """Return the gain of edits from a replay (`timeline`, if known); raises if the edited run cannot be replayed.
 
     If the gain is below `least`, its error is not needed, and the replays that determine it are skipped.
     """
-    timeline = timeline_of(tables, made.graph)
+    timeline = timeline or timeline_of(tables, made.graph)
     replayed_ns = step_times(tables, made.graph, timeline).mean_replayed_ns
     effect = outcome(tables, made, replayed_ns, lambda: retimed(tables, made.graph, timeline))
     if effect.gain_fraction < least:
