@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 from functools import cache, partial, singledispatch
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
@@ -194,11 +193,11 @@ def now_and_predicted(together: Prediction | None, changes: str) -> None:
     st.html(f"<b>{step}: {now} → {then} predicted</b>, gain {gain} ±{error} ({html.escape(changes)})")
 
 
-def page_link(page: str, label: str, words: Mapping[str, str] = MappingProxyType({}), help: str | None = None) -> None:  # noqa: A002 - Streamlit's name
+def page_link(page: str, label: str, words: Mapping[str, str] | None = None, help: str | None = None) -> None:  # noqa: A002 - Streamlit's name
     """Link to a page with its selection and these parameters; nothing is shown where a page is drawn alone."""
     pages = st.session_state.get("pages", {})
     if page in pages:
-        st.page_link(pages[page], label=label, help=help, query_params=state.link(page, words))
+        st.page_link(pages[page], label=label, help=help, query_params=state.link(page, words or {}))
 
 
 def folded(key: str, title: str, draw: Callable[[], None]) -> None:

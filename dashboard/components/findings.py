@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import streamlit as st
 
 from .. import data, state
-from ..engine import Basis, Figures, RuleCode, Unit, column_scale, left_out, quantity, worst_ranks
+from ..engine import Basis, Figures, RuleCode, Unit, column_scale, further_place, left_out, quantity, worst_ranks
 from .blocks import page_link, unbroken
 
 if TYPE_CHECKING:
@@ -54,8 +53,8 @@ def sure(finding: Finding) -> str:
 def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> None:
     """Show one finding."""
     left, right = st.columns([3.2, 1.3])
-    place = "" if is_named(finding) else f" ({state.plain(finding.place)})"
-    left.markdown(f"**{state.plain(finding.title)}**{place}")
+    place = further_place(finding)
+    left.markdown(f"**{state.plain(finding.title)}**" + (f" ({state.plain(place)})" if place else ""))
     if finding.advice:
         left.caption(state.plain(finding.advice))
     right.metric("gain", quantity(finding.gain_fraction, Unit.FRACTION) if finding.gain_fraction else "unknown")
@@ -70,12 +69,6 @@ def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> No
         if finding.settings:
             rows = [{"library": name, "setting": str(value)} for name, value in finding.settings.items()]
             st.dataframe(rows, hide_index=True, key=f"settings-{number}")
-
-
-def is_named(finding: Finding) -> bool:
-    """Return whether the title of a finding names its place, as in "Rank 3 computes 1.4x as long as its peers"."""
-    values = (str(value).rpartition("@")[2] for value in finding.where.values())  # a group is named by its ranks
-    return all(re.search(rf"(?<![\w.]){re.escape(value)}(?![\w.])", finding.title) for value in values)
 
 
 def _evidence(finding: Finding, number: int) -> None:

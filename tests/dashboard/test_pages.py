@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 import dashboard.pages
 from dashboard import data, report, served_runs, state
 from dashboard.components.download import scaled
-from dashboard.components.findings import figures_of, is_named, shown_at, sure
+from dashboard.components.findings import figures_of, shown_at, sure
 from dashboard.pages import PAGES, overview, query, sections, timeline
 from dashboard.state import Page
 from dashboard.timeline.details import named
@@ -286,21 +286,6 @@ def test_a_finding_is_shown_where_it_is_seen(
 )  # fmt: skip
 def test_what_the_host_does_is_shown_on_its_threads(code: str, rows: str) -> None:
     assert shown_at(Finding(code, "what", {}, {}), range(8))["show"] == rows
-
-
-@pytest.mark.parametrize(
-    ("title", "where", "named_in_title"),
-    [
-        ("Rank 3 computes 1.40x as long as its peers", {"rank": 3}, True),
-        ("Rank 13 is late", {"rank": 3}, False),
-        ("Transfers among ranks 9,13 (ep) take longer", {"axis": "ep", "group": "30@9,13"}, True),
-        ("The pipeline bubble is 42.9%", {"stages": 2}, False),
-    ],
-)
-def test_a_place_that_the_title_names_is_not_repeated(
-    title: str, where: dict[str, int | str], named_in_title: bool
-) -> None:
-    assert is_named(Finding("code", title, where, {})) == named_in_title
 
 
 def test_key_figures_of_a_page_are_not_repeated_in_its_tables() -> None:

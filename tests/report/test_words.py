@@ -56,9 +56,19 @@ def test_a_finding_states_place_gain_basis_and_advice() -> None:
     assert advice == "Look at the clocks of that GPU."
 
 
-def test_a_place_that_the_title_lacks_is_in_brackets() -> None:
-    finding = replace(FINDING, title="Rank 16 is late", where={"rank": 6, "axis": "tp", "stages": 2})
-    assert finding_lines(finding)[0] == "Rank 16 is late [rank 6, axis tp, stages 2]"
+@pytest.mark.parametrize(
+    ("title", "where", "further"),
+    [
+        ("Rank 16 is late", {"rank": 6, "axis": "tp", "stages": 2}, " [rank 6, axis tp, stages 2]"),
+        ("Rank 3 computes 1.40x as long as its peers", {"rank": 3}, ""),
+        ("Rank 13 is late", {"rank": 3}, " [rank 3]"),
+        ("Transfers among ranks 9,13 (ep) take longer", {"axis": "ep", "group": "30@9,13"}, ""),
+        ("aten::mm takes 29% of compute", {"op": "aten::mm"}, ""),
+        ("The pipeline bubble is 42.9%", {"stages": 2}, " [stages 2]"),
+    ],
+)
+def test_a_place_that_the_title_lacks_is_in_brackets(title: str, where: dict[str, int | str], further: str) -> None:
+    assert finding_lines(replace(FINDING, title=title, where=where))[0] == f"{title}{further}"
 
 
 def test_a_finding_that_adds_no_gain_to_those_above_says_so() -> None:

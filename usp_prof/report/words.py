@@ -70,7 +70,7 @@ def finding_lines(finding: Finding, above: float | None = None, *, proof: bool =
 
     `above` is the joint gain of the findings above it in a list; without it, the joint gain is not mentioned.
     """
-    lines = [f"{finding.title}{_in_brackets(_further_place(finding))}"]
+    lines = [f"{finding.title}{_in_brackets(further_place(finding))}"]
     if finding.gain_fraction > _NEGLIGIBLE:
         remarks = "; ".join(_remarks(finding, above))
         lines.append(f"saves {saving(finding)} of the step" + (f" ({remarks})" if remarks else ""))
@@ -92,14 +92,13 @@ def _remarks(finding: Finding, above: float | None) -> list[str]:
     return [*basis, f"{quantity(together, Unit.FRACTION)} together with the findings above"]
 
 
-def _further_place(finding: Finding) -> str:
-    """Return the parts of a finding's place that its title does not name."""
-    parts = [(key, value if key == "axis" else f"{key} {value}") for key, value in finding.where.items()]
-    missing = [
-        f"{key} {finding.where[key]}"
-        for key, words in parts
-        if not re.search(rf"\b{re.escape(str(words))}\b", finding.title, re.IGNORECASE)
-    ]
+def further_place(finding: Finding) -> str:
+    """Return the parts of a finding's place that its title does not name; a group is named by its ranks."""
+    missing = []
+    for key, value in finding.where.items():
+        words = value.rpartition("@")[2] if isinstance(value, str) else f"{key} {value}"
+        if not re.search(rf"(?<![\w.]){re.escape(words)}(?![\w.])", finding.title, re.IGNORECASE):
+            missing.append(f"{key} {value}")
     return ", ".join(missing)
 
 

@@ -33,9 +33,9 @@ def excess_to_remove(excess: Floats, longest_of_peers: Floats) -> Floats:
     is unusual and goes, even if the rank has less work than its peers elsewhere. If the rank still takes longer than
     its peers, all other excess is reduced in proportion until it does not.
 
-        excess 100, 30, -30; peers 30, 0, 0      unusual 70, 30, 0, which add up to what is too much: removed
-        excess 100, 30, -60; peers 30, 0, 0      removes the same
-        excess 100, 30,   0; peers 30, 0, 0      30 more remain of the first: removed, too
+        excess 100, 30, -30; peers 30, 0, 0      in all 100: removes 70 of the first and all 30 of the second
+        excess 100, 30, -60; peers 30, 0, 0      in all 70, but removes the same
+        excess 100, 30,   0; peers 30, 0, 0      in all 130: removes the other 30 of the first, too
     """
     above = np.maximum(excess, 0)
     order = np.argsort(-above, kind="stable")
