@@ -156,7 +156,7 @@ def check_names(policy: Policy) -> None:
     for word in _words(policy):
         name = word.partition("[")[0]
         if not any(_pattern(name).fullmatch(metric) for metric in metric_names):
-            raise unknown_name("metric", name, metric_names)
+            raise unknown_name("metric", name, metric_names, list_command="usp-prof explain")
 
 
 def _pattern(word: str) -> re.Pattern[str]:

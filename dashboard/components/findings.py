@@ -53,7 +53,7 @@ def sure(finding: Finding) -> str:
 def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> None:
     """Show one finding."""
     left, right = st.columns([3.2, 1.3])
-    place = further_place(finding)
+    place = further_place(finding.title, finding.where)
     left.markdown(f"**{state.plain(finding.title)}**" + (f" ({state.plain(place)})" if place else ""))
     if finding.advice:
         left.caption(state.plain(finding.advice))

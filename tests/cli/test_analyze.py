@@ -116,7 +116,10 @@ def test_step_ranges_are_parsed(run: Path, capsys: pytest.CaptureFixture[str], s
         (["--steps", ":"], "not a range of steps"),
         (["--steps", "7:3"], "ends before it begins"),
         (["--only", "breakdwon"], "did you mean breakdown"),
-        (["--only", "xyzzy"], "known: breakdown, clock, collectives, cp, critical_path, host, kernels, memory, mfu"),
+        (
+            ["--only", "xyzzy"],
+            "choose from breakdown, clock, collectives, cp, critical_path, host, kernels, memory, mfu",
+        ),
         (["-o", "file"], "add --format"),
         (["--ranks", "1,5-7"], "has no rank 5-7"),
         (["--ranks", "x"], "list of numbers"),

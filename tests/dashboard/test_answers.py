@@ -119,15 +119,6 @@ def test_metrics_are_shown_as_numbers_each_in_its_unit() -> None:
     assert shown["change"][known].tolist() == pytest.approx((100 * raw["change"][known]).tolist(), rel=6e-3, abs=1e-9)
 
 
-def test_of_a_model_only_what_differs_is_told() -> None:
-    before, after = '{"layers": 2, "heads": 4, "active_parameters": 10}', '{"layers": 2, "heads": 8, "experts": 4}'
-    assert comparison.parted("model", before, after) == [
-        ("model: heads", "4", "8"), ("model: active parameters", "10", ""), ("model: experts", "", "4"),
-    ]  # fmt: skip
-    assert comparison.parted("schedule", "1f1b", "gpipe") == [("schedule", "1f1b", "gpipe")]
-    assert comparison.parted("tokens", "64", "256") == [("tokens", "64", "256")]
-
-
 def test_findings_are_downloaded_raw() -> None:
     findings = data.document(0, EVERYTHING).findings
     frame = suggestions.as_frame(findings)

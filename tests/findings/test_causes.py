@@ -70,7 +70,7 @@ def test_a_finding_that_adds_no_gain_is_part_of_an_earlier_one() -> None:
         ("slow-host", ["host-bound"]),
         ("slow-link", ["low-bandwidth"]),
     ]
-    assert cause_lines(causes[1])[-1] == "same root cause: low-bandwidth [axis tp] 19.0%"
+    assert cause_lines(causes[1])[-1] == "same root cause: low-bandwidth (axis tp) 19.0%"
 
 
 def test_a_choice_is_not_an_effect_of_a_fault() -> None:

@@ -23,13 +23,13 @@ def test_lost_events_exclude_the_comparison_of_ranks(code: str) -> None:
     assert damage(tables, (Input.ALL_RANKS,)) == ""
     tables.health.append(HealthRow(code, Severity.DATA_LOSS, rank=1, detail="the file ends early"))
     reason = damage(tables, (Input.ALL_RANKS,))
-    assert reason == f"needs complete traces of all ranks: rank 1: {code} (the file ends early)"
+    assert reason == f"needs complete traces of all ranks ({code} of rank 1)"
 
 
 def test_informational_health_rows_are_not_damage() -> None:
     tables = run({0: STEP})
     tables.health.append(HealthRow("missing_ranks", Severity.INFO))
-    assert damage(tables, Input) == "needs allocator events: none were recorded; record with profile_memory=True"
+    assert damage(tables, Input) == "needs allocator events (none were recorded; record with profile_memory=True)"
 
 
 def test_unconnected_clocks_are_damage() -> None:
@@ -40,9 +40,9 @@ def test_unconnected_clocks_are_damage() -> None:
 def test_missing_launches_are_damage() -> None:
     kernels = [{"event": n, "name": "k", "start_ns": n, "dur_ns": 1, "launch_event": -1} for n in range(4)]
     tables = run({0: {**STEP, "kernels": kernels}})
-    assert damage(tables, (Input.LAUNCHES,)) == "needs launches of device work: 4 of 4 have no launch in the trace"
+    assert damage(tables, (Input.LAUNCHES,)) == "needs launches of device work (4 of 4 have no launch in the trace)"
     tables.health.append(HealthRow("steps_by_host", Severity.ERROR))
-    assert damage(tables, (Input.LAUNCHES,)) == "needs launches of device work: steps_by_host"
+    assert damage(tables, (Input.LAUNCHES,)) == "needs launches of device work (steps_by_host)"
 
 
 def test_missing_shapes_are_damage() -> None:
@@ -54,7 +54,7 @@ def test_a_skipped_rule_states_why_and_other_rules_run() -> None:
     tables = run({0: STEP, 1: STEP})
     tables.health.append(HealthRow("truncated", Severity.DATA_LOSS, rank=1, detail="cut short"))
     search_result = find_all(tables)
-    rows = [row for row in search_result.skipped if "rank 1: truncated" in row.detail]
+    rows = [row for row in search_result.skipped if "truncated of rank 1" in row.detail]
     skipped = [rule for row in rows for rule in row.detail.partition("; rules skipped: ")[2].split(", ")]
     assert {"slow-rank", "uneven-experts", "few-micro-batches"} <= set(skipped)
     assert "host-pause" not in skipped

@@ -62,7 +62,7 @@ def test_the_trend_command_reports_drift(drifting: Path, capsys: pytest.CaptureF
     assert "worse" in out
     assert "changed at c20 (run 20): 3 -> 4" in out
     assert main(["trend", str(drifting), "--metric", "calls", "--changed"]) == 0
-    assert capsys.readouterr().out.startswith("1 metric over 30 runs: 1 changed or drifts\n")
+    assert capsys.readouterr().out.startswith("1 metric over 30 runs: 1 changed or drifting\n")
     assert main(["trend", str(drifting), "--metric", "calls", "--fail", "--format", "json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert [metric["key"] for metric in data["metrics"]] == ["calls"]
@@ -112,15 +112,18 @@ def test_changed_metrics_come_first_and_steady_ones_are_separate() -> None:
     values = (1.0,) * 4 + (2.0,) * 4
     jump = MetricTrend("b", "B", Unit.COUNT, Better.LOWER, tuple("12345678"), values, find_trend(values))
     assert text([steady, jump]) == (
-        "2 metrics over 8 runs: 1 changed or drifts\n\n"
+        "2 metrics over 8 runs: 1 changed or drifting\n\n"
         "▁▁▁▁████  b  1 -> 2\n  changed at 5 (run 4): 1 -> 2, +100.00%, worse\n\n"
-        "no change:\n▁▁▁▁▁▁▁▁  a  5 ns -> 5 ns\n"
+        "no change:\n▁▁▁▁▁▁▁▁  a  5.00 ns -> 5.00 ns\n"
     )
+    assert text([steady], only_changed=True) == "1 metric over 8 runs: none changed or drifting\n"
 
 
 def test_too_few_runs_have_no_trend() -> None:
     few = MetricTrend("a", "A", Unit.NS, Better.LOWER, ("x", "y"), (5.0, 9.0), find_trend((5.0, 9.0)))
-    assert text([few]) == "1 metric over 2 runs: too few runs to find a change (needs 6)\n\n▁█  a  5 ns -> 9 ns\n"
+    headline = "1 metric over 2 runs: too few runs to find a change (needs 6)\n"
+    assert text([few]) == f"{headline}\n▁█  a  5.00 ns -> 9.00 ns\n"
+    assert text([few], only_changed=True) == headline
 
 
 def test_sparklines_show_the_series() -> None:

@@ -4,30 +4,10 @@ import math
 
 import pytest
 
+from usp_prof.gate.facts import Difference, FactKind
 from usp_prof.gate.judgement import Judgement, Scale, Verdict
 from usp_prof.model.metric import Better, Unit
-from usp_prof.report.answers.wording import figure, interval, signed, signed_duration
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (math.nan, Unit.NS, "-"),
-        (12, Unit.NS, "12 ns"),
-        (1234567, Unit.NS, "1.235 ms"),
-        (0.1234, Unit.FRACTION, "12.34%"),
-        (512, Unit.BYTES, "512 B"),
-        (3 * 2**30, Unit.BYTES, "3.00 GiB"),
-        (2.5e9, Unit.BYTES_PER_SECOND, "2.5 GB/s"),
-        (4.2e14, Unit.FLOP_PER_SECOND, "420 TFLOP/s"),
-        (12.0, Unit.COUNT, "12"),
-        (12.5, Unit.COUNT, "12.5"),
-        (1.25, Unit.RATIO, "1.25"),
-        (800.0, Unit.PER_SECOND, "800 /s"),
-    ],
-)
-def test_values_have_their_units(value: float, unit: Unit, text: str) -> None:
-    assert figure(value, unit) == text
+from usp_prof.report.answers.wording import condition_changes, interval, signed, signed_time
 
 
 def test_changes_have_their_signs_and_units() -> None:
@@ -35,7 +15,7 @@ def test_changes_have_their_signs_and_units() -> None:
     assert signed(-2048, bytes_) == "-2.00 KiB"
     assert interval(bytes_) == "-"
     assert signed(math.nan, bytes_) == "-"
-    assert signed_duration(-1500) == "-1.5 μs"
+    assert signed_time(-1500) == "-1.50 μs"
 
 
 @pytest.mark.parametrize(
@@ -53,3 +33,19 @@ def test_intervals_are_limited_to_a_readable_range(
 ) -> None:
     judgement = Judgement("m", "m", unit, Better.LOWER, Verdict.INCONCLUSIVE, scale=scale, low=low, high=high)
     assert interval(judgement) == text
+
+
+def test_a_changed_model_is_split_into_the_parts_that_differ() -> None:
+    before, after = '{"layers": 2, "heads": 4, "active_parameters": 10}', '{"layers": 2, "heads": 8, "experts": 4}'
+    changes = condition_changes([Difference(FactKind.WORK, "model", before, after)])
+    assert [change[1:] for change in changes] == [
+        ("model heads", "4", "8"), ("model active parameters", "10", ""), ("model experts", "", "4"),
+    ]  # fmt: skip
+
+
+def test_other_conditions_are_one_change_each_and_peaks_are_rates() -> None:
+    schedule = Difference(FactKind.LAYOUT, "schedule", "1f1b", "")
+    peak = Difference(FactKind.HARDWARE, "measured peak", "1.96279e+11", "")
+    assert [change[1:] for change in condition_changes([schedule, peak])] == [
+        ("schedule", "1f1b", ""), ("measured peak", "196 GFLOP/s", ""),
+    ]  # fmt: skip

@@ -3,7 +3,7 @@ from __future__ import annotations
 from gate_runs import measured, series
 
 from usp_prof.gate.measured import Measured, SeenFinding, Work
-from usp_prof.gate.why import changed_work, explain, waterfall
+from usp_prof.gate.why import Why, changed_work, explain, waterfall
 from usp_prof.model.finding import Level
 from usp_prof.report.answers.wording import why_lines
 
@@ -37,12 +37,22 @@ def test_the_parts_add_up_to_the_step() -> None:
 
 def test_each_reason_is_one_line() -> None:
     lines = why_lines(explain(BEFORE, AFTER))
-    assert lines[0] == "+11 ms per step: +9 ms exposed dp, +2 ms idle host"
-    assert "+9 ms call dp reduce_scatter 4096 B (4 -> 8 per step)" in lines
-    assert "-9 ms op aten::mm [8,8] in forward (removed)" in lines
-    assert "+1 ms op aten::bmm [8,8] in forward (new, 2 per step)" in lines
-    assert "new finding X1 (warning): Exposed gradients [axis=dp]" in lines
-    assert "finding disappeared: X1: Exposed gradients [axis=dp]" in why_lines(explain(AFTER, BEFORE))
+    assert lines[0] == "+11.0 ms per step: +9.00 ms exposed dp, +2.00 ms idle: host"
+    assert "+9.00 ms call dp reduce_scatter 4096 B (4 -> 8 per step)" in lines
+    assert "-9.00 ms op aten::mm [8,8] in forward (removed)" in lines
+    assert "+1.00 ms op aten::bmm [8,8] in forward (new, 2 per step)" in lines
+    assert "new finding X1 (warning): Exposed gradients (axis dp)" in lines
+    assert "finding disappeared: X1: Exposed gradients (axis dp)" in why_lines(explain(AFTER, BEFORE))
+
+
+def test_a_finding_does_not_repeat_a_place_that_its_title_names() -> None:
+    slow_rank = SeenFinding("slow-rank", Level.CRITICAL, "Rank 2 computes 1.78x as long as its peers", "rank=2")
+    slow_op = SeenFinding("slow-op", Level.NOTE, "A product is slow", "dims=8x8 op=aten::mm")
+    lines = why_lines(Why(new_findings=(slow_rank, slow_op)))
+    assert lines == (
+        "new finding slow-rank (critical): Rank 2 computes 1.78x as long as its peers",
+        "new finding slow-op (note): A product is slow (dims 8x8, op aten::mm)",
+    )
 
 
 def test_the_collective_that_causes_most_is_named() -> None:
@@ -56,7 +66,8 @@ def test_the_collective_that_causes_most_is_named() -> None:
     (part,) = explain(run(10e6, 5e6, 5e6), run(19e6, 13e6, 6e6)).parts
     assert (part.name, part.mostly) == ("exposed dp", "reduce_scatter")
     assert (
-        "+9 ms exposed dp (mostly reduce_scatter)" in why_lines(explain(run(10e6, 5e6, 5e6), run(19e6, 13e6, 6e6)))[0]
+        "+9.00 ms exposed dp (mostly reduce_scatter)"
+        in why_lines(explain(run(10e6, 5e6, 5e6), run(19e6, 13e6, 6e6)))[0]
     )
     (part,) = explain(run(10e6, 5e6, 5e6), run(19e6, 5e6, 5e6)).parts
     assert part.mostly == ""

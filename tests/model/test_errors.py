@@ -17,6 +17,15 @@ def test_a_traceback_shows_the_hint() -> None:
     assert str(error) == error.message == "no edit is named 'rank_as_peer'"
 
 
+def test_an_unknown_name_among_many_names_the_command_that_lists_them() -> None:
+    names = [f"name{number}" for number in range(20)]
+    assert unknown_name("edit", "xyzzy", names, list_command="usp-prof whatif PATH --list").hint == (
+        "usp-prof whatif PATH --list lists all 20"
+    )
+    assert unknown_name("edit", "xyzzy", names[:2], list_command="usp-prof").hint == "choose from name0, name1"
+    assert unknown_name("edit", "xyzzy", names).hint.endswith(", and 8 more")
+
+
 @pytest.mark.parametrize("hint", ["", "look elsewhere"])
 def test_an_error_from_another_process_keeps_its_hint(hint: str) -> None:
     error = pickle.loads(pickle.dumps(InputError("no trace here", hint=hint)))  # noqa: S301 - our own bytes

@@ -59,15 +59,19 @@ def test_a_finding_states_place_gain_basis_and_advice() -> None:
 @pytest.mark.parametrize(
     ("title", "where", "further"),
     [
-        ("Rank 16 is late", {"rank": 6, "axis": "tp", "stages": 2}, " [rank 6, axis tp, stages 2]"),
+        ("Rank 16 is late", {"rank": 6, "axis": "tp", "stages": 2}, " (rank 6, axis tp)"),
         ("Rank 3 computes 1.40x as long as its peers", {"rank": 3}, ""),
-        ("Rank 13 is late", {"rank": 3}, " [rank 3]"),
+        ("Rank 13 is late", {"rank": 3}, " (rank 3)"),
         ("Transfers among ranks 9,13 (ep) take longer", {"axis": "ep", "group": "30@9,13"}, ""),
         ("aten::mm takes 29% of compute", {"op": "aten::mm"}, ""),
-        ("The pipeline bubble is 42.9%", {"stages": 2}, " [stages 2]"),
+        ("The pipeline bubble is 42.9%", {"stages": 2}, ""),
+        ("2 micro-batches are too few for 4 pipeline ranks", {"axis": "pp"}, ""),
+        ("Tensor parallelism spans hosts and leaves the fast links", {"axis": "tp"}, ""),
+        ("Rank 0 does 2.02x the mean work of its expert group", {"axis": "ep"}, ""),
+        ("Micro-batches differ in length", {"axis": "dp"}, " (axis dp)"),
     ],
 )
-def test_a_place_that_the_title_lacks_is_in_brackets(title: str, where: dict[str, int | str], further: str) -> None:
+def test_a_place_that_the_title_lacks_is_in_parentheses(title: str, where: dict[str, int | str], further: str) -> None:
     assert finding_lines(replace(FINDING, title=title, where=where))[0] == f"{title}{further}"
 
 

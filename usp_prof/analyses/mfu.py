@@ -208,7 +208,7 @@ def _model(tables: TableSet, notes: list[HealthRow]) -> ModelEntry | None:
     recorded = tables.manifest.model if tables.manifest is not None else None
     model = tables.assumptions.model or recorded
     if model is None:
-        notes.append(_note("no_model", "no model description: give the recorder one, or --model config.json"))
+        notes.append(_note("no_model", "no model description; pass one to the recorder, or use --model config.json"))
         return None
     notes += [_note("model_description", text) for text in model.notes]
     if not model.sequence and recorded is not None:

@@ -15,6 +15,7 @@ from usp_prof.gate.comparison import compare, direction
 from usp_prof.gate.measured import measure
 from usp_prof.model.metric import Unit
 from usp_prof.report.answers import comparison as writer
+from usp_prof.report.answers.wording import differing
 from usp_prof.report.format import quantity, signed
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Compared:
             f"The step goes {lengths} ({change})." if is_compared else f"The steps are not comparable: {lengths}."
         ]
         remarks += [f"caution: {doubt}." for doubt in pair.doubts]
-        remarks += [f"Differs: {difference}." for difference in pair.differences]
+        remarks += [f"{line[0].upper()}{line[1:]}." for line in differing(pair.differences)]
         return Answer(
             question=f"What changed from {self.comparison.label} to {pair.label}?",
             sentence=" ".join(remarks),

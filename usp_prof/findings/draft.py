@@ -17,7 +17,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import counted
 from usp_prof.replay.representatives import REPRESENTED
 from usp_prof.tables import clock
-from usp_prof.tables.completeness.losses import LOST_WORK, losses
+from usp_prof.tables.completeness.losses import LOST_WORK, code_and_rank, losses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -93,13 +93,13 @@ def damage(tables: TableSet, wanted: Iterable[Input]) -> str:
     """Return a description of the first damaged or missing input, or an empty string."""
     for needed in wanted:
         if fault := _CHECKS[needed](tables):
-            return f"{NEEDS}{needed}: {fault}"
+            return f"{NEEDS}{needed} ({fault})"
     return ""
 
 
 def _lost(tables: TableSet) -> str:
     rows = [row for row in tables.health if row.code in DAMAGES and row.severity is not Severity.INFO]
-    return _sentence(rows[0]) if rows else ""
+    return code_and_rank(rows[0]) if rows else ""
 
 
 def _untied(tables: TableSet) -> str:
@@ -109,7 +109,7 @@ def _untied(tables: TableSet) -> str:
 
 def _unlinked(tables: TableSet) -> str:
     if rows := [*losses(tables, *LOST_WORK), *(row for row in tables.health if row.code == "steps_by_host")]:
-        return _sentence(rows[0])
+        return code_and_rank(rows[0])
     kernels_of_ranks = [tables.columns("kernels", rank) for rank in tables.ranks]
     n_kernels = sum(len(of_rank) for of_rank in kernels_of_ranks)
     unlinked = sum(
@@ -129,11 +129,6 @@ def _shapeless(tables: TableSet) -> str:
 def _memoryless(tables: TableSet) -> str:
     has_events = any(len(tables.columns("memory", rank)) for rank in tables.ranks)
     return "" if has_events else "none were recorded; record with profile_memory=True"
-
-
-def _sentence(row: HealthRow) -> str:
-    where = f"rank {row.rank}: " if row.rank >= 0 else ""
-    return f"{where}{row.code} ({row.detail})" if row.detail else f"{where}{row.code}"
 
 
 _CHECKS: dict[Input, Callable[[TableSet], str]] = {

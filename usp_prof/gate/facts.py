@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 
+PEAK = "peak"
 MEASURED_PEAK = "measured peak"
 SAME_PEAK = 1.25
 """Largest ratio of two measured peaks on the same machine.
@@ -170,7 +171,7 @@ def _from_manifest(manifest: Manifest) -> dict[tuple[FactKind, str], str]:
         {name: value for name, value in asdict(model).items() if value and name != "flop_per_token"} if model else {}
     )
     hardware = {
-        MEASURED_PEAK if manifest.peak_source.startswith("measured") else "peak": f"{manifest.peak_flops:g}"
+        MEASURED_PEAK if manifest.peak_source.startswith("measured") else PEAK: f"{manifest.peak_flops:g}"
         if manifest.peak_flops
         else "",
         "processes per device": str(manifest.processes_per_device),

@@ -213,8 +213,8 @@ def _with_steps_needed(judgement: Judgement, shift: Shift, rule: Rule, tail: flo
     needed = (margin / t_quantile(tail, max(shift.freedom, 10.0))) ** 2
     fixed = shift.error**2 - shift.mendable  # variance that more steps do not remove
     if needed <= fixed:
-        for_one = "one baseline run does not show how much runs differ: save a baseline of several runs"
-        for_many = "runs differ too much for more steps to settle it: save a baseline of more, longer runs"
+        for_one = "one baseline run does not show how much runs differ; save a baseline of several runs"
+        for_many = "runs differ too much for more steps to decide it; save a baseline of more and longer runs"
         return replace(judgement, more_steps=-1, reason=for_one if shift.runs == 1 else for_many)
     steps_in_all = judgement.steps * shift.mendable / (needed - fixed)
     if not math.isfinite(steps_in_all):

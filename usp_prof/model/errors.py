@@ -52,13 +52,18 @@ MOST_NAMED = 12
 """Number of valid names listed if none is similar."""
 
 
-def unknown_name(kind: str, name: str, valid_names: Iterable[str]) -> UsageError:
-    """Build the error for an unknown name, with the most similar known ones."""
+def unknown_name(kind: str, name: str, valid_names: Iterable[str], *, list_command: str = "") -> UsageError:
+    """Build the error for an unknown name, with similar valid names or some of them.
+
+    If there are many and none is similar, the hint is `list_command`, which prints all.
+    """
     names = sorted(valid_names)
     close = get_close_matches(name, names, n=3)
     if close:
         hint = f"did you mean {' or '.join(close)}?"
+    elif list_command and len(names) > MOST_NAMED:
+        hint = f"{list_command} lists all {len(names)}"
     else:
         more = f", and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        hint = f"known: {', '.join(names[:MOST_NAMED])}{more}" if names else ""
+        hint = f"choose from {', '.join(names[:MOST_NAMED])}{more}" if names else ""
     return UsageError(f"no {kind} is named {name!r}", hint=hint)

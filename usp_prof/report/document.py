@@ -120,9 +120,13 @@ def data_table(
     rows: Sequence[tuple[Cell, ...]],
     most: int = sys.maxsize,
     shared: Collection[str] = (),
+    prose: Collection[str] = (),
 ) -> DataTable:
-    """Build a table of the first `most` rows; `columns` has the unit of each heading, `shared` those of one scale."""
-    heads = tuple(TableColumn(head, unit, shared=head in shared) for head, unit in columns.items())
+    """Build a table of the first `most` rows.
+
+    `columns` has the unit of each heading. Columns in `shared` have one scale, and those in `prose` are wrapped.
+    """
+    heads = tuple(TableColumn(head, unit, prose=head in prose, shared=head in shared) for head, unit in columns.items())
     return DataTable(title, heads, tuple(rows[:most]), more=max(0, len(rows) - most))
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from usp_prof.findings.causes import Cause
-    from usp_prof.model.finding import Finding
+    from usp_prof.model.finding import Finding, Plain, PlainMap
     from usp_prof.model.health import HealthRow, Severity
     from usp_prof.report.document import Findings
     from usp_prof.report.run_facts import RunFacts
@@ -70,7 +70,7 @@ def finding_lines(finding: Finding, above: float | None = None, *, proof: bool =
 
     `above` is the joint gain of the findings above it in a list; without it, the joint gain is not mentioned.
     """
-    lines = [f"{finding.title}{_in_brackets(further_place(finding))}"]
+    lines = [title_and_place(finding.title, finding.where)]
     if finding.gain_fraction > _NEGLIGIBLE:
         remarks = "; ".join(_remarks(finding, above))
         lines.append(f"saves {saving(finding)} of the step" + (f" ({remarks})" if remarks else ""))
@@ -92,14 +92,30 @@ def _remarks(finding: Finding, above: float | None) -> list[str]:
     return [*basis, f"{quantity(together, Unit.FRACTION)} together with the findings above"]
 
 
-def further_place(finding: Finding) -> str:
-    """Return the parts of a finding's place that its title does not name; a group is named by its ranks."""
-    missing = []
-    for key, value in finding.where.items():
-        words = value.rpartition("@")[2] if isinstance(value, str) else f"{key} {value}"
-        if not re.search(rf"(?<![\w.]){re.escape(words)}(?![\w.])", finding.title, re.IGNORECASE):
-            missing.append(f"{key} {value}")
-    return ", ".join(missing)
+_NAMES_OF_AXIS = {"tp": r"tensor.parallel\w*", "cp": "context.parallel", "pp": "pipeline", "ep": "expert"}
+"""Patterns of titles that name an axis in words."""
+_COUNTS = ("stages",)
+"""Parts of a place that are counts, and say nothing about where the problem is."""
+
+
+def title_and_place(title: str, where: PlainMap) -> str:
+    """Return a finding's title, with the rest of its place in parentheses."""
+    place = further_place(title, where)
+    return f"{title} ({place})" if place else title
+
+
+def further_place(title: str, where: PlainMap) -> str:
+    """Return the parts of a finding's place that its title does not name."""
+    missing = (key for key, value in where.items() if key not in _COUNTS and not _names(title, key, value))
+    return ", ".join(f"{key} {where[key]}" for key in missing)
+
+
+def _names(title: str, key: str, value: Plain) -> bool:
+    """Return whether a title names a part of a place; a group is named by its ranks."""
+    words = re.escape(value.rpartition("@")[2] if isinstance(value, str) else f"{key} {value}")
+    if key == "axis" and value in _NAMES_OF_AXIS:
+        words = f"{words}|{_NAMES_OF_AXIS[str(value)]}"
+    return re.search(rf"(?<![\w.])({words})(?![\w.])", title, re.IGNORECASE) is not None
 
 
 def cause_lines(cause: Cause, above: float | None = None, *, proof: bool = False) -> list[str]:
@@ -111,11 +127,8 @@ def cause_lines(cause: Cause, above: float | None = None, *, proof: bool = False
 
 
 def _brief(finding: Finding) -> str:
-    return f"{finding.code}{_in_brackets(finding.place)} {quantity(finding.gain_fraction, Unit.FRACTION)}"
-
-
-def _in_brackets(place: str) -> str:
-    return f" [{place}]" if place else ""
+    place = f" ({finding.place})" if finding.place else ""
+    return f"{finding.code}{place} {quantity(finding.gain_fraction, Unit.FRACTION)}"
 
 
 def left_out(more: int, noise: int) -> str:

@@ -29,7 +29,7 @@ from usp_prof.tables.communication import peers
 from usp_prof.tables.communication.parts import find_parts
 from usp_prof.tables.completeness import between_ranks
 from usp_prof.tables.completeness.device_work import promises
-from usp_prof.tables.completeness.losses import losses
+from usp_prof.tables.completeness.losses import code_and_rank, losses
 from usp_prof.tables.completeness.posted_calls import count_calls
 from usp_prof.tables.events.devices import UNRECORDED
 from usp_prof.tables.events.frame import EventFrame
@@ -145,9 +145,8 @@ def assemble(
         topology=layout.topology,
     )
     tables.uneven_steps = cut.incomparable
-    tables.incomparable = cut.incomparable or "; ".join(
-        f"rank {row.rank}: {row.detail}" if row.rank >= 0 else row.detail for row in losses(tables)
-    )
+    damage = ", ".join(code_and_rank(row) for row in losses(tables))
+    tables.incomparable = cut.incomparable or (f"the traces are damaged ({damage})" if damage else "")
     return tables
 
 

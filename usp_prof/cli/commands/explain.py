@@ -64,7 +64,7 @@ def page(code: str) -> str:
     """Return the page of any code that a report may print."""
     pages = _pages()
     if code not in pages:
-        raise unknown_name("finding, health row, edit or metric", code, pages)
+        raise unknown_name("finding, health row, edit or metric", code, pages, list_command="usp-prof explain")
     return pages[code]
 
 

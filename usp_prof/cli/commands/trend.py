@@ -42,14 +42,10 @@ def run(args: argparse.Namespace) -> int:
         if name not in {metric.key for metric in trends}:
             raise unknown_name("metric", name, (metric.key for metric in trends))
     shown = [metric for metric in trends if not args.metric or metric.key in args.metric]
-    if args.changed:
-        shown = [metric for metric in shown if trend.sentences(metric)]
     if args.format == "json":
-        write_out(trend.json_text(shown))
-    elif args.changed and not shown:
-        write_out("no metric changed or drifts\n")
+        write_out(trend.json_text([metric for metric in shown if trend.sentences(metric) or not args.changed]))
     else:
-        write_out(wrapped(trend.text(shown), output(args).width, 2))
+        write_out(wrapped(trend.text(shown, only_changed=args.changed), output(args).width, 2))
     return 1 if args.fail and any(_worse(metric) for metric in shown) else 0
 
 

@@ -128,15 +128,15 @@ def _rules(model: ModelEntry, c: Configuration) -> Rules:
     sizes = f"{model.layers} layers, or {model.layers + ENDS} with embedding and head"
     yield is_uneven, f"its {c.stages} stages must divide the {sizes}"
     yield c.zero > 1 and c.pp > 1, f"plans do not combine ZeRO-{c.zero} (Megatron-FSDP) with a pipeline"
-    yield c.loss_chunks > 1, "it computes the loss of a micro-batch at once"
-    yield c.replicas > 1, "hybrid sharding needs its own sharding strategy between replicas"
+    yield c.loss_chunks > 1, "it cannot compute the loss in chunks"
+    yield c.replicas > 1, "plans do not cover its hybrid sharding"
     is_offloaded = c.offload is Offload.OPTIMIZER
-    yield is_offloaded and c.zero == 0 and c.dp * c.cp > 1, "its offload needs its distributed optimizer (ZeRO-1)"
+    yield is_offloaded and c.zero == 0 and c.dp * c.cp > 1, "offloading its optimizer needs ZeRO-1"
     yield is_offloaded and c.zero > 1, "plans do not combine Megatron-FSDP with an offloaded optimizer"
     yield bool(model.experts) and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
     yield c.offload_layers > 0 and c.pp > 1, "it offloads activations only without a pipeline"
     has_short_moments = c.optimizer_bytes == BYTES_WITH_16_BIT_MOMENTS
-    yield has_other_optimizer(c) and not has_short_moments, "its optimizer state has 12 or 8 bytes per weight"
+    yield has_other_optimizer(c) and not has_short_moments, "its optimizer state takes 12 or 8 bytes per weight"
     yield has_short_moments and (c.zero != 1 or is_offloaded), "16-bit moments need ZeRO-1 and no offload"
 
 

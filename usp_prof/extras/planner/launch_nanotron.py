@@ -112,21 +112,21 @@ def _yes(value: object) -> str:
 def _rules(model: ModelEntry, c: Configuration) -> Rules:
     """Yield the rules of the trainer."""
     yield not has_plain_layers(model), "layers that differ, or are not plain attention, are not a Llama"
-    yield bool(model.experts), "plans for it have no experts"
+    yield bool(model.experts), "plans do not cover its experts"
     yield not model.gated_ffn, "the feed-forward block of its Llama has a gate"
     yield model.name.startswith("Qwen3"), "its Llama has no norms of queries and keys"
     head_dim = model.head_dim or model.hidden // model.heads
-    yield head_dim * model.heads != model.hidden, "its heads together are as wide as the hidden state"
+    yield head_dim * model.heads != model.hidden, "it needs heads x head size = hidden size"
     yield (model.kv_heads or model.heads) < c.tp, f"tp={c.tp} is more than {model.kv_heads} key/value heads"
     yield c.cp > 1, "its Llama has no context parallelism"
     yield c.zero > 1, "it shards the optimizer only (ZeRO-1)"
     yield c.replicas > 1, "it has no hybrid sharding"
-    yield c.dtype != "bf16", "its plans are in bf16"
+    yield c.dtype != "bf16", "plans for it are in bf16"
     yield c.pp > 1 and schedule_by_name(c.schedule) not in ENGINES, f"it has no schedule {c.schedule}"
     yield has_empty_rank(model, c), f"its split by cost leaves a rank of pp={c.pp} without a block"
-    yield c.recompute is Recompute.SELECTIVE, "it recomputes whole layers or nothing"
+    yield c.recompute is Recompute.SELECTIVE, "it has no selective recomputation"
     yield c.offload is not Offload.NONE, "it does not offload the optimizer"
-    yield c.loss_chunks > 1, "it computes the loss of a micro-batch at once"
+    yield c.loss_chunks > 1, "it cannot compute the loss in chunks"
     yield from rules_except_megatron(c)
 
 

@@ -61,17 +61,20 @@ def _rules(model: ModelEntry, c: Configuration) -> Rules:
     """Yield the rules of the trainer."""
     yield (
         model.name not in CONFIGS,
-        f"of its models, plans know only {', '.join(CONFIGS)}",
+        f"plans cover only its models {', '.join(CONFIGS)}",
     )
-    _, _, recompute = CONFIGS.get(model.name, ("", "", c.recompute))
-    yield c.recompute is not recompute, f"its configuration recomputes {recompute}, which is not an option"
+    _, config, recompute = CONFIGS.get(model.name, ("", "", c.recompute))
+    yield c.recompute is not recompute, f"its {config} always uses {recompute} recomputation"
     yield from rules_except_megatron(c)
-    yield c.offload is not Offload.NONE, "it offloads the weights together with the optimizer"
-    yield c.zero == 1, "it shards gradients with the optimizer (ZeRO-2) or weights too (ZeRO-3)"
-    yield c.zero == 0 and c.dp > 1 and c.devices > c.dp, "it combines data parallelism with other axes by FSDP only"
+    yield c.offload is not Offload.NONE, "it cannot offload the optimizer without the weights"
+    yield c.zero == 1, "it has ZeRO-2 and ZeRO-3, but no ZeRO-1"
+    yield (
+        c.zero == 0 and c.dp > 1 and c.devices > c.dp,
+        "it combines data parallelism with other axes only as ZeRO-2 or ZeRO-3",
+    )
     yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
     yield c.dtype != "bf16", "its configurations are for bf16 only"
-    yield c.tp > 1 and not c.sequence_parallel, "its loss needs sequence parallelism"
+    yield c.tp > 1 and not c.sequence_parallel, "its tensor parallelism needs sequence parallelism"
     schedule = schedule_by_name(c.schedule)
     unknown = schedule is None or not schedule.traits.pytorch_name
     yield c.pp > 1 and unknown, f"PyTorch has no schedule {c.schedule}"

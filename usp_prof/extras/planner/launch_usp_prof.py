@@ -58,7 +58,7 @@ def _rules(model: ModelEntry, c: Configuration) -> Rules:
     yield not preset(model), f"the model is not one of its presets ({', '.join(PRESETS)}); pass a config.json"
     yield c.dtype not in DTYPES, f"it has no {c.dtype}"
     yield model.experts > 0 and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
-    yield c.loss_chunks > 1, "it computes the loss of a micro-batch at once"
+    yield c.loss_chunks > 1, "it cannot compute the loss in chunks"
     yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
     yield c.etp > 1, "it does not divide experts by tp"
     yield from rules_except_megatron(c)

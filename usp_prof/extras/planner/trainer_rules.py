@@ -42,11 +42,11 @@ def has_other_optimizer(c: Configuration) -> bool:
 def rules_except_megatron(c: Configuration) -> Rules:
     """Yield the rules of every trainer except Megatron."""
     some = c.recompute_layers > 0 or c.recompute_group > 1
-    yield some, "it recomputes all layers of a stage, one at a time"
-    yield bool(c.recompute_modules), "it has no option for the modules that it recomputes"
+    yield some, "it cannot recompute only some layers, or groups of layers"
+    yield bool(c.recompute_modules), "it cannot choose the modules to recompute"
     yield c.offload_layers > 0, "it does not offload activations"
     yield not c.fused_attention, "its attention is always fused"
-    yield has_other_optimizer(c), "its optimizer state is in float32"
+    yield has_other_optimizer(c), "it keeps its optimizer state in float32"
 
 
 def has_plain_layers(model: ModelEntry) -> bool:

@@ -164,12 +164,14 @@ class BlockingCopies:
         graph = graph_of(tables)
         copies = pageable(graph)
         waits = blocks(graph, tables, copies_only=True)
-        if copies.any():
+        if number := int(copies.sum()):
             yield Draft(
-                f"{int(copies.sum())} copies from or to pageable memory block the host",
+                "1 copy from or to pageable memory blocks the host"
+                if number == 1
+                else f"{number:,} copies from or to pageable memory block the host",
                 {},
                 {
-                    "copies": int(copies.sum()),
+                    "copies": number,
                     "copy_ns": int(graph.nodes.duration[copies].sum()),
                     "host_waits": int(waits.sum()),
                     **longest(graph, copies),

@@ -102,8 +102,8 @@ class Damage:
                 "truncated",
                 LOSS,
                 count=max(1, self.bytes_lost),
-                detail=f"the file ends early: its {events:,} complete events are kept, and {self.bytes_lost:,} bytes "
-                "of broken text are dropped; later events are missing",
+                detail=f"{events:,} complete events are kept, {self.bytes_lost:,} bytes of broken text are dropped, "
+                "and later events are missing",
             )
         elif self.events_lost:
             yield HealthRow(

@@ -18,7 +18,6 @@ from usp_prof.report.answers.wording import (
     bare_table,
     change,
     differing,
-    figure,
     finding_words,
     headline,
     interval,
@@ -30,6 +29,7 @@ from usp_prof.report.answers.wording import (
     why_of,
     worst_first,
 )
+from usp_prof.report.format import quantity
 from usp_prof.report.writers.json_text import answer_text
 from usp_prof.report.writers.safe_console import print_trimmed, text_console
 
@@ -67,7 +67,7 @@ def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: boo
         say(follows, "bold yellow", 0)
     runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
     say(f"{report.after} compared with {report.before or NO_BASELINE}{runs}", indent=0)
-    for line in (*(report.unusable + report.unanswered)[1:], *differing(report)):
+    for line in (*(report.unusable + report.unanswered)[1:], *differing(report.differences)):
         say(line)
     if any(report.with_verdict(verdict) for verdict in _ORDER):
         print_trimmed(_terminal_table(report, width), console)
@@ -100,8 +100,8 @@ def _row(judgement: Judgement, width: int) -> tuple[Text, ...]:
     return (
         Text(judgement.verdict, style=_STYLES[judgement.verdict]),
         metric_cell(judgement.key, width),
-        Text(figure(judgement.before, judgement.unit)),
-        Text(figure(judgement.after, judgement.unit)),
+        Text(quantity(judgement.before, judgement.unit)),
+        Text(quantity(judgement.after, judgement.unit)),
         Text(change(judgement)),
         Text(interval(judgement)),
     )
@@ -129,7 +129,7 @@ def as_markdown(report: Report) -> str:
     warnings = (*report.unusable, *report.unanswered, *([follows] if follows else []))
     lines += [f"> [!WARNING]\n> {_cell(reason)}\n" for reason in warnings]
     uncompared = [line for line in reasons(report) if line.startswith("not compared")]
-    notes = [*differing(report), *uncompared]
+    notes = [*differing(report.differences), *uncompared]
     lines += [f"- {_cell(note)}" for note in notes]
     lines += [""] if notes else []
     shown = (
@@ -164,8 +164,8 @@ def _markdown_table(judgements: tuple[Judgement, ...]) -> list[str]:
         cells = (
             f"{_MARKS[judgement.verdict]} {judgement.verdict}",
             f"`{judgement.key}`",
-            figure(judgement.before, judgement.unit),
-            figure(judgement.after, judgement.unit),
+            quantity(judgement.before, judgement.unit),
+            quantity(judgement.after, judgement.unit),
             change(judgement),
             interval(judgement),
             note,

@@ -11,7 +11,7 @@ from usp_prof.gate.comparison import BETTER, CHANGED, WITHIN_NOISE, WORSE, direc
 from usp_prof.gate.judgement import Scale, Verdict
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
-from usp_prof.report.answers.wording import change, interval, is_undetermined, part_label, parted
+from usp_prof.report.answers.wording import change, condition_changes, interval, is_undetermined, part_label
 from usp_prof.report.document import Chart, KeyFigure, KeyFigures, Section, Text, data_table
 from usp_prof.report.format import column_scale, quantity
 from usp_prof.report.sections.timeline import slices_of
@@ -44,17 +44,19 @@ NOT_DIVIDED = (
     "do not correspond to the parts of the other."
 )
 METRICS_NOTE = (
-    "Before and after are the figures of the reports; changes are judged without warm-up and outlier steps. "
-    "Within noise: the steps vary too much, or are too few, to attribute the change to the runs. "
-    "usp-prof explain METRIC describes a metric."
+    "Before and after are means over ranks and steps; job_step_time is a median, and memory is that of the fullest "
+    "rank. Reports show slowdown and straggler_cost of the worst rank instead. Results leave out warm-up and outlier "
+    "steps. Within noise: the steps vary too much, or are too few, to attribute the change to the runs. Changed: "
+    "neither direction is better. usp-prof explain METRIC describes a metric."
 )
+WORK_NOTE = "Mean over ranks. Calls that run at the same time are added up, so they can exceed the communication time."
 TOO_WIDE_NOTE = "A change of - is undetermined: with so much noise, nearly any change is possible."
 _OWN = 2
 """The first two figures of a metric, before and after, are in its unit; its change may have another."""
 _ENDS = {True: (-1.0, 10.0), False: (-1.0, 1.0)}
 """Limits of a shown interval: for relative changes, and for changes of a fraction."""
-_COMPARED: dict[str, Unit | None] = dict.fromkeys(("difference [ms]", "before [ms]", "after [ms]"))
-"""One scale for all compared columns; the difference is first because narrow screens drop the last columns."""
+_COMPARED: dict[str, Unit | None] = dict.fromkeys(("difference", "before", "after"), Unit.NS)
+"""Columns of times, on one scale; the difference is first because narrow screens drop the last columns."""
 
 
 def render(compared: Comparison, form: str, *, color: bool = False, everything: bool = False, width: int = 120) -> str:
@@ -99,7 +101,7 @@ def waterfall(pair: Pair, before: str, after: str) -> Section:
         for part in rows
         if part.before_ns or part.after_ns
     ]
-    table = data_table("", {"part of the mean rank step": None, **_COMPARED}, cells)
+    table = data_table("", {"part of the mean rank step": None, **_COMPARED}, cells, shared=_COMPARED)
     return Section("waterfall", "Why the step is longer or shorter", (key, Chart("", as_waterfall(pair)), table))
 
 
@@ -183,7 +185,7 @@ def metrics(pair: Pair, *, everything: bool) -> Section:
         )
         for judgement in shown
     )
-    table = data_table("", dict.fromkeys(columns), rows)
+    table = data_table("", dict.fromkeys(columns), rows, prose=("result",))
     notes = [METRICS_NOTE]
     if any(is_undetermined(judgement) for judgement in shown):
         notes.append(TOO_WIDE_NOTE)
@@ -260,7 +262,7 @@ def work(pair: Pair) -> Section:
         )
         for change in pair.why.work
     )  # fmt: skip
-    blocks = (data_table("", columns, rows),) if rows else ()
+    blocks = (data_table("", columns, rows, shared=_COMPARED), Text(WORK_NOTE, quiet=True)) if rows else ()
     return Section("work", "Work that changed most, per step", blocks)
 
 
@@ -268,12 +270,11 @@ def conditions(pair: Pair) -> Section:
     """Build the doubts about the comparison, and the conditions that differ."""
     heads = dict.fromkeys(("kind", "condition", "before", "after"))
     rows = tuple(
-        (str(difference.kind), name, before or None, after or None)
-        for difference in pair.differences
-        for name, before, after in parted(difference.name, difference.before, difference.after)
+        (change.kind, change.name, change.before or None, change.after or None)
+        for change in condition_changes(pair.differences)
     )
     doubts = tuple(Text(str(doubt)) for doubt in pair.doubts)
-    return Section("conditions", "What else differs", (*doubts, *([data_table("", heads, rows)] if rows else ())))
+    return Section("conditions", "Conditions that differ", (*doubts, *([data_table("", heads, rows)] if rows else ())))
 
 
 def timelines(runs: Sequence[tuple[str, TableSet, int]]) -> Section:
@@ -285,7 +286,7 @@ def timelines(runs: Sequence[tuple[str, TableSet, int]]) -> Section:
 
 def _compared(before_ns: float, after_ns: float) -> tuple[float, float, float]:
     """Return the values of the columns `_COMPARED`."""
-    return (after_ns - before_ns) / 1e6, before_ns / 1e6, after_ns / 1e6
+    return after_ns - before_ns, before_ns, after_ns
 
 
 def _importance(judgement: Judgement) -> tuple[int, float, str]:

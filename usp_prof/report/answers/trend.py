@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from usp_prof.gate.change_points import FEWEST
 from usp_prof.gate.judgement import worsening
 from usp_prof.model.printable import counted
-from usp_prof.report.answers.wording import figure
+from usp_prof.report.format import quantity
 from usp_prof.report.writers.json_text import answer_text
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDEST = 60
 
 
-def text(trends: Sequence[MetricTrend]) -> str:
-    """Format the metrics over the runs for a terminal, changed or drifting ones first."""
+def text(trends: Sequence[MetricTrend], *, only_changed: bool = False) -> str:
+    """Format the metrics over the runs for a terminal, changed or drifting ones first, or only these."""
     if not trends:
         return "no metric\n"
     runs = max(len(trend.values) for trend in trends)
     changed = [trend for trend in trends if sentences(trend)]
-    steady = [trend for trend in trends if not sentences(trend)]
-    lines = [_headline(len(trends), len(changed), runs), ""]
+    steady = [] if only_changed else [trend for trend in trends if not sentences(trend)]
+    lines = [_headline(len(trends), len(changed), runs), *([""] if changed or steady else [])]
     for trend in changed:
         lines += [_line(trend, runs), *(f"  {sentence}" for sentence in sentences(trend))]
     if changed and steady:
@@ -41,12 +41,12 @@ def _headline(metrics: int, changed: int, runs: int) -> str:
     over = f"{counted(metrics, 'metric')} over {counted(runs, 'run')}"
     if runs < FEWEST:
         return f"{over}: too few runs to find a change (needs {FEWEST})"
-    return f"{over}: {changed or 'none'} changed or {'drifts' if changed < 2 else 'drift'}"
+    return f"{over}: {changed or 'none'} changed or drifting"
 
 
 def _line(trend: MetricTrend, most_runs: int) -> str:
     """Format one metric, with its number of runs if it has fewer than others."""
-    first, last = figure(trend.values[0], trend.unit), figure(trend.values[-1], trend.unit)
+    first, last = quantity(trend.values[0], trend.unit), quantity(trend.values[-1], trend.unit)
     line = f"{sparkline(trend.values)}  {trend.key}  {first} -> {last}"
     if trend.left_out:
         return f"{line}  {counted(len(trend.values), 'run')} ({trend.left_out} runs under other conditions left out)"
@@ -70,8 +70,8 @@ def sentences(metric: MetricTrend) -> list[str]:
         amount = change.after - change.before
         share = f"{amount / abs(change.before) * 100:+z.2f}%" if change.before else f"{amount:+.3g}"
         changes.append(
-            f"changed at {metric.labels[change.index]} (run {change.index}): {figure(change.before, metric.unit)} -> "
-            f"{figure(change.after, metric.unit)}, {share}{_judged(metric, amount)}"
+            f"changed at {metric.labels[change.index]} (run {change.index}): {quantity(change.before, metric.unit)} -> "
+            f"{quantity(change.after, metric.unit)}, {share}{_judged(metric, amount)}"
         )
     return changes
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.table import Table
 from rich.text import Text
 
-from usp_prof.gate.facts import BARRED, UNRECORDED
+from usp_prof.gate.facts import BARRED, MEASURED_PEAK, PEAK, UNRECORDED
 from usp_prof.gate.judge import SIGN
 from usp_prof.gate.judgement import Judgement, Scale, Verdict
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted, first_and_more, first_few, shortened
 from usp_prof.report.figures import label_of
+from usp_prof.report.format import quantity
+from usp_prof.report.format import signed as signed_quantity
+from usp_prof.report.words import title_and_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from usp_prof.gate.facts import Difference
     from usp_prof.gate.judgement import Judgement
     from usp_prof.gate.measured import SeenFinding
     from usp_prof.gate.verdict import Report
@@ -29,50 +34,6 @@ _WIDEST = 10.0
 """Relative changes above a factor of ten are shown as a limit."""
 _LOWEST = -0.95
 """A change with an interval from below this to above `_WIDEST` is undetermined."""
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_NAMES = {
-    Unit.BYTES_PER_SECOND: "B/s",
-    Unit.FLOP_PER_SECOND: "FLOP/s",
-    Unit.PER_SECOND: "/s",
-    Unit.FLOP: "FLOP",
-}
-_BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-
-
-def figure(value: float, unit: Unit) -> str:
-    """Format a value with its unit."""
-    if not math.isfinite(value):
-        return "-"
-    if unit is Unit.NS:
-        return duration(value)
-    if unit is Unit.FRACTION:
-        return f"{value * 100:z.2f}%"
-    if unit is Unit.BYTES:
-        return next((f"{value / size:.2f} {name}" for size, name in _BINARY if abs(value) >= size), f"{value:z.0f} B")
-    return _decimal(value, unit)
-
-
-def _decimal(value: float, unit: Unit) -> str:
-    name = _NAMES.get(unit, "")
-    if unit is Unit.COUNT and value == int(value):
-        return f"{int(value)}"
-    for size, prefix in _PREFIXES:
-        if abs(value) >= size and name:
-            return f"{value / size:.3g} {prefix}{name}"
-    return f"{value:.4g} {name}".rstrip()
-
-
-def duration(value_ns: float) -> str:
-    """Format a time: three digits in a suitable unit."""
-    for size, name in ((1e9, "s"), (1e6, "ms"), (1e3, "μs")):
-        if abs(value_ns) >= size:
-            return f"{value_ns / size:.4g} {name}"
-    return f"{value_ns:z.0f} ns"
-
-
-def signed_duration(value_ns: float) -> str:
-    """Format a change of time with its sign."""
-    return ("+" if value_ns >= 0 else "-") + duration(abs(value_ns))
 
 
 def change(judgement: Judgement) -> str:
@@ -113,7 +74,12 @@ def signed(value: float, judgement: Judgement) -> str:
         return f"{value * 100:+z.2f}%"
     if judgement.unit is Unit.FRACTION:
         return f"{value * 100:+z.2f} pp"
-    return ("+" if value >= 0 else "-") + figure(abs(value), judgement.unit)
+    return signed_quantity(value, judgement.unit)
+
+
+def signed_time(value_ns: float) -> str:
+    """Format a change of time with its sign."""
+    return signed_quantity(value_ns, Unit.NS)
 
 
 # Tables of the gate on a terminal: no lines, and tight columns on narrow terminals.
@@ -160,12 +126,20 @@ def headline(report: Report) -> str:
         return f"regressed: {first_and_more(worst, 3)}"
     if report.verdict is Verdict.INCONCLUSIVE:
         first = worst_first(report.with_verdict(Verdict.INCONCLUSIVE))[0]
-        doubt = f" {change(first)} exceeds the allowed change and may be noise" if first.worse > first.allowed else ""
-        return f"inconclusive: {first.key}{doubt}: {first.reason}"
+        return f"inconclusive: {first.key}{_doubt(first)} {first.reason}"
     if report.verdict is Verdict.IMPROVED:
         best = report.with_verdict(Verdict.IMPROVED)
         return "improved: " + ", ".join(f"{judgement.key} {change(judgement)}" for judgement in best[:3])
     return f"pass: {' and '.join(_passed(report))}"
+
+
+def _doubt(judgement: Judgement) -> str:
+    """Return that a change exceeds the allowed one but may be noise, up to the reason."""
+    if judgement.worse <= judgement.allowed or math.isnan(judgement.worse):
+        return ":"
+    if is_undetermined(judgement):
+        return " may have changed by more than allowed;"
+    return f" {change(judgement)} exceeds the allowed change and may be noise;"
 
 
 def _passed(report: Report) -> Iterator[str]:
@@ -177,21 +151,35 @@ def _passed(report: Report) -> Iterator[str]:
         yield f"{counted(bounded, 'lower bound')} met"
 
 
-def parted(name: str, before: str, after: str) -> list[tuple[str, str, str]]:
-    """Split a condition with several parts, such as the model, into the parts that differ."""
-    both_parts = [_parts(before), _parts(after)]
-    if not all(both_parts):
-        return [(name, before, after)]
-    before_after = [{part: str(value) for part, value in parts.items()} for parts in both_parts]
-    differ = [
-        part
-        for part in {**before_after[0], **before_after[1]}
-        if before_after[0].get(part) != before_after[1].get(part)
-    ]
+class ConditionChange(NamedTuple):
+    """A condition that differs between two runs, in words; an empty side was not recorded."""
+
+    kind: str
+    name: str
+    before: str
+    after: str
+
+
+def condition_changes(differences: Iterable[Difference]) -> list[ConditionChange]:
+    """Return the conditions that differ; one with several parts, such as the model, is split into those that differ."""
+    return [change for difference in differences for change in _parted(difference)]
+
+
+def _parted(difference: Difference) -> list[ConditionChange]:
+    kind, name = str(difference.kind), difference.name
+    before, after = _parts(difference.before), _parts(difference.after)
+    if not (before and after):
+        return [ConditionChange(kind, name, _condition(name, difference.before), _condition(name, difference.after))]
     return [
-        (f"{name}: {part.replace('_', ' ')}", before_after[0].get(part, ""), before_after[1].get(part, ""))
-        for part in differ
+        ConditionChange(kind, f"{name} {part.replace('_', ' ')}", str(before.get(part, "")), str(after.get(part, "")))
+        for part in {**before, **after}
+        if before.get(part) != after.get(part)
     ]
+
+
+def _condition(name: str, value: str) -> str:
+    """Format the value of a condition; peaks are rates."""
+    return quantity(float(value), Unit.FLOP_PER_SECOND) if value and name in (PEAK, MEASURED_PEAK) else value
 
 
 def _parts(text: str) -> dict[str, object]:
@@ -202,13 +190,12 @@ def _parts(text: str) -> dict[str, object]:
     return fields if isinstance(fields, dict) else {}
 
 
-def differing(report: Report) -> list[str]:
-    """Return one line per kind of condition that differs from the baseline."""
+def differing(differences: Iterable[Difference]) -> list[str]:
+    """Return one line per kind of condition that differs."""
     changes_of_kind: dict[str, list[str]] = {}
-    for difference in report.differences:
-        for name, before, after in parted(difference.name, difference.before, difference.after):
-            change = f"{name.replace(': ', ' ')} {before or UNRECORDED} -> {after or UNRECORDED}"
-            changes_of_kind.setdefault(str(difference.kind), []).append(change)
+    for change in condition_changes(differences):
+        text = f"{change.name} {change.before or UNRECORDED} -> {change.after or UNRECORDED}"
+        changes_of_kind.setdefault(change.kind, []).append(text)
     return [f"{kind} differs: {', '.join(changes)}" for kind, changes in changes_of_kind.items()]
 
 
@@ -256,7 +243,7 @@ def what_follows(report: Report) -> str:
 
 def sentence(judgement: Judgement) -> str:
     """Return one judgement as a line."""
-    before, after = figure(judgement.before, judgement.unit), figure(judgement.after, judgement.unit)
+    before, after = quantity(judgement.before, judgement.unit), quantity(judgement.after, judgement.unit)
     text = f"{judgement.key}: {before} -> {after}, {change(judgement)} ({interval(judgement)})"
     return f"{text}: {judgement.reason}" if judgement.reason else text
 
@@ -280,8 +267,10 @@ def why_lines(why: Why) -> tuple[str, ...]:
     """Return why the step changed: the sum, the parts, the work and the findings."""
     lines = []
     if why.parts:
-        parts = ", ".join(f"{signed_duration(part.delta_ns)} {_part(part)}" for part in why.parts[:_PARTS_NAMED])
-        lines.append(f"{signed_duration(why.delta_ns)} per step: {parts}")
+        parts = ", ".join(f"{signed_time(part.delta_ns)} {_part(part)}" for part in why.parts[:_PARTS_NAMED])
+        lines.append(f"{signed_time(why.delta_ns)} per step: {parts}")
+    if why.work:
+        lines.append("work that changed most (calls that run at the same time are added up):")
     lines += [work_line(work) for work in why.work]
     lines += [f"new finding {new.code} ({new.level}): {finding_words(new)}" for new in why.new_findings]
     lines += [f"finding disappeared: {old.code}: {finding_words(old)}" for old in why.gone_findings]
@@ -289,7 +278,8 @@ def why_lines(why: Why) -> tuple[str, ...]:
 
 
 def _part(part: PartChange) -> str:
-    return f"{part.name} (mostly {part.mostly})" if part.mostly else part.name
+    label = part_label(part.name)
+    return f"{label} (mostly {part.mostly})" if part.mostly else label
 
 
 def part_label(name: str) -> str:
@@ -300,15 +290,16 @@ def part_label(name: str) -> str:
 
 
 def finding_words(finding: SeenFinding) -> str:
-    """Return title and place of a finding."""
-    return f"{finding.title} [{finding.where}]" if finding.where else finding.title
+    """Return title and place of a finding; `where` has the form `axis=dp rank=2`."""
+    place = dict(re.findall(r"(\w+)=(.*?)(?= \w+=|$)", finding.where))
+    return title_and_place(finding.title, {key: int(text) if text.isdigit() else text for key, text in place.items()})
 
 
 def work_line(change: WorkChange) -> str:
     """Return how one op, kernel or call changed."""
     shape = f" {change.shape}" if change.shape else ""
     phase = f" in {change.phase}" if change.phase else ""
-    text = f"{signed_duration(change.delta_ns)} {change.sort} {shortened(change.name, _NAME_WIDTH)}{shape}{phase}"
+    text = f"{signed_time(change.delta_ns)} {change.sort} {shortened(change.name, _NAME_WIDTH)}{shape}{phase}"
     if not change.before_count:
         return f"{text} (new, {change.after_count:g} per step)"
     if not change.after_count:

@@ -147,7 +147,7 @@ def _tokens(context: Context) -> KeyFigure | None:
     job_step, rank_step = context.figures.overall("job_step_time"), sum(part for _, _, part in parts(context.figures))
     if job_step and abs(rank_step / job_step - 1) > _NOTABLE:
         # A job's step lasts from its first rank's start to its last rank's end, so the steps of a pipeline overlap.
-        notes.append(f"mean rank step {quantity(rank_step, Unit.NS)}")
+        notes.append(f"over the mean rank step of {quantity(rank_step, Unit.NS)}")
     return KeyFigure("tokens", value, Unit.PER_SECOND, ", ".join(notes))
 
 
@@ -195,7 +195,7 @@ def _slowdown(context: Context) -> KeyFigure | None:
     if ideal is None:
         return None
     if ideal.unknown:
-        return KeyFigure("job slowdown", None, Unit.RATIO, f"unknown: {ideal.unknown} (whatif --ideal)")
+        return KeyFigure("job slowdown", None, Unit.RATIO, f"unknown: {ideal.unknown}")
     notes = ["vs. all ranks performing like their peers (whatif --ideal)"]
     if ideal.loss_fraction > LEAST_LOSS and not ideal.is_loss:
         notes.append(f"the difference is within the replay's error of ±{quantity(ideal.error_fraction, Unit.FRACTION)}")

@@ -78,7 +78,7 @@ def _print_run(document: Document, console: Console) -> None:
 
 def _print_section(section: Section, console: Console) -> None:
     console.print()
-    _put(Line.assemble((section.title, "bold"), ("  " + section.id, "dim")), console)
+    _put(Line.assemble((section.title, "bold"), (f"  --section {section.id}", "dim")), console)
     _print_blocks(section.blocks, console)
 
 

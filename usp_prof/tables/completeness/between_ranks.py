@@ -103,7 +103,7 @@ def _calls(sources: Mapping[int, Source], steps: Mapping[int, tuple[str, tuple[i
     return [
         HealthRow(code, severity(count, total), rank, count, f"{share(count, total)} of {loss}")
         for code, counts_by_rank, loss in (
-            ("sequence_gaps", gaps, "the sequence numbers of its collectives are missing: their calls are lost"),
+            ("sequence_gaps", gaps, "the sequence numbers of its collectives are missing, so their calls are lost"),
             ("calls_missing", fewer, "the collectives that other members of its groups posted in the same steps"),
         )
         for rank, (count, total) in counts_by_rank.items()

@@ -21,6 +21,11 @@ def losses(tables: TableSet, *codes: str) -> list[HealthRow]:
     return [row for row in tables.health if row.code in wanted and row.severity is not Severity.INFO]
 
 
+def code_and_rank(row: HealthRow) -> str:
+    """Name a health row, whose own line has the details."""
+    return f"{row.code} of rank {row.rank}" if row.rank >= 0 else row.code
+
+
 def ranks_without_work(tables: TableSet) -> frozenset[int]:
     """Return the ranks that lack a notable share of their device work."""
     return frozenset(row.rank for row in losses(tables, *LOST_WORK))

@@ -226,14 +226,14 @@ def _health(cuts: Mapping[int, Cut], guessed: list[int], lost: list[int], steps:
     rows = []
     if any(cuts[rank].source == CALLS for rank in cut_ranks):
         detail = (
-            f"no step marks: steps are the {steps} complete periods of the calls that all ranks share; the start of a "
-            f"step within the period is unknown; {RECORD_MARKS}"
+            f"there are no step marks, so steps are the {steps} complete periods of the calls that all ranks share; "
+            f"the start of a step within the period is unknown; {RECORD_MARKS}"
         )
         rows.append(HealthRow("steps_by_calls", Severity.INFO, count=len(cut_ranks), detail=detail))
     elif cut_ranks:
         detail = (
-            f"no step marks: steps are the {steps} complete periods of the device's work; the start of a step within "
-            f"the period is unknown; {RECORD_MARKS}"
+            f"there are no step marks, so steps are the {steps} complete periods of the device's work; the start of a "
+            f"step within the period is unknown; {RECORD_MARKS}"
         )
         rows.append(HealthRow("steps_inferred", Severity.INFO, count=steps, detail=detail))
     if lost:

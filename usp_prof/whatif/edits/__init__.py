@@ -50,7 +50,8 @@ def kind_of(edit: Edit) -> EditKind:
     """Return an edit's kind; raise for keys that it does not take."""
     kinds = {kind.name: kind for kind in EDITS}
     if edit.name not in kinds:
-        raise unknown_name("edit", edit.name, [*kinds, *(pipeline_kind.name for pipeline_kind in PIPELINE_EDITS)])
+        names = [*kinds, *(pipeline_kind.name for pipeline_kind in PIPELINE_EDITS)]
+        raise unknown_name("edit", edit.name, names, list_command="usp-prof whatif PATH --list")
     kinds[edit.name].check(edit)
     return kinds[edit.name]
 

@@ -51,8 +51,7 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
     if plans.refused:
         lines.append(refusals(plans, trainer))
     if len(plans.best) > 1:
-        candidates = "the others" if plans.refused else "them"
-        lines.append(f"{plans.fitting:,} of {candidates} fit and recompute no more than needed")
+        lines.append(f"{plans.fitting:,} fit in memory and recompute no more than needed")
     lines += [f"not modeled: {omission}" for omission in not_modelled(question.model)]
     if not plans.best:
         need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, machine.room_bytes))
@@ -125,7 +124,7 @@ def refusals(plans: Plans, trainer: str) -> str:
     more = len(plans.refused) - len(shown)
     behind = f"; {counted(more, 'more reason')}" if more else ""
     count = sum(refused.count for refused in plans.refused)
-    return f"{_called(trainer)} cannot run {count:,} configurations: {reasons}{behind}"
+    return f"{_called(trainer)} cannot run {count:,} of them: {reasons}{behind}"
 
 
 def _called(trainer: str) -> str:
