@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import math
 from dataclasses import fields
+from typing import Any
 
+import numpy as np
 import pytest
 
 from usp_prof.record.options import Content, Declared, Options, Phase, Window, resolve
@@ -39,6 +42,36 @@ def test_a_window_that_records_nothing_is_refused(wrong: dict[str, int]) -> None
 def test_a_size_below_zero_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} cannot be below"):
         resolve(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"active": "2"}, "active is a whole number, not '2'"),
+        ({"active": True}, "active is a whole number, not True"),
+        ({"micro_batches": 1.5}, "micro_batches is a whole number, not 1.5"),
+        ({"peak_flops": math.nan}, "peak_flops is a number, not nan"),
+        ({"schedule": 3}, "schedule is a string, not 3"),
+        ({"shapes": "no"}, "shapes is True or False, not 'no'"),
+        ({"stages": 3}, "stages is a list, not 3"),
+        ({"stages": "ab"}, "stages is a list, not 'ab'"),
+        ({"stages": ["a"]}, r"stages\[0\] is a whole number, not 'a'"),
+        ({"coordinates": "x"}, "coordinates is a mapping, not 'x'"),
+        ({"coordinates": {"dp": "a"}}, r"coordinates\['dp'\] is a whole number, not 'a'"),
+        ({"faults": [3]}, r"faults\[0\] is a mapping, not 3"),
+        ({"options": "x"}, "options is a mapping, not 'x'"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        resolve(wrong)
+
+
+def test_numbers_of_numpy_and_missing_values_are_accepted() -> None:
+    settings = resolve({"active": np.int64(3), "stages": range(2), "peak_flops": 10, "skip": None, "schedule": None})
+    assert settings.window == Window(active=3)
+    assert settings.declared == Declared(stages=[0, 1], peak_flops=10.0)
+    assert type(settings.window.active) is int
 
 
 def test_the_last_step_covers_all_windows() -> None:

@@ -306,10 +306,41 @@ def test_an_unknown_option_is_refused_before_anything_starts(tmp_path: Path) -> 
         record.session(tmp_path, activ=3)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("given", [{"mesh": "x"}, {"mesh": [1]}, {"model": 3}, {"model": "llama"}])
-def test_an_invalid_mesh_or_model_is_refused_before_recording(tmp_path: Path, given: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "given", [{"mesh": "x"}, {"mesh": [1]}, {"mesh": {"dp": "2"}}, {"groups": "x"}, {"model": 3}, {"model": "llama"}]
+)
+def test_an_invalid_mesh_model_or_group_is_refused_before_recording(tmp_path: Path, given: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"{next(iter(given))} is a "):
         record.session(tmp_path, **given)
+
+
+def test_a_model_that_cannot_be_read_costs_its_description_alone(tmp_path: Path) -> None:
+    class Unreadable:
+        def to_dict(self) -> dict[str, Any]:
+            raise ZeroDivisionError
+
+    with (
+        pytest.warns(record.RecordingWarning, match="reading the model failed: ZeroDivisionError"),
+        record.session(tmp_path, model=Unreadable(), **QUICK) as session,
+    ):
+        train(session)
+    assert (tmp_path / "rank0.json.gz").exists()
+    manifest = manifest_of(tmp_path)
+    assert manifest.model is None
+    assert any("reading the model failed" in note for note in manifest.notes)
+
+
+def test_a_callback_whose_training_raised_does_not_block_the_next_session(tmp_path: Path) -> None:
+    abandoned = record.session(tmp_path / "first", **QUICK)
+    abandoned.on_superseded = lambda: abandoned.abandon("the training raised")
+    abandoned.__enter__()
+    for _ in range(2):
+        torch.ones(4).sum()
+        abandoned.advance()
+    with record.session(tmp_path / "second", **QUICK) as session:
+        train(session)
+    assert (tmp_path / "first" / "rank0.json.gz").exists()
+    assert (tmp_path / "second" / "rank0.json.gz").exists()
 
 
 def test_a_mesh_larger_than_the_job_is_noted_and_left_out(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from usp_prof.contract import GroupEntry, Manifest
 from usp_prof.record.options import resolve
 from usp_prof.record.peak import Peak
-from usp_prof.record.statement import Exchange, Part, begin, complete, dtype_name, own_part, silent
+from usp_prof.record.statement import Exchange, Part, begin, complete, complete_part, dtype_name, silent
 from usp_prof.record.surroundings import Place, Topology
 
 PLACE = Place(1, 4, "host", "cpu", "cpu", 1, 4)
@@ -35,7 +35,9 @@ def test_declarations_are_in_the_manifest() -> None:
     assert manifest.options["of"] == [1, "torch.int8"]
     assert manifest.options["recorded"]["active"] == 2
     assert manifest.processes_per_device == 4
-    assert own_part(PLACE, TOPOLOGY, settings).stages == [3]
+    part_of_rank = Part(1)
+    complete_part(part_of_rank, PLACE, TOPOLOGY, settings)
+    assert part_of_rank.stages == [3]
 
 
 def test_a_declared_peak_takes_precedence() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from usp_prof.contract import GroupEntry
-from usp_prof.record.surroundings import misfit, row_major, survey
+from usp_prof.record.surroundings import check_mesh, misfit, row_major, survey
 
 
 @given(st.dictionaries(st.sampled_from(["pp", "dp", "cp", "tp", "ep"]), st.integers(1, 4), min_size=1))
@@ -68,7 +68,7 @@ def test_several_meshes_are_combined() -> None:
 @pytest.mark.usefixtures("alone")
 def test_a_mesh_without_names_is_refused() -> None:
     with pytest.raises(ValueError, match="mesh_dim_names"):
-        survey(DeviceMesh("cpu", [0]), None, None, rank=0, world=1)
+        check_mesh(DeviceMesh("cpu", [0]))
 
 
 def test_a_mesh_that_does_not_fit_the_world_is_reported() -> None:

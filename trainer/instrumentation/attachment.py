@@ -49,9 +49,8 @@ def attach(decoder: Decoder, timer: LayerTimer | None, router_bias: torch.Tensor
         decoder.forward = set_checkpoint_early_stop(False)(decoder.forward)
         attention = next(iter(decoder.layers.values())).attention.core  # one for all layers
         if timer.attention and isinstance(attention, RingAttention):
-            pairs = (
-                attention.group.size * local_sequence**2 / 2
-            )  # pairs of a query and a key, if all ranks have equal work
+            # Pairs of a query and a key, if all ranks have equal work.
+            pairs = attention.group.size * local_sequence**2 / 2
             wrap(attention, "attend", partial(_pace_tile, timer, pairs, "fwd"))
             wrap(attention, "attend_backward", partial(_pace_tile, timer, pairs, "dgrad"))
 

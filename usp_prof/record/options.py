@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypedDict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, TypedDict, get_args, get_origin, get_type_hints
 
 
 class Phase(StrEnum):
@@ -155,16 +155,47 @@ class Settings:
 
 
 def resolve(given: Mapping[str, Any]) -> Settings:
-    """Group options by topic; raise for an unknown one, with the nearest known names."""
-    kinds: tuple[Any, ...] = (Window, Content, Declared)
-    option_names = {field.name for kind in kinds for field in fields(kind)}
+    """Group options by topic; raise for an unknown one, with the nearest known names, and for one of another type.
+
+    `None` means that an option is not given.
+    """
+    types = get_type_hints(Options)
     for name in given:
-        if name not in option_names:
-            raise TypeError(f"a session has no option {name!r}{_suggestion(name, option_names)}")
+        if name not in types:
+            raise TypeError(f"a session has no option {name!r}{_suggestion(name, types)}")
+    values = {name: _as_type(name, value, types[name]) for name, value in given.items() if value is not None}
+    kinds: tuple[Any, ...] = (Window, Content, Declared)
     window, content, declared = (
-        kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given}) for kind in kinds
+        kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values}) for kind in kinds
     )
     return Settings(window, content, declared)
+
+
+_EXPECTED: dict[Any, tuple[type, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a string"),
+    bool: (bool, "True or False"),
+    Mapping: (Mapping, "a mapping"),
+    Sequence: (Sequence, "a list"),
+}
+"""What an option of each type accepts, and how an error describes it; NumPy's numbers are numbers too."""
+
+
+def _as_type(name: str, value: Any, hint: Any) -> Any:  # noqa: ANN401 - an option's value and its type
+    """Return an option's value in its declared type; raise `TypeError` if it has another one."""
+    kind = get_origin(hint) or hint
+    if kind not in _EXPECTED:
+        return value
+    accepted, description = _EXPECTED[kind]
+    is_confused = (isinstance(value, bool) and kind is not bool) or (isinstance(value, str) and kind is not str)
+    if is_confused or not isinstance(value, accepted) or (isinstance(value, float) and math.isnan(value)):
+        raise TypeError(f"{name} is {description}, not {value!r}")
+    if isinstance(value, Mapping):
+        return {key: _as_type(f"{name}[{key!r}]", item, get_args(hint)[1]) for key, item in value.items()}
+    if isinstance(value, Sequence) and kind is Sequence:
+        return [_as_type(f"{name}[{place}]", item, get_args(hint)[0]) for place, item in enumerate(value)]
+    return kind(value) if kind in {int, float} else value
 
 
 def _suggestion(name: str, choices: Iterable[str]) -> str:

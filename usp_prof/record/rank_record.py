@@ -49,15 +49,16 @@ class RankRecord:
         settings, place = self._settings, find_place()
         self._place, self._part = place, Part(place.rank)
         self._exchange = Exchange(place.world, index, _torch_private.default_store())
-        declared = settings.declared
-        self._topology = topology = survey(mesh, groups, declared.coordinates, place.rank, place.world)
-        wrong = misfit(mesh, place.world) if isinstance(mesh, Mapping) else ""
-        if wrong:
-            topology.mesh, topology.coordinates = {}, {}
-        self._manifest = statement.begin(place, topology, model, settings, self._peak())
-        self._part = statement.own_part(place, topology, settings)
-        if wrong:
+        declared, entry = settings.declared, None
+        with self.surviving("reading the mesh and the groups"):
+            self._topology = survey(mesh, groups, declared.coordinates, place.rank, place.world)
+        if isinstance(mesh, Mapping) and (wrong := misfit(mesh, place.world)):
+            self._topology.mesh, self._topology.coordinates = {}, {}
             self.note(wrong)
+        with self.surviving("reading the model"):
+            entry = statement.describe_model(model, declared.sequence)
+        self._manifest = statement.begin(place, self._topology, entry, settings, self._peak())
+        statement.complete_part(self._part, place, self._topology, settings)
         self._exchange.leave(self._part)
 
     @property

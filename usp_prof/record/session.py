@@ -27,7 +27,7 @@ from usp_prof.record.windows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from usp_prof.contract import Manifest
@@ -73,6 +73,8 @@ class Session:
         self._record = RankRecord(self.folder, settings)
         self._unrecorded = UnrecordedSteps(settings.window)
         self._termination = Termination(self._end_on_termination)
+        self.on_superseded: Callable[[], None] | None = None
+        """Called if another session begins while this one is open; for callbacks, which are not notified of errors."""
 
     def __enter__(self) -> Self:
         self._depth += 1
@@ -105,6 +107,8 @@ class Session:
             self._profiler = None
 
     def _begin(self, index: int) -> None:
+        if _open_sessions and (end_abandoned := _open_sessions[-1].on_superseded) is not None:
+            end_abandoned()
         self._record.begin(index, self._mesh, self._model, self._groups)
         atexit.register(self._end_with_the_process)
         if _open_sessions:
@@ -284,7 +288,7 @@ def session(
     `options` are those of `usp_prof.record.Options`.
     """
     settings = resolve(options)
-    check_mesh(mesh)
+    check_mesh(mesh, groups)
     check_model(model)
     return Session(folder, mesh, model, groups, settings)
 

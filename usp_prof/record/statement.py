@@ -96,20 +96,15 @@ class Exchange:
 # Manifest entries from the parts.
 
 
-def own_part(place: Place, topology: Topology, settings: Settings) -> Part:
-    """Return this rank's part at the start of the session."""
-    return Part(
-        rank=place.rank,
-        host=place.host,
-        device=place.device,
-        device_key=place.device_key,
-        coordinates=topology.coordinates.get(place.rank, {}),
-        stages=list(settings.declared.stages),
-        groups=[asdict(group) for group in topology.groups],
-    )
+def complete_part(part: Part, place: Place, topology: Topology, settings: Settings) -> None:
+    """Add to this rank's part what is known at the start of the session."""
+    part.host, part.device, part.device_key = place.host, place.device, place.device_key
+    part.coordinates = topology.coordinates.get(place.rank, {})
+    part.stages = list(settings.declared.stages)
+    part.groups = [asdict(group) for group in topology.groups]
 
 
-def begin(place: Place, topology: Topology, model: object, settings: Settings, peak: Peak) -> Manifest:
+def begin(place: Place, topology: Topology, model: ModelEntry | None, settings: Settings, peak: Peak) -> Manifest:
     """Build the manifest entries that are equal on all ranks."""
     declared, window = settings.declared, settings.window
     return Manifest(
@@ -123,7 +118,7 @@ def begin(place: Place, topology: Topology, model: object, settings: Settings, p
         gradient_accumulation=declared.gradient_accumulation,
         tokens_per_step=declared.tokens_per_step,
         micro_batch_tokens=declared.micro_batch_tokens,
-        model=describe_model(model, declared.sequence),
+        model=model,
         recompute=declared.recompute,
         dtype=dtype_name(declared.dtype),
         zero_stage=declared.zero_stage,
@@ -247,10 +242,10 @@ def describe_model(model: object, sequence: int = 0) -> ModelEntry | None:
     if not_plain and not values.get("flop_per_token"):
         return _uncounted(values, sequence, f"it has {', '.join(not_plain)}: give its Hugging Face configuration")
     entry = {name: value for name, aliases in _ALIASES.items() if (value := _first(values, aliases)) not in {None, ""}}
-    negative = {name: value for name, value in entry.items() if isinstance(value, (int, float)) and value < 0}
-    described = model_entry({name: value for name, value in entry.items() if name not in negative})
+    wrong = {name: value for name, value in entry.items() if _is_no_size(name, value)}
+    described = model_entry({name: value for name, value in entry.items() if name not in wrong})
     described.notes += [
-        f"{name} = {value} of the model is left out: it is negative" for name, value in negative.items()
+        f"{name} = {value!r} of the model is left out: it is not a size" for name, value in wrong.items()
     ]
     described.sequence = sequence or described.sequence
     if not described.head_dim and described.heads:
@@ -258,6 +253,11 @@ def describe_model(model: object, sequence: int = 0) -> ModelEntry | None:
     if not described.kv_heads:
         described.kv_heads = described.heads
     return conventions.complete(described)
+
+
+def _is_no_size(name: str, value: Any) -> bool:  # noqa: ANN401 - a configuration's value
+    """Return whether a field that counts something has text or a negative number."""
+    return (isinstance(value, str) and name != "name") or (isinstance(value, (int, float)) and value < 0)
 
 
 def _read_layers(values: Mapping[str, Any], sequence: int) -> ModelEntry:
@@ -290,9 +290,8 @@ def _values(model: object) -> Mapping[str, Any]:
     if isinstance(model, Mapping):
         return model
     to_dict = getattr(model, "to_dict", None)
-    if callable(
-        to_dict
-    ):  # before dataclasses: Hugging Face's are dataclasses too, and store the model's type outside of the fields
+    # Before dataclasses: Hugging Face's are dataclasses too, and store the model's type outside of the fields.
+    if callable(to_dict):
         return dict(to_dict())
     if is_dataclass(model) and not isinstance(model, type):
         return asdict(model)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from math import prod
+from numbers import Integral
 
 import torch
 import torch.distributed as dist
@@ -111,12 +112,16 @@ def survey(
     return topology
 
 
-def check_mesh(mesh: object) -> None:
-    """Raise `TypeError` unless this is a mesh that `survey` can read."""
-    several = mesh if isinstance(mesh, (list, tuple)) else [mesh]
-    if mesh is None or isinstance(mesh, Mapping) or all(isinstance(part, DeviceMesh) for part in several):
-        return
-    raise TypeError(f"mesh is a DeviceMesh, a list of them or sizes by axis such as {{'dp': 8}}, not {mesh!r}")
+def check_mesh(mesh: object, groups: object = None) -> None:
+    """Raise `TypeError` or `ValueError` unless `survey` can read this mesh and these groups."""
+    parts = [] if mesh is None else mesh if isinstance(mesh, (list, tuple)) else [mesh]
+    is_sizes = isinstance(mesh, Mapping) and all(isinstance(size, Integral) for size in mesh.values())
+    if not is_sizes and not all(isinstance(part, DeviceMesh) for part in parts):
+        raise TypeError(f"mesh is a DeviceMesh, a list of them or sizes by axis such as {{'dp': 8}}, not {mesh!r}")
+    if any(isinstance(part, DeviceMesh) and part.mesh_dim_names is None for part in parts):
+        raise ValueError("the device mesh has no dimension names; give it mesh_dim_names, for example ('dp', 'tp')")
+    if groups is not None and not isinstance(groups, Mapping):
+        raise TypeError(f"groups is a mapping from axes to process groups, not {groups!r}")
 
 
 def misfit(mesh: Mapping[str, int], world: int) -> str:
@@ -151,9 +156,7 @@ def _meshes(mesh: DeviceMesh | Sequence[DeviceMesh] | None) -> list[DeviceMesh]:
 
 
 def _read_mesh(mesh: DeviceMesh, topology: Topology, served: dict[str, list[str]]) -> None:
-    names = mesh.mesh_dim_names
-    if names is None:
-        raise ValueError("the device mesh has no dimension names; give it mesh_dim_names, for example ('dp', 'tp')")
+    names = mesh.mesh_dim_names or ()
     for dimension, axis in enumerate(names):
         topology.mesh.setdefault(axis, mesh.mesh.size(dimension))
         if mesh.get_coordinate() is not None:

@@ -234,6 +234,11 @@ elif case == "steps_on_another_thread_than_the_window":
     with session("second") as second:
         train(second)
 elif case == "our_failure":
-    with session(coordinates=3) as ours:
+
+    class Unprintable:
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    with session(options={"value": Unprintable()}) as ours:
         train(ours)
 sys.stdout.write("trained\n")

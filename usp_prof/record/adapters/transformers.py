@@ -48,11 +48,10 @@ class RecordCallback(TrainerCallback):  # type: ignore[misc] # the library is no
         layout = layout_of(model)
         options = declared(args, batch_split(args, state, model), self._options)
         options.setdefault("coordinates", layout.coordinates)
-        _end_failed_training()
         self._session = session(
             self._folder, mesh=layout.mesh, groups=layout.groups, model=fsdp2.model_of(model), **options
         )
-        _recording.append(self)
+        self._session.on_superseded = self.abandon
         self._session.__enter__()
 
     def on_step_begin(self, *_: object, **__: object) -> None:
@@ -78,10 +77,9 @@ class RecordCallback(TrainerCallback):  # type: ignore[misc] # the library is no
         if self._session is not None:
             self._session.__exit__(None, None, None)
             self._session = None
-            _recording.remove(self)
 
     def abandon(self) -> None:
-        """End the recording of a training run that raised."""
+        """End the recording of a training run that raised, and save its complete steps."""
         self._turn_to("")
         if self._session is not None:
             self._session.abandon("the training raised")
@@ -91,16 +89,6 @@ class RecordCallback(TrainerCallback):  # type: ignore[misc] # the library is no
         if self._phase is not None:
             self._phase.__exit__(None, None, None)
         self._phase = phase(name).__enter__() if name else None
-
-
-_recording: list[RecordCallback] = []
-"""Callback of the active training run; it remains here if the run raised, because callbacks are not notified."""
-
-
-def _end_failed_training() -> None:
-    """End the recording of a training run that raised, and save its complete steps."""
-    while _recording:
-        _recording.pop().abandon()
 
 
 @dataclass(frozen=True, slots=True)
