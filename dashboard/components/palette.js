@@ -21,11 +21,17 @@ function nameRun(source) {
 }
 
 // Streamlit asks "Are you connected to the internet?" when its server is gone; this server runs on the reader's machine.
-const SERVER_GONE = "The usp-prof server does not answer. Start it again with the same command: this page then goes on where it was.";
+const GONE = ["Server not running", "The usp-prof server does not answer. Start it again with the same command: this page then goes on where it was."];
+const REFUSED = ["The server has a new token", "The usp-prof server was started again. Open the link that it printed in another tab: this page then goes on where it was."];
 const dialogs = new MutationObserver(() => {
   for (const dialog of document.querySelectorAll("[data-testid='stDialog'] [role='dialog']")) {
-    const text = [...dialog.querySelectorAll("div")].find((each) => !each.childElementCount && /Streamlit server|connected to the internet/.test(each.textContent));
-    if (text) { dialog.querySelector("h2").textContent = "Server not running"; text.textContent = SERVER_GONE; }
+    // Streamlit changes its own text later, so it is hidden instead of replaced.
+    const hidden = [...dialog.querySelectorAll("div")].find((each) => !each.querySelector("div") && /Streamlit|connected to the internet/.test(each.textContent));
+    if (!hidden) continue;
+    let shown = dialog.querySelector(".usp-server");
+    if (!shown) { shown = document.createElement("div"); shown.className = "usp-server"; hidden.after(shown); hidden.style.display = "none"; }
+    const [title, text] = /status: 403/.test(hidden.textContent) ? REFUSED : GONE;
+    if (shown.textContent !== text) { shown.textContent = text; dialog.querySelector("h2").textContent = title; }
   }
 });
 

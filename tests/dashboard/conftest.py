@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -62,25 +63,24 @@ def hostile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[str]]:
-    """Return a function that serves runs as for a user until its block ends; the block gets the address."""
+    """Return a function that serves runs as for a user until its block ends; the block gets the printed link."""
 
     @contextmanager
-    def serve(*runs: Path, code: Path = ROOT, port: int = 0) -> Iterator[str]:
+    def serve(*runs: Path, code: Path = ROOT, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
         port = port or _free_port()
         log = tmp_path_factory.mktemp("server") / "log"
-        command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", *map(str, runs), "--port", str(port)]
+        command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", *map(str, runs)]
+        options = ["--host", host, "--port", str(port), "--no-browser"]
         environment = os.environ | {"USP_PROF_CACHE": str(tmp_path_factory.mktemp("cache")), "PYTHONPATH": str(code)}
         with (
             log.open("wb") as output,
             subprocess.Popen(
-                [*command, "--no-browser"], cwd=code, stdout=output, stderr=output, env=environment,
+                [*command, *options], cwd=code, stdout=output, stderr=output, env=environment,
                 start_new_session=True,
             ) as process,
         ):  # fmt: skip
-            address = f"http://127.0.0.1:{port}"
             try:
-                _wait(f"{address}/_stcore/health", process, log)
-                yield address
+                yield _wait(process, log)
             finally:
                 os.killpg(process.pid, 15)
                 process.wait(PATIENCE_S)
@@ -126,12 +126,16 @@ def _free_port() -> int:
             return port
 
 
-def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait(process: subprocess.Popen[bytes], log: Path) -> str:
+    """Wait until the server answers, and return the link that it printed."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and process.poll() is None:
+        link = re.search(r"http://\S+", log.read_text())
         try:
-            with urllib.request.urlopen(address, timeout=1):  # noqa: S310 - our own address
-                return
+            if link:
+                with urllib.request.urlopen(link[0].replace("/?", "/_stcore/health?"), timeout=1):  # noqa: S310 - our own address
+                    return link[0].removesuffix("/")
         except OSError:
-            time.sleep(0.1)
+            pass
+        time.sleep(0.1)
     pytest.fail(f"the dashboard did not start:\n{log.read_text()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 from dashboard_visit import FIND, Visit
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+WITH_TOKEN = "127.0.0.2"
+"""An address of this machine; the server requires a token on all but 127.0.0.1."""
 COLORS = f"""() => {{ {FIND} const {{ width, height }} = line.canvas;
   const pixels = line.canvas.getContext('2d').getImageData(0, 0, width, height).data;
   return new Set(new Uint32Array(pixels.buffer)).size; }}"""
@@ -37,3 +40,20 @@ def test_an_open_page_goes_on_when_the_server_is_back(
         visit.turn_to("Ranks")
         assert visit.page.locator("[data-testid='stException']").count() == 0
         visit.page.close()
+
+
+def test_a_page_asks_for_the_new_link_when_the_server_is_back_with_another_token(
+    serving: Callable[..., AbstractContextManager[str]], browser: Browser, run_folder: Path
+) -> None:
+    context = browser.new_context()
+    with serving(run_folder, host=WITH_TOKEN) as link:
+        page = context.new_page()
+        page.goto(link)
+        page.wait_for_selector("[data-testid='stMetricValue']")
+    page.wait_for_selector("text=The usp-prof server does not answer")
+    with serving(run_folder, host=WITH_TOKEN, port=urlsplit(link).port) as new_link:
+        page.wait_for_selector("text=Open the link that it printed in another tab")
+        assert "CORS" not in page.locator("[role='dialog']").inner_text()
+        context.new_page().goto(new_link)
+        page.wait_for_selector("[role='dialog']", state="detached")
+        context.close()
