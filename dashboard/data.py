@@ -273,11 +273,11 @@ def ask_plans(question: Question) -> Result[Plans]:
     )
 
 
-def ask_front(learnt: Calibration | None, plans: Plans, named: int) -> Result[Chart]:
+def ask_front(calibration: Calibration | None, plans: Plans, named: int) -> Result[Chart]:
     """Ask for the chart of plans, with one of them labeled; it is built once, so the browser draws it once."""
     return worker.ask(
-        ("front", learnt is None, question_key(plans.question), named),
-        lambda: Chart("Speed over memory", plan_answer.points(plans, learnt, named)),
+        ("front", calibration is None, question_key(plans.question), named),
+        lambda: Chart("Speed over memory", plan_answer.points(plans, calibration, named)),
     )
 
 

@@ -52,6 +52,7 @@ def _style(room: Room) -> None:
         "[data-testid='stMetric'] :is([data-testid='stMetricValue'],[data-testid='stMetricLabel'],"
         "[data-testid='stMetricLabel']) *{white-space:normal;overflow:visible;text-overflow:clip}"
         "[data-testid='stButtonGroup']>div{flex-wrap:wrap}"
+        "[data-testid='stTextArea'] textarea{font-family:monospace}"
         "[data-testid='stSelectbox'] input{text-overflow:ellipsis}"
         f":is(button[kind^='primary'],button[kind^='primary'] *){{color:{ink_on(colors.accent)}}}"
         "h1.usp-verdict{font-size:1.35rem;font-weight:600;line-height:1.35;padding:0;margin:0;max-width:75rem}"

@@ -70,10 +70,12 @@ def chosen(index: int, answers: tuple[Answer, ...]) -> Iterator[Section]:
             yield from _first(page, index)
 
 
-def recorded_question(learnt: Calibration) -> Question:
+def recorded_question(calibration: Calibration) -> Question:
     """Return the question with the recorded devices and batch."""
-    ran = learnt.configuration
-    return Question(learnt.model, learnt.cluster, ran.devices, ran.batch, ran.dtype, profile=learnt.profile)
+    ran = calibration.configuration
+    return Question(
+        calibration.model, calibration.cluster, ran.devices, ran.batch, ran.dtype, profile=calibration.profile
+    )
 
 
 def _first(page: str, index: int) -> tuple[Section, ...]:
@@ -89,24 +91,24 @@ def _memory(index: int) -> tuple[Section, ...]:
 
 
 def _plans(index: int) -> tuple[Calibration, Plans]:
-    learnt = data.ask_calibration(index).result()
-    return learnt, data.ask_plans(replace(recorded_question(learnt), trainer=next(iter(TRAINERS)))).result()
+    calibration = data.ask_calibration(index).result()
+    return calibration, data.ask_plans(replace(recorded_question(calibration), trainer=next(iter(TRAINERS)))).result()
 
 
 def _plan(index: int) -> tuple[Section, ...]:
-    learnt, plans = _plans(index)
+    calibration, plans = _plans(index)
     trainer = next(iter(TRAINERS))
     place, _ = plan_answer.startable(plans, trainer)
-    return plan_answer.sections(learnt, plans, plans.best[max(place, 0)] if plans.best else None, trainer)
+    return plan_answer.sections(calibration, plans, plans.best[max(place, 0)] if plans.best else None, trainer)
 
 
 def _sweep(index: int) -> tuple[Section, ...]:
-    learnt, plans = _plans(index)
+    calibration, plans = _plans(index)
     if not plans.best:
         return ()
     down, across = GRID_AXES[:2]
     figure, trainer = next(iter(plan_map_answer.FIGURES)), next(iter(TRAINERS))
-    return (plan_map_answer.section(plans, down, across, figure, trainer, learnt),)
+    return (plan_map_answer.section(plans, down, across, figure, trainer, calibration),)
 
 
 _FIRST: dict[str, tuple[str, Callable[[int], tuple[Section, ...]]]] = {

@@ -30,6 +30,7 @@ from ..engine import (
     parse_edit,
     quantity,
     saving,
+    sentences,
     step_parts,
     whatif_answer,
 )
@@ -62,10 +63,11 @@ def chart_of(document: Document, kind: type[ChartKind]) -> Chart | None:
 
 
 def lateness(document: Document) -> Chart | None:
-    """Build each rank's own delay per step on the mesh; None if no rank has any."""
-    cost = {int(rank): value for rank, value in Figures(document.values).along("straggler_cost", "rank").items()}
-    if not any(cost.values()):
+    """Build each rank's own delay per step on the mesh; None if no rank delays the others notably."""
+    figures = Figures(document.values)
+    if not sentences.is_any_rank_late(figures):
         return None
+    cost = {int(rank): value for rank, value in figures.along("straggler_cost", "rank").items()}
     mesh_chart = chart_of(document, RankGrid)
     grid = (
         mesh_chart.data if mesh_chart is not None and isinstance(mesh_chart.data, RankGrid) else _in_rows(sorted(cost))
@@ -193,30 +195,30 @@ def _launch_line(tables: TableSet, rank: int) -> LaunchLine | None:
     return LaunchLine(f"rank {rank}", time[least], lead[least])
 
 
-def memory_over_time(document: Document, learnt: Calibration | None) -> Chart | None:
+def memory_over_time(document: Document, calibration: Calibration | None) -> Chart | None:
     """Return the memory curve, with the predicted peak and the device's capacity where they are known."""
     measured = chart_of(document, MemoryLines)
     if measured is None or not isinstance(measured.data, MemoryLines):
         return None
     levels: list[tuple[str, float]] = []
-    if learnt is not None:
-        predicted = float(learnt.prediction.footprint.total_bytes)
+    if calibration is not None:
+        predicted = float(calibration.prediction.footprint.total_bytes)
         levels.append((f"predicted peak {quantity(predicted, Unit.BYTES)}", predicted))
-    capacity = _capacity(document, learnt)
+    capacity = _capacity(document, calibration)
     if capacity is not None:
         levels.append((f"capacity {quantity(capacity, Unit.BYTES)}", capacity))
     return Chart(measured.title, replace(measured.data, levels=tuple(levels)))
 
 
-def _capacity(document: Document, learnt: Calibration | None) -> float | None:
+def _capacity(document: Document, calibration: Calibration | None) -> float | None:
     """Return the bytes of the fullest rank's device, from the trace or from the planner."""
     figures = Figures(document.values)
     free, peak = figures.overall("memory_headroom"), figures.overall("peak_memory")
     if free is not None and free < 1 and peak is not None:
         held = max(figures.overall("peak_reserved_memory") or 0.0, peak)
         return held / (1 - free)  # the headroom is what was never held, over the capacity
-    if learnt is not None and np.isfinite(learnt.cluster.memory_bytes):
-        return float(learnt.cluster.memory_bytes)
+    if calibration is not None and np.isfinite(calibration.cluster.memory_bytes):
+        return float(calibration.cluster.memory_bytes)
     return None
 
 
@@ -225,9 +227,7 @@ def bandwidth_of_axes(document: Document) -> KeyFigures | None:
 
     The bandwidth is that of the collective that moves most bytes.
     """
-    table = next((block for block in blocks_of(document, "collectives") if isinstance(block, DataTable)), None)
-    heads = [column.head for column in table.columns] if table is not None else []
-    calls = [dict(zip(heads, row, strict=True)) for row in table.rows] if table is not None else []
+    calls = _calls(document)
     figures = Figures(document.values)
     exposed, waited = (figures.along(metric, "axis") for metric in ("exposed_comm_time", "wait_time"))
     late = verdicts.latest_by_axis(document)
@@ -244,6 +244,28 @@ def bandwidth_of_axes(document: Document) -> KeyFigures | None:
         value = _number(largest["busbw"]) if largest is not None else None
         key_figures.append(KeyFigure(label, value, Unit.BYTES_PER_SECOND, ", ".join(notes)))
     return KeyFigures(tuple(key_figures)) if key_figures else None
+
+
+def _calls(document: Document) -> list[dict[str, Cell]]:
+    """Return the rows of the table of calls by axis, kind and size."""
+    table = next((block for block in blocks_of(document, "collectives") if isinstance(block, DataTable)), None)
+    if table is None:
+        return []
+    heads = [column.head for column in table.columns]
+    return [dict(zip(heads, row, strict=True)) for row in table.rows]
+
+
+def unknown_links(document: Document) -> str:
+    """Describe the axes whose link has an unknown peak, so that no share of it is shown; empty without any."""
+    calls = _calls(document)
+    measured = dict.fromkeys(str(call["axis"]) for call in calls if isinstance(call.get("busbw"), int | float))
+    known = {str(call["axis"]) for call in calls if _link(call)}
+    unknown = [axis for axis in measured if axis not in known]
+    if not unknown:
+        return ""
+    if not known:
+        return "The peak bandwidth of this device's link is unknown, so shares of it are not shown."
+    return f"Calls on {' and '.join(unknown)} cross nodes; the peak of that link is unknown, so no share is shown."
 
 
 def _link(call: Mapping[str, Cell]) -> list[str]:

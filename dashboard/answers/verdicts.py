@@ -23,7 +23,7 @@ from ..engine import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..engine import Calibration, Document, Finding, Key, LateRank, Number
+    from ..engine import Calibration, Document, Finding, Key, Number
 
 NOTABLE = 0.02
 """Shares below 2% of a step are not mentioned."""
@@ -58,17 +58,21 @@ def ranks(document: Document) -> str:
     late = document.verdict.late_rank(rank)
     if late is None:
         return sentences.stragglers(figures)
-    return f"{sentences.stragglers(figures)} {_why_late(document, late)}"
-
-
-def _why_late(document: Document, late: LateRank) -> str:
-    """Describe the cause that the calls show, or the finding that includes the rank's lost time."""
     if late.why != "unknown":
-        return f"Cause: {late.why}."
+        return f"{sentences.stragglers(figures)} Cause: {late.why}."
+    return sentences.stragglers(figures)
+
+
+def larger_cause(document: Document) -> str:
+    """Describe the finding that includes the straggler's lost time; empty if the calls show a cause of their own."""
+    rank = document.verdict.straggler
+    late = document.verdict.late_rank(rank) if rank is not None else None
+    if late is None or late.why != "unknown":
+        return ""
     for cause in causes_of(document.findings).causes:
         if any(part.where.get("rank") == late.rank for part in cause.parts):
             return f"Part of a larger cause: {cause.finding.title}."
-    return "The trace does not show the cause."
+    return "The trace does not show why the rank is late."
 
 
 def communication(document: Document) -> str:
@@ -210,13 +214,13 @@ def ranks_apart(waited: Mapping[Key, Number], span: Number) -> list[Key]:
     return sorted((rank for rank in waited if waited[rank] >= least), key=lambda rank: -waited[rank])
 
 
-def memory(document: Document, learnt: Calibration | None = None) -> str:
+def memory(document: Document, calibration: Calibration | None = None) -> str:
     """Describe peak memory, the fullest rank, and whether it fits; the planner's prediction if nothing was recorded."""
     figures = Figures(document.values)
     peaks = figures.along("peak_memory", "rank")
     if not peaks:
-        if learnt is not None and figures.overall("taken_memory") is None:
-            return _predicted_peak(learnt)
+        if calibration is not None and figures.overall("taken_memory") is None:
+            return _predicted_peak(calibration)
         return sentences.memory(figures)
     rank, peak_bytes = sentences.largest(peaks)
     peak, headroom = quantity(peak_bytes, Unit.BYTES), figures.at("memory_headroom", rank=rank)
@@ -226,9 +230,9 @@ def memory(document: Document, learnt: Calibration | None = None) -> str:
     return f"Memory fits: rank {rank} has the highest peak, {peak}; {left} of its device was never reserved."
 
 
-def _predicted_peak(learnt: Calibration) -> str:
+def _predicted_peak(calibration: Calibration) -> str:
     """Describe the predicted peak, and whether it fits."""
-    need, device = learnt.prediction.footprint.total_bytes, learnt.cluster.room_bytes
+    need, device = calibration.prediction.footprint.total_bytes, calibration.cluster.room_bytes
     filled = quantity(need, Unit.BYTES)
     if not isfinite(device):
         return f"Predicted, not measured: the fullest rank needs {filled}; the size of its device is unknown."

@@ -15,6 +15,7 @@ from .. import data, state
 from ..drawings import LIBRARY
 from ..engine import (
     DARK,
+    EVERYTHING,
     LIGHT,
     PATTERNS,
     Chart,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ..drawings import Drawing
-    from ..engine import Block, Document, Prediction, Section, Theme
+    from ..engine import Block, Document, Prediction, Section, Selection, Theme
 
 
 _SIGNS = {Severity.INFO: "○", Severity.ERROR: "▲", Severity.DATA_LOSS: "■"}
@@ -179,6 +180,12 @@ def verdict(text: str) -> None:
     if text:
         marked_up = _CODE.sub(r"<code>\1</code>", html.escape(unbroken(text)))
         st.html(f"<h1 class='usp-verdict'>{marked_up}</h1>")
+
+
+def note_whole_run(selection: Selection) -> None:
+    """Say on a page that always covers the whole run that a selection does not apply."""
+    if selection != EVERYTHING:
+        st.caption("This page covers all ranks and steps of the run, not only the selected ones.")
 
 
 def now_and_predicted(together: Prediction | None, changes: str) -> None:

@@ -84,7 +84,7 @@ def _column(head: TableColumn, cells: list[Cell]) -> tuple[str, pd.Series[Any], 
     if are_counts or not scale.decimals:
         values = values.round()  # the grid's own way to write thousands would show decimals as well
         form = "localized"
-    suffix = scale.suffix and f"[{scale.suffix}]"
+    suffix = scale.suffix and f"({scale.suffix})"
     return head_text(head.head, suffix), values, st.column_config.NumberColumn(format=form)
 
 

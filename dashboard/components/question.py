@@ -65,7 +65,7 @@ SHAPE = {
 """Fields of a shape that is typed: label, least, most, usual."""
 
 
-def learnt_from(index: int) -> tuple[Calibration | None, str]:
+def calibration_of(index: int) -> tuple[Calibration | None, str]:
     """Return the planner's calibration from a run, or why the run provides none."""
     try:
         return wait(data.ask_calibration(index)), ""
@@ -73,22 +73,22 @@ def learnt_from(index: int) -> tuple[Calibration | None, str]:
         return None, error.message
 
 
-def ask_question(learnt: Calibration | None, facts: RunFacts | None = None) -> Question:
+def ask_question(calibration: Calibration | None, facts: RunFacts | None = None) -> Question:
     """Show the choices of model, devices, batch, device and type, and return them; defaults are not in the address.
 
     `facts` provide the devices of a run whose model is unknown.
     """
     model_column, devices_column, batch_column, device_column, dtype_column = st.columns([1.7, 1.1, 1.1, 1.5, 1.3])
     with model_column:
-        name = _model_name(learnt)
-    recorded = learnt.configuration if learnt is not None else None
+        name = _model_name(calibration)
+    recorded = calibration.configuration if calibration is not None else None
     known_devices = min((facts.world_size or len(facts.ranks)) if facts else USUAL_DEVICES, MOST_DEVICES)
     with devices_column:
         devices = _whole("Devices", "devices", 1, MOST_DEVICES, recorded.devices if recorded else known_devices)
     with batch_column:
         batch = _whole("Batch size", "batch", 1, MOST_SEQUENCES, recorded.batch if recorded else USUAL_BATCH)
     with device_column:
-        device = _device(learnt, facts)
+        device = _device(calibration, facts)
     known_dtypes = [dtype for dtype in DTYPES if device == AS_RECORDED or _has_peak(device, dtype)]
     usual = known_dtypes[0]
     if recorded is not None and (device == AS_RECORDED or recorded.dtype in known_dtypes):
@@ -99,20 +99,20 @@ def ask_question(learnt: Calibration | None, facts: RunFacts | None = None) -> Q
     sequence_column, habits_column, efficiency_column = st.columns(3)
     with sequence_column:
         sequence = _sequence(name)
-    model = _model(name, learnt, sequence)
-    if learnt is not None and device == AS_RECORDED:
-        return Question(model, learnt.cluster, devices, batch, dtype, profile=learnt.profile)
+    model = _model(name, calibration, sequence)
+    if calibration is not None and device == AS_RECORDED:
+        return Question(model, calibration.cluster, devices, batch, dtype, profile=calibration.profile)
     chosen_cluster = cluster_of_device(device, dtype)
     with efficiency_column:
         cluster = replace(chosen_cluster, efficiency=_efficiency(chosen_cluster.efficiency))
     with habits_column:
-        profile = DEFAULT_PROFILE if learnt is not None else PROFILES[_habits()]
+        profile = DEFAULT_PROFILE if calibration is not None else PROFILES[_habits()]
     return Question(model, cluster, devices, batch, dtype, profile=profile)
 
 
-def _model_name(learnt: Calibration | None) -> str:
+def _model_name(calibration: Calibration | None) -> str:
     """Choose the recorded model, a known one, or a shape."""
-    usual = AS_RECORDED if learnt is not None else USUAL_MODEL
+    usual = AS_RECORDED if calibration is not None else USUAL_MODEL
     names = (usual, *(name for name in (*model_names(), OWN) if name != usual))
     name: str = st.selectbox(
         "Model", names, names.index(state.word("model", names)), help="type to search, or enter your own shape"
@@ -128,10 +128,10 @@ def _sequence(name: str) -> int:
     return _whole("Tokens per sequence", "sequence", 1, MOST_TOKENS, USUAL_SEQUENCE)
 
 
-def _model(name: str, learnt: Calibration | None, sequence: int) -> ModelEntry:
+def _model(name: str, calibration: Calibration | None, sequence: int) -> ModelEntry:
     """Return the recorded model, a known one, or one whose shape is asked for."""
-    if learnt is not None and name == AS_RECORDED:
-        return learnt.model
+    if calibration is not None and name == AS_RECORDED:
+        return calibration.model
     return _own_shape(sequence) if name == OWN else model_named(name, sequence)
 
 
@@ -153,11 +153,11 @@ def _own_shape(sequence: int) -> ModelEntry:
     )
 
 
-def _device(learnt: Calibration | None, facts: RunFacts | None) -> str:
+def _device(calibration: Calibration | None, facts: RunFacts | None) -> str:
     """Choose a device; the default is the recorded one."""
     device_names = tuple(device.name for device in DEVICES)
     usual = AS_RECORDED
-    if learnt is None:
+    if calibration is None:
         recorded_device = device_named(facts.devices[0]) if facts is not None and facts.devices else None
         usual = recorded_device.name if recorded_device is not None else USUAL_DEVICE
     names = (usual, *(name for name in device_names if name != usual))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, served_runs, state
-from ..components.blocks import folded, section, show, verdict
+from ..components.blocks import folded, note_whole_run, section, show, verdict
 from ..components.download import numbers
 from ..components.findings import outliers_first
 from ..components.timeline import timeline
@@ -50,6 +50,7 @@ def draw() -> None:
     is_compared = comparison_answer.are_times_compared(pair)
     repaired = _repaired(first, second, names[first]) if is_compared else ""
     verdict(f"{sentence} {repaired}".strip())
+    note_whole_run(state.current().selection)
     if pair.doubts:
         doubts = "; ".join(pair.doubts)
         st.warning(state.plain(f"{doubts[:1].upper()}{doubts[1:]}"))

@@ -13,7 +13,7 @@ import streamlit as st
 from .. import data, served_runs, state
 from ..components.blocks import folded, show, verdict
 from ..components.download import data_table
-from ..components.question import ask_question, draw_configuration, learnt_from, show_start
+from ..components.question import ask_question, calibration_of, draw_configuration, show_start
 from ..engine import (
     EVERYTHING,
     GRID_AXES,
@@ -49,9 +49,9 @@ BEST, ONE, SWEEP_TAB, RAN, PUBLISHED = "Best plans", "One configuration", "Sweep
 # The inputs are above the tabs; all choices are in the address.
 
 
-def _learnt() -> tuple[Calibration | None, str]:
+def _calibration() -> tuple[Calibration | None, str]:
     """Return the planner's calibration from the run; None without a run, or with the reason why it provides none."""
-    return learnt_from(state.current().run) if served_runs.run_count() else (None, "")
+    return calibration_of(state.current().run) if served_runs.run_count() else (None, "")
 
 
 def draw_plan() -> None:
@@ -76,32 +76,38 @@ def _draw(first: str) -> None:
         _published()
         return
     place = st.container()
-    learnt, reason = _learnt()
+    calibration, reason = _calibration()
     facts = None
     if reason:
         st.info(state.plain(f"Not based on this run: {reason}. Choose a model, or record with usp_prof.record."))
         facts = wait(data.ask_document(state.current().run, EVERYTHING)).run
-    trainer = state.word("trainer", _trainers(learnt))
-    question = replace(ask_question(learnt, facts), trainer=trainer)
+    trainer = state.word("trainer", _trainers(calibration))
+    question = replace(ask_question(calibration, facts), trainer=trainer)
     if tab == ONE:
-        is_doubted = _doubted(learnt, question, "memory")
+        is_doubted = _doubted(calibration, question, "memory")
         draw_configuration(
-            question, _best_configuration(question, trainer), place, lambda: _trainer(learnt), with_times=not is_doubted
+            question,
+            _best_configuration(question, trainer),
+            place,
+            lambda: _trainer(calibration),
+            with_times=not is_doubted,
         )
         return
     plans = wait(data.ask_plans(question))
-    if tab == BEST or not plans.best or _is_doubtful(learnt, question):
+    if tab == BEST or not plans.best or _is_doubtful(calibration, question):
         with place:
-            verdict(plan_answer.verdict(learnt, plans, trainer))
-    show(plan_answer.basis(learnt, plans), "plan-basis", state.is_dark())
+            verdict(plan_answer.verdict(calibration, plans, trainer))
+            if remark := plan_answer.not_startable(plans, trainer):
+                st.caption(state.plain(remark))
+    show(plan_answer.basis(calibration, plans), "plan-basis", state.is_dark())
     if not plans.best:
         st.info("Choose more devices, or a device with more memory.")
-    elif _doubted(learnt, question, "the order of the plans"):
-        _order(learnt, plans, trainer)
+    elif _doubted(calibration, question, "the order of the plans"):
+        _order(calibration, plans, trainer)
     elif tab == BEST:
-        _best(learnt, plans, trainer)
+        _best(calibration, plans, trainer)
     else:
-        _sweep(learnt, plans, place)
+        _sweep(calibration, plans, place)
 
 
 def _best_configuration(question: Question, trainer: str) -> Configuration | None:
@@ -114,19 +120,19 @@ def _best_configuration(question: Question, trainer: str) -> Configuration | Non
     return plans.best[place].configuration if plans.best else None
 
 
-def _trainers(learnt: Calibration | None) -> tuple[str, ...]:
+def _trainers(calibration: Calibration | None) -> tuple[str, ...]:
     """Return the trainers, the usual one first: one that can start the recorded configuration, or Megatron."""
     trainers = tuple(TRAINERS)
     usual = "megatron"
-    if learnt is not None:
-        able = (name for name in trainers if not refusal(name, learnt.model, learnt.configuration))
+    if calibration is not None:
+        able = (name for name in trainers if not refusal(name, calibration.model, calibration.configuration))
         usual = next(able, trainers[0])
     return (usual, *(name for name in trainers if name != usual))
 
 
-def _trainer(learnt: Calibration | None) -> str:
+def _trainer(calibration: Calibration | None) -> str:
     """Choose the trainer whose command is shown."""
-    offered = _trainers(learnt)
+    offered = _trainers(calibration)
     chosen = st.segmented_control("Trainer", offered, default=state.word("trainer", offered)) or offered[0]
     before = st.query_params.get("trainer", offered[0])
     state.keep("trainer", None if chosen == offered[0] else chosen)
@@ -135,39 +141,39 @@ def _trainer(learnt: Calibration | None) -> str:
     return chosen
 
 
-def _doubted(learnt: Calibration | None, question: Question, shown: str) -> bool:
+def _doubted(calibration: Calibration | None, question: Question, shown: str) -> bool:
     """Show a warning if the recorded step is predicted too badly to show more than what `shown` names."""
-    if learnt is None or not _is_doubtful(learnt, question):
+    if calibration is None or not _is_doubtful(calibration, question):
         return False
-    st.error(plan_answer.doubt(learnt, shown))
+    st.error(plan_answer.doubt(calibration, shown))
     return True
 
 
-def _is_doubtful(learnt: Calibration | None, question: Question) -> bool:
-    return learnt is not None and plan_answer.is_doubtful(question, learnt)
+def _is_doubtful(calibration: Calibration | None, question: Question) -> bool:
+    return calibration is not None and plan_answer.is_doubtful(question, calibration)
 
 
-def _order(learnt: Calibration | None, plans: Plans, trainer: str) -> None:
+def _order(calibration: Calibration | None, plans: Plans, trainer: str) -> None:
     """Show plans in order, without step times, and how to start the first one that the trainer supports."""
-    table = plan_answer.ordered(plans.best, MOST_PLANS)
-    data_table(table, "plans-order")
+    st.caption("Plans whose expected steps differ by less than 0.5% count as equal: the simpler one comes first.")
+    data_table(plan_answer.ordered(plans, MOST_PLANS), "plans-order")
     place, _ = plan_answer.startable(plans, trainer)
-    show_start(_trainer(learnt), plans.question, plans.best[max(place, 0)])
+    show_start(_trainer(calibration), plans.question, plans.best[max(place, 0)])
     choice = data.question_key(plans.question)
-    offer(PLAN, state.current().run, choice, lambda: plan_answer.sections(learnt, plans, plans.best[0], ""))
+    offer(PLAN, state.current().run, choice, lambda: plan_answer.sections(calibration, plans, plans.best[0], ""))
 
 
 # Best plans: every legal configuration predicted, the fastest first, and what fills the memory of one.
 
 
-def _best(learnt: Calibration | None, plans: Plans, trainer: str) -> None:
+def _best(calibration: Calibration | None, plans: Plans, trainer: str) -> None:
     """Draw the plans that fit, and one of them: the fastest that the trainer can start, until another is chosen."""
     place, _ = plan_answer.startable(plans, trainer)
     usual = place if 0 <= place < MOST_PLANS else 0
-    front = wait(data.ask_front(learnt, plans, usual))
+    front = wait(data.ask_front(calibration, plans, usual))
     show(front, "plan-front", state.is_dark())
     st.caption("Hover over a dot for its configuration. 2x1 means two micro-batches of one sequence.")
-    picked, trainer = _one(learnt, plans, usual)
+    picked, trainer = _one(calibration, plans, usual)
     which = "All" if len(plans.best) == plans.fitting else f"{len(plans.best):,} of"
     folded(
         "plans", f"{which} {plans.fitting:,} plans that fit, the fastest first",
@@ -175,10 +181,10 @@ def _best(learnt: Calibration | None, plans: Plans, trainer: str) -> None:
     )  # fmt: skip
     if served_runs.run_count():
         choice = f"{data.question_key(plans.question)} {picked.configuration} {trainer}"
-        offer(PLAN, state.current().run, choice, lambda: plan_answer.sections(learnt, plans, picked, trainer))
+        offer(PLAN, state.current().run, choice, lambda: plan_answer.sections(calibration, plans, picked, trainer))
 
 
-def _one(learnt: Calibration | None, plans: Plans, usual: int) -> tuple[Plan, str]:
+def _one(calibration: Calibration | None, plans: Plans, usual: int) -> tuple[Plan, str]:
     """Show one plan: its figures, the memory of each pipeline rank, and how it is started."""
     st.markdown("**One plan**")
     shown = plans.best[:MOST_PLANS]
@@ -191,7 +197,7 @@ def _one(learnt: Calibration | None, plans: Plans, usual: int) -> tuple[Plan, st
     made = wait(data.ask_made(key, lambda: plan_answer.single_plan(plans, shown[place], next(iter(TRAINERS)))))
     for number, block in enumerate(made.blocks[:-1]):
         show(block, f"plan-{number}", state.is_dark())
-    trainer = _trainer(learnt)
+    trainer = _trainer(calibration)
     show_start(trainer, plans.question, shown[place])
     return shown[place], trainer
 
@@ -202,7 +208,7 @@ PLAN = Page("Plan", "plan", draw_plan, Room.PREDICT, needs_run=False)
 # Sweep: how a figure changes from configuration to configuration, as a heat map over any two degrees.
 
 
-def _sweep(learnt: Calibration | None, plans: Plans, top: DeltaGenerator) -> None:
+def _sweep(calibration: Calibration | None, plans: Plans, top: DeltaGenerator) -> None:
     """Draw the map, with its sentence at the top of the page."""
     down_column, across_column, figure_column, trainer_column = st.columns([1, 1, 1, 2])
     down = _choice(down_column, "Rows", "down", GRID_AXES)
@@ -211,12 +217,14 @@ def _sweep(learnt: Calibration | None, plans: Plans, top: DeltaGenerator) -> Non
     across = _choice(across_column, "Columns", "across", other_axes)
     figure = _choice(figure_column, "Metric", "figure", tuple(plan_map_answer.FIGURES))
     with trainer_column:
-        trainer = _trainer(learnt)
+        trainer = _trainer(calibration)
     choice = f"{data.question_key(plans.question)} {down} {across} {figure} {trainer}"
-    key = ("sweep", learnt is None, choice)
-    heat_map = wait(data.ask_made(key, lambda: plan_map_answer.section(plans, down, across, figure, trainer, learnt)))
+    key = ("sweep", calibration is None, choice)
+    heat_map = wait(
+        data.ask_made(key, lambda: plan_map_answer.section(plans, down, across, figure, trainer, calibration))
+    )
     with top:
-        verdict(plan_map_answer.verdict(plans, down, across, figure, trainer, learnt))
+        verdict(plan_map_answer.verdict(plans, down, across, figure, trainer, calibration))
     *drawn, cell_table = heat_map.blocks
     for number, block in enumerate(drawn):
         show(block, f"sweep-{number}", state.is_dark())

@@ -11,7 +11,7 @@ import pyarrow as pa
 import streamlit as st
 
 from .. import data, state
-from ..components.blocks import folded, verdict
+from ..components.blocks import folded, theme, verdict
 from ..components.download import distinct, table
 from ..engine import (
     TABLE_SCHEMAS,
@@ -52,6 +52,8 @@ LISTED = 200
 """Rows of an answer that a report lists."""
 MOST_BARS = 30
 """Of named bars."""
+AXIS = "axis"
+"""Column whose values have colors of their own on all pages."""
 NO_CHART, BARS = "none", "bars"
 KINDS = (NO_CHART, BARS, "line", "points")
 MOST_TOLD = 6
@@ -208,43 +210,42 @@ def _cell(value: object) -> int | float | str | None:
 def _answer(frame: pd.DataFrame, usual: str) -> None:
     """Show the rows, and a chart of them on request."""
     countable = [str(name) for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name])]
+    if not countable or not len(frame):
+        table(frame, "query")
+        return
     offered = (usual, *(kind for kind in KINDS if kind != usual))
-    kind = NO_CHART
-    if countable and len(frame):
-        kind = (
-            st.segmented_control(
-                "Chart", list(KINDS), default=state.word("chart", offered), label_visibility="collapsed"
-            )
-            or usual
-        )
-        state.keep("chart", kind if kind != usual else None)
+    kind_column, across_column, up_column = st.columns(3)
+    kind = kind_column.selectbox("Chart", offered, offered.index(state.word("chart", offered)))
+    state.keep("chart", kind if kind != usual else None)
     if kind == NO_CHART:
         table(frame, "query")
         return
+    across = across_column.selectbox("Horizontal", [str(name) for name in frame.columns])
+    up = up_column.selectbox("Vertical", countable, len(countable) - 1)
     listed, drawn = st.columns(2, gap="medium")
     with listed:
         table(frame, "query")
     with drawn:
-        _chart(frame, countable, kind)
+        _chart(frame, countable, kind, across, up)
 
 
-def _chart(frame: pd.DataFrame, countable: list[str], kind: str) -> None:
+def _chart(frame: pd.DataFrame, countable: list[str], kind: str, across: str, up: str) -> None:
     """Draw one column over another; bars at one place are stacked by the first other column of names."""
     names = [str(name) for name in frame.columns]
-    left, right = st.columns(2)
-    across = left.selectbox("Horizontal", names)
-    up = right.selectbox("Vertical", countable, len(countable) - 1)
     shown = frame.head(MOST_POINTS)
     plain = pd.DataFrame({"over": _as_axis(shown[across]), "of": shown[up]})
     if kind == BARS:
         is_named = not pd.api.types.is_numeric_dtype(plain["over"])
         other = next((name for name in names if name not in {*countable, across}), None)
+        parts, colors = ["of"], None
         if plain["over"].duplicated().any() and other:
             plain[other] = _as_axis(shown[other])
+            plain = plain.pivot_table("of", "over", other, "sum", sort=False).reset_index()
+            parts = [str(name) for name in plain.columns[1:]]
+            colors = [theme(dark=state.is_dark()).color(f"comm:{axis}") for axis in parts] if other == AXIS else None
         st.bar_chart(  # names are listed in the order of the answer, numbers are sorted
-            plain[:MOST_BARS] if is_named else plain, x="over", y="of", color=other if other in plain else None,
-            sort=not is_named, horizontal=is_named, x_label=up if is_named else across,
-            y_label=across if is_named else up,
+            plain[:MOST_BARS] if is_named else plain, x="over", y=parts, color=colors, sort=not is_named,
+            horizontal=is_named, x_label=up if is_named else across, y_label=across if is_named else up,
         )  # fmt: skip
         return
     draws = {"line": st.line_chart, "points": st.scatter_chart}

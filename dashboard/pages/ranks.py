@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, state
-from ..answers import pictures
+from ..answers import pictures, verdicts
 from ..components.blocks import page_link
 from ..components.findings import beside
 from ..components.rank_wall import LATE, MESH, late_order, mesh_heads, mesh_order, rank_wall, wall_legend
@@ -28,6 +28,8 @@ def draw() -> None:
     view, document = opened(RANKS)
     if RANKS.lacks(document):
         return
+    if cause := verdicts.larger_cause(document):
+        st.caption(state.plain(cause))
     rank = document.verdict.straggler
     if rank is not None:
         key_figures(document, "stragglers")

@@ -15,7 +15,7 @@ from .. import data, served_runs, state
 from ..answers import pictures, verdicts
 from ..components.blocks import fold_sections, folded, picking_figure, show, verdict
 from ..components.picked_op import keep_picked, picked_op
-from ..components.question import learnt_from
+from ..components.question import calibration_of
 from ..components.timeline import timeline
 from ..engine import (
     AxisCommunication,
@@ -113,6 +113,8 @@ def draw_communication() -> None:
     bandwidth = pictures.bandwidth_of_axes(document)
     if bandwidth is not None:
         show(bandwidth, "bandwidth", state.is_dark())
+        if remark := pictures.unknown_links(document):
+            st.caption(remark)
     axes, late = pictures.chart_of(document, AxisCommunication), pictures.late_ranks(document)
     blocks = [block for block in (axes, late) if block is not None]
     for place, block in zip(st.columns(len(blocks), gap="large") if blocks else (), blocks, strict=True):
@@ -238,25 +240,25 @@ PIPELINE = Page(
 
 def draw_memory() -> None:
     """Draw memory over time with the predicted peak and the capacity; without a recording, the predicted parts."""
-    learnt, reason = learnt_from(state.current().run)
-    view, document = opened(MEMORY, partial(verdicts.memory, learnt=learnt))
+    calibration, reason = calibration_of(state.current().run)
+    view, document = opened(MEMORY, partial(verdicts.memory, calibration=calibration))
     key_figures(document, "memory")
-    curve = picture("memory", view, lambda: pictures.memory_over_time(document, learnt))
-    if learnt is not None and curve is None:
-        _predicted(view, learnt)
-    elif learnt is not None:
-        folded("predicted", "Predicted memory of each pipeline rank, by part", lambda: _predicted(view, learnt))
+    curve = picture("memory", view, lambda: pictures.memory_over_time(document, calibration))
+    if calibration is not None and curve is None:
+        _predicted(view, calibration)
+    elif calibration is not None:
+        folded("predicted", "Predicted memory of each pipeline rank, by part", lambda: _predicted(view, calibration))
     elif not MEMORY.lacks(document):
         st.caption(state.plain(f"Memory is not predicted: {reason}. Plan predicts it for a model that you choose."))
     figures = Figures(document.values)
     is_measured = figures.overall("taken_memory") is not None or figures.along("peak_memory", "rank")
-    if learnt is not None and not is_measured:  # without a prediction the page's sentence says it
+    if calibration is not None and not is_measured:  # without a prediction the page's sentence says it
         st.caption("To measure it, record with `profile_memory=True`, or put memory snapshots next to the traces.")
     folds(document, ("memory",), pictures.chart_of(document, MemoryLines), "memory")
 
 
-def _predicted(view: View, learnt: Calibration) -> None:
-    predicted = wait(data.ask_made("memory", lambda: plan_answer.predicted_memory(learnt), view.run))
+def _predicted(view: View, calibration: Calibration) -> None:
+    predicted = wait(data.ask_made("memory", lambda: plan_answer.predicted_memory(calibration), view.run))
     for number, block in enumerate(predicted.blocks):
         show(block, f"memory-predicted-{number}", state.is_dark())
 

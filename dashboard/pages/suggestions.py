@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
     from ..engine import Document, Finding, Prediction
 
-ORDER = "Most important first. Select changes to replay them together: gains overlap and never add up."
+ORDER = (
+    "Problems first, then alternatives, each by gain minus error; changes certain to save less than 2% come last. "
+    "Select changes to replay them together: gains overlap and never add up."
+)
 
 
 def draw() -> None:

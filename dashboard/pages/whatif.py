@@ -13,7 +13,7 @@ import streamlit as st
 
 from .. import data, state
 from ..answers import pictures, verdicts
-from ..components.blocks import folded, picking_figure, section, verdict
+from ..components.blocks import folded, note_whole_run, picking_figure, section, verdict
 from ..components.play import offer_play
 from ..engine import EDITS, EVERYTHING, PARALLEL_AXES, Schedule, parse_edit, whatif_answer
 from ..report import offer
@@ -137,6 +137,7 @@ def draw() -> None:
     if not text.strip():
         with heading:
             verdict(verdicts.whatif(document))
+            note_whole_run(view.selection)
         with answer:
             _offer_first(view.run, document)
         return
@@ -146,6 +147,7 @@ def draw() -> None:
         together = data.prediction(view.run, edits)
     with heading:
         verdict(whatif_answer.verdict(together))
+        note_whole_run(view.selection)
     made = whatif_answer.whatif_section(alone, together)
     with answer:
         section(made, dark=state.is_dark(), heading=False)

@@ -21,7 +21,7 @@ from usp_prof.extras.planner.answers import plan, plan_map
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.report.answers import comparison
-from usp_prof.report.document import DataTable, TableColumn
+from usp_prof.report.document import DataTable, Document, TableColumn
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
 
@@ -144,11 +144,11 @@ def test_a_column_is_shown_on_one_scale_and_stays_a_number() -> None:
         ((2_500_000, 1, None, "a"), (1_000, None, None, None)),
     )
     shown, kinds = scaled(block)
-    assert list(shown) == ["time [ms]", "rank", "time", "note"]
-    assert shown["time [ms]"].tolist() == [2.5, 0.001]
+    assert list(shown) == ["time (ms)", "rank", "time", "note"]
+    assert shown["time (ms)"].tolist() == [2.5, 0.001]
     assert shown["rank"].dtype == "Int64"
     assert math.isnan(shown["time"].iloc[0])
-    assert kinds["time [ms]"]["type_config"]["format"] == "%.3f"
+    assert kinds["time (ms)"]["type_config"]["format"] == "%.3f"
     assert list(plain(block)) == ["time [ns]", "rank", "time [ns] ", "note"]
     assert plain(block)["time [ns]"].tolist() == [2_500_000, 1_000]
 
@@ -171,6 +171,16 @@ def test_any_answer_can_be_written(cell: object) -> None:
     assert isinstance(table.rows[0][0], int | float | str | None)
 
 
+def without_links(document: Document, *axes: str) -> Document:
+    """Return a report whose calls on these axes have no share of their link."""
+    calls = next(section for section in document.sections if section.id == "collectives")
+    table = next(block for block in calls.blocks if isinstance(block, DataTable))
+    heads = [column.head for column in table.columns]
+    at, axis = heads.index("of link"), heads.index("axis")
+    rows = tuple((*row[:at], None, *row[at + 1 :]) if row[axis] in axes else row for row in table.rows)
+    return replace(document, sections=(replace(calls, blocks=(replace(table, rows=rows),)),))
+
+
 def test_the_bandwidth_of_each_axis_is_next_to_its_links(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     write(Declaration.from_dict({"mesh": {"dp": 2, "tp": 2}, "work": {"steps": 2}}), folder)
@@ -179,20 +189,23 @@ def test_the_bandwidth_of_each_axis_is_next_to_its_links(tmp_path: Path) -> None
     assert shown is not None
     assert {figure.label for figure in shown.figures} == {"dp bus bandwidth", "tp bus bandwidth"}
     assert all("of the link" in figure.second for figure in shown.figures)
-    calls = next(section for section in document.sections if section.id == "collectives")
-    table = next(block for block in calls.blocks if isinstance(block, DataTable))
-    at = [column.head for column in table.columns].index("of link")
-    rows = tuple((*row[:at], None, *row[at + 1 :]) for row in table.rows)
-    without_links = pictures.bandwidth_of_axes(
-        replace(document, sections=(replace(calls, blocks=(replace(table, rows=rows),)),))
-    )
-    assert without_links is not None
-    assert not any("link" in figure.second for figure in without_links.figures)
+    bandwidths = pictures.bandwidth_of_axes(without_links(document, "dp", "tp"))
+    assert bandwidths is not None
+    assert not any("link" in figure.second for figure in bandwidths.figures)
     without_sizes = pictures.bandwidth_of_axes(replace(document, sections=()))
     assert without_sizes is not None
     assert {figure.value for figure in without_sizes.figures} == {None}
     assert all(figure.second.startswith("unknown without message sizes") for figure in without_sizes.figures)
     assert pictures.bandwidth_of_axes(replace(document, sections=(), values=())) is None
+
+
+def test_axes_whose_link_is_unknown_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    write(Declaration.from_dict({"mesh": {"dp": 2, "tp": 2}, "work": {"steps": 2}}), folder)
+    document = open_run(folder, cache_dir=tmp_path / "cache").report().document
+    assert pictures.unknown_links(document) == ""
+    assert pictures.unknown_links(without_links(document, "dp")).startswith("Calls on dp cross nodes")
+    assert pictures.unknown_links(without_links(document, "dp", "tp")).startswith("The peak bandwidth of this device")
 
 
 def test_the_page_s_own_questions_are_answered_once() -> None:

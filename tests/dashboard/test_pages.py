@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 from dataclasses import replace
 from threading import Event
@@ -22,6 +23,7 @@ from dashboard.pages import PAGES, overview, query, sections, timeline
 from dashboard.state import Page
 from dashboard.timeline.details import named
 from usp_prof.charts.inputs import BreakdownRows, Part
+from usp_prof.charts.theme import LIGHT
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.metric import Unit
@@ -237,6 +239,19 @@ def test_an_answer_is_drawn(kind: str) -> None:
     assert len(app.get("vega_lite_chart")) == 1
 
 
+def test_parts_of_bars_have_the_colors_of_their_axes() -> None:
+    app = drawn("query", sql="SELECT rank, axis, op, count(*) AS n FROM collectives GROUP BY ALL", chart="bars")
+    drawing = json.loads(app.get("vega_lite_chart")[0].proto.spec)
+    assert LIGHT.color("comm:pp") in drawing["encoding"]["color"]["scale"]["range"]
+
+
+@pytest.mark.parametrize("page", ["whatif", "compare"])
+def test_a_page_of_the_whole_run_says_that_a_selection_does_not_apply(page: str) -> None:
+    remark = "This page covers all ranks and steps of the run, not only the selected ones."
+    assert remark in [caption.value for caption in drawn(page, ranks="0-1").caption]
+    assert remark not in [caption.value for caption in drawn(page).caption]
+
+
 @pytest.mark.parametrize("order", ["rank", "slowest", "waiting"])
 def test_ranks_are_shown_in_the_order_asked_for(order: str) -> None:
     rows = BreakdownRows(
@@ -346,8 +361,8 @@ def test_a_column_has_as_many_decimals_as_its_largest_number_needs() -> None:
     columns = (TableColumn("ms"), TableColumn("speed", Unit.PER_SECOND), TableColumn("calls", Unit.COUNT))
     frame, kinds = scaled(DataTable("", columns, ((3.841, 1_540_000.883, 66.0), (0.06124, 12.2, None))))
     assert kinds["ms"]["type_config"]["format"] == "%.3f"
-    assert frame["speed [M/s]"].tolist() == pytest.approx([1.54, 0.0], abs=1e-3)
-    assert kinds["speed [M/s]"]["type_config"]["format"] == "%.3f"
+    assert frame["speed (M/s)"].tolist() == pytest.approx([1.54, 0.0], abs=1e-3)
+    assert kinds["speed (M/s)"]["type_config"]["format"] == "%.3f"
     assert kinds["calls"]["type_config"]["format"] == "localized"
 
 

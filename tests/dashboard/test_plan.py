@@ -51,22 +51,33 @@ def test_the_plan_that_is_put_first_is_one_that_the_trainer_can_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with naming([TRACES / "recorded-5d"], tmp_path, monkeypatch):
-        learnt = data.ask_calibration(0).result()
-        plans = data.ask_plans(recorded_question(learnt)).result()
+        calibration = data.ask_calibration(0).result()
+        plans = data.ask_plans(recorded_question(calibration)).result()
         place, refusal = plan.startable(plans, "usp-prof")
         assert place > 0
         assert refusal == "experts with tp need sequence parallelism"
-        said = plan.verdict(learnt, plans, "usp-prof")
+        said = plan.verdict(calibration, plans, "usp-prof")
         assert said.startswith(f"{plan.in_words(plans.best[place].configuration)}: ")
-        assert f"the fastest of {plans.fitting:,} plans that usp-prof can start" in said
-        assert said.endswith(f" usp-prof cannot start the {place} faster plans (the fastest: {refusal}).")
-        assert plan.points(plans, learnt, place).labeled == place
+        assert ", the fastest that usp-prof can start. " in said
+        remark = plan.not_startable(plans, "usp-prof")
+        assert remark == f"usp-prof cannot start {place} faster plans (the fastest: {refusal})."
+        assert plan.points(plans, calibration, place).labeled == place
         app = drawn("plan")
         assert app.code[0].value.startswith("torchrun ")
     assert plan.startable(plans, "torchtitan")[0] == -1
-    none = plan.verdict(learnt, plans, "torchtitan")
+    none = plan.verdict(calibration, plans, "torchtitan")
     assert f"the fastest of {plans.fitting:,} plans. " in none
-    assert "torchtitan can start none of the plans: plans cover only its models" in none
+    remark = plan.not_startable(plans, "torchtitan")
+    assert remark.startswith("torchtitan can start none of the plans: plans cover only its models")
+
+
+def test_plans_in_doubt_are_listed_by_their_class_of_speed_and_counted() -> None:
+    plans = data.ask_plans(recorded_question(data.ask_calibration(0).result())).result()
+    table = plan.ordered(plans, 20)
+    ratios = [row[2] for row in table.rows]
+    assert ratios[0] == 1.0
+    assert ratios == sorted(ratios)
+    assert len(table.rows) + table.more == plans.fitting
 
 
 def test_a_run_that_does_not_tell_its_model_still_offers_one_to_choose(
@@ -118,7 +129,7 @@ def test_one_configuration_shows_no_times_if_the_recorded_step_is_predicted_badl
     folder = tmp_path / "synthetic"
     write(Declaration(mesh=Mesh(dp=4, tp=4, pp=4)), folder)
     with naming([folder], tmp_path / "cache", monkeypatch):
-        assert plan.is_doubtful(recorded_question(learnt := data.ask_calibration(0).result()), learnt)
+        assert plan.is_doubtful(recorded_question(calibration := data.ask_calibration(0).result()), calibration)
         app = drawn("plan", view="One configuration")
     assert "so only memory is shown" in app.error[0].value
     assert [metric.label for metric in app.metric] == ["memory", "data parallel (dp)"]
@@ -189,20 +200,20 @@ def test_every_tab_is_drawn_without_a_run(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_a_planner_that_misses_its_own_run_shows_the_order_alone() -> None:
-    learnt = data.ask_calibration(0).result()
-    wrong = dataclasses.replace(learnt, measured_step_ns=learnt.measured_step_ns * 2)
-    plans = data.ask_plans(recorded_question(learnt)).result()
+    calibration = data.ask_calibration(0).result()
+    wrong = dataclasses.replace(calibration, measured_step_ns=calibration.measured_step_ns * 2)
+    plans = data.ask_plans(recorded_question(calibration)).result()
     page = written(Answer(0, "plan", "Plan", "", lambda: plan.sections(wrong, plans, plans.best[0], "megatron")))
     assert "Predicted times cannot be trusted" in page
     assert "tokens/s" not in page
     assert plan.is_doubtful(plans.question, wrong)
-    assert not plan.is_doubtful(plans.question, learnt)
+    assert not plan.is_doubtful(plans.question, calibration)
 
 
 @pytest.mark.parametrize("figure", ["MFU", "memory"])
 def test_a_sweep_has_a_cell_for_each_pair(figure: str) -> None:
     app = drawn("sweep", down="tp", across="pp", figure=figure, open="sweep-cells")
-    heads = {head.partition(" [")[0] for head in app.dataframe[0].value}
+    heads = {head.partition(" (")[0] for head in app.dataframe[0].value}
     assert heads == {"tp", "pp", "configuration", figure, "why usp-prof cannot start it"}
     assert len(app.dataframe[0].value) > 3
 
@@ -214,11 +225,11 @@ def test_a_sweep_opens_with_its_best_and_its_worst_cell() -> None:
     speeds = [cell.plan.tokens_per_second for cell in cells.values() if not cell.refusal]
     assert f"start: {_speed(max(speeds))} with tp " in said
     assert f". Worst cell: {_speed(min(speeds))} with tp " in said
-    learnt = data.ask_calibration(0).result()
-    of_run = plan_map.verdict(plans, "tp", "pp", "tokens/s", "usp-prof", learnt)
-    ran = _speed(learnt.prediction.tokens_per_second)
+    calibration = data.ask_calibration(0).result()
+    of_run = plan_map.verdict(plans, "tp", "pp", "tokens/s", "usp-prof", calibration)
+    ran = _speed(calibration.prediction.tokens_per_second)
     assert of_run == f"{said[:-1]}. The recorded configuration (tp 1, pp 4) is predicted at {ran}."
-    (drawn_map, *_) = plan_map.section(plans, "tp", "pp", "tokens/s", "usp-prof", learnt).blocks
+    (drawn_map, *_) = plan_map.section(plans, "tp", "pp", "tokens/s", "usp-prof", calibration).blocks
     assert sum(text.endswith(f" (recorded: {ran})") for text in drawn_map.data.texts) == 1  # type: ignore[union-attr]
     shortest = plan_map.verdict(plans, "tp", "pp", "step", "usp-prof")
     assert plan.in_words(plans.best[0].configuration) in shortest  # less is better
@@ -258,10 +269,10 @@ def test_a_sweep_of_what_no_trainer_can_start_says_so() -> None:
 
 
 def test_the_configuration_that_ran_is_marked_among_the_plans() -> None:
-    learnt = data.ask_calibration(0).result()
-    plans = data.ask_plans(recorded_question(learnt)).result()
-    points = plan.points(plans, learnt)
-    assert points.label[points.recorded] == str(learnt.configuration)
+    calibration = data.ask_calibration(0).result()
+    plans = data.ask_plans(recorded_question(calibration)).result()
+    points = plan.points(plans, calibration)
+    assert points.label[points.recorded] == str(calibration.configuration)
     assert plan.points(plans).recorded == -1
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
-WITH_TOKEN = "127.0.0.2"
+OTHER_HOST = "127.0.0.2"
 """An address of this machine; the server requires a token on all but 127.0.0.1."""
 COLORS = f"""() => {{ {FIND} const {{ width, height }} = line.canvas;
   const pixels = line.canvas.getContext('2d').getImageData(0, 0, width, height).data;
@@ -46,12 +46,12 @@ def test_a_page_asks_for_the_new_link_when_the_server_is_back_with_another_token
     serving: Callable[..., AbstractContextManager[str]], browser: Browser, run_folder: Path
 ) -> None:
     context = browser.new_context()
-    with serving(run_folder, host=WITH_TOKEN) as link:
+    with serving(run_folder, host=OTHER_HOST) as link:
         page = context.new_page()
         page.goto(link)
         page.wait_for_selector("[data-testid='stMetricValue']")
     page.wait_for_selector("text=The usp-prof server does not answer")
-    with serving(run_folder, host=WITH_TOKEN, port=urlsplit(link).port) as new_link:
+    with serving(run_folder, host=OTHER_HOST, port=urlsplit(link).port) as new_link:
         page.wait_for_selector("text=Open the link that it printed in another tab")
         assert "CORS" not in page.locator("[role='dialog']").inner_text()
         context.new_page().goto(new_link)

@@ -68,9 +68,11 @@ def test_a_rank_that_is_never_last_has_no_share_in_the_table_of_late_ranks(slow_
     assert [row[3] for row in table.rows] == [0.9, None]
 
 
-def test_ranks_without_any_delay_are_not_drawn(slow_rank: Document) -> None:
+@pytest.mark.parametrize("delay_ns", [0.0, 40.0])
+def test_ranks_without_a_notable_delay_are_not_drawn(slow_rank: Document, delay_ns: float) -> None:
     cost = Metric("straggler_cost", Unit.NS, Better.LOWER, "", "", ("rank",))
-    values = tuple(Value(cost, 0.0, {"rank": rank}) for rank in range(4))
+    step = Metric("step_time", Unit.NS, Better.LOWER, "", "", ())
+    values = (Value(step, 1e9, {}), *(Value(cost, delay_ns * rank, {"rank": rank}) for rank in range(4)))
     assert pictures.lateness(replace(slow_rank, values=values)) is None
 
 
@@ -187,15 +189,15 @@ def test_the_first_cause_that_is_worth_it_is_told_in_the_reports_order(slow_rank
 def test_memory_that_was_not_recorded_is_told_as_predicted(slow_rank: Document) -> None:
     unknown = replace(slow_rank, values=())
     assert verdicts.memory(unknown).startswith("Memory was not recorded")
-    learnt = data.ask_calibration(0).result()
-    said = verdicts.memory(unknown, learnt)
+    calibration = data.ask_calibration(0).result()
+    said = verdicts.memory(unknown, calibration)
     assert said.startswith("Predicted, not measured: the fullest rank needs ")
     assert said.endswith("the size of its device is unknown.")
-    roomy = replace(learnt, cluster=replace(learnt.cluster, memory_bytes=80 * 2.0**30))
+    roomy = replace(calibration, cluster=replace(calibration.cluster, memory_bytes=80 * 2.0**30))
     said = verdicts.memory(unknown, roomy)
     assert said.startswith("Predicted, not measured: it fits. ")
     assert said.endswith("and tensors can fill 73.6 GiB.")
-    tiny = replace(learnt, cluster=replace(learnt.cluster, memory_bytes=1024.0))
+    tiny = replace(calibration, cluster=replace(calibration.cluster, memory_bytes=1024.0))
     assert "it does not fit" in verdicts.memory(unknown, tiny)
 
 
@@ -217,8 +219,10 @@ def test_a_late_rank_without_a_cause_is_told_as_part_of_the_finding_that_include
     part = replace(finding("rank 2 is late", 0.2, 0.05), where={"rank": 2}, part_of=0)
     unexplained = replace(slow_rank.verdict, late_ranks=(LateRank(2, "dp", "unknown", 1e8, 0.9),))
     doubtful = replace(slow_rank, verdict=unexplained, findings=(cause, part))
-    assert verdicts.ranks(doubtful).endswith("Part of a larger cause: ranks share the cores of a host.")
-    assert verdicts.ranks(replace(doubtful, findings=())).endswith("The trace does not show the cause.")
+    assert "cause" not in verdicts.ranks(doubtful)
+    assert verdicts.larger_cause(doubtful) == "Part of a larger cause: ranks share the cores of a host."
+    assert verdicts.larger_cause(replace(doubtful, findings=())) == "The trace does not show why the rank is late."
+    assert verdicts.larger_cause(slow_rank) == ""
 
 
 def test_groups_of_the_axis_that_the_sentence_names_come_first(slow_rank: Document) -> None:

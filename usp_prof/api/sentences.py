@@ -100,6 +100,15 @@ def pipeline(figures: Figures) -> str:
     return f"{text}."
 
 
+def is_any_rank_late(figures: Figures) -> bool:
+    """Return whether a rank delays the others by a share of the step worth naming."""
+    cost = figures.along("straggler_cost", "rank")
+    step = figures.overall("step_time") or figures.overall("window_time")
+    if not cost or not step:
+        return False
+    return largest(cost)[1] >= _LEAST * step
+
+
 def stragglers(figures: Figures) -> str:
     """Name the straggler, its lateness, and the gain of its repair if that was replayed.
 
@@ -110,7 +119,7 @@ def stragglers(figures: Figures) -> str:
     if not cost:
         return "Stragglers are unknown: no call was recorded on more than one of its ranks."
     rank, time = largest(cost)
-    if not step or time < _LEAST * step:
+    if not step or not is_any_rank_late(figures):
         return "No rank delays the others by more than 0.5% of the step."
     late = f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step, summed over its collectives"
     gain = figures.along("repair_gain", "rank").get(rank)

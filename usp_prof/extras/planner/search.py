@@ -113,7 +113,7 @@ class Plans:
     def pareto(self) -> tuple[Prediction, ...]:
         """Return the plans that no other beats in both speed and memory, fastest first; see `EQUAL`."""
         front: list[Prediction] = []
-        for plan in sorted(self.best, key=lambda plan: (_speed_class(plan), plan.footprint.total_bytes)):
+        for plan in sorted(self.best, key=lambda plan: (speed_class(plan), plan.footprint.total_bytes)):
             if not front or plan.footprint.total_bytes < front[-1].footprint.total_bytes:
                 front.append(plan)
         return tuple(front)
@@ -230,7 +230,7 @@ def _shown(
     return np.unique(np.concatenate([order[:SHOWN], order[firsts[:SHOWN]], front[:SHOWN]]))
 
 
-def _speed_class(plan: Prediction) -> int:
+def speed_class(plan: Prediction) -> int:
     """Return the number of a class of steps that count as equal; lower is faster."""
     return round(log(plan.expected_step_ns) / log(EQUAL))
 
@@ -244,7 +244,7 @@ def _rank(plan: Prediction) -> tuple[int, bool, int, int, int, int, str]:
     c = plan.configuration
     axes = sum(degree > 1 for degree in c.degrees().values())
     is_tight = plan.fit_probability < memory.SAFE_PROBABILITY
-    return _speed_class(plan), is_tight, axes, c.devices // c.dp, c.zero, plan.footprint.total_bytes, str(c)
+    return speed_class(plan), is_tight, axes, c.devices // c.dp, c.zero, plan.footprint.total_bytes, str(c)
 
 
 def configurations(question: Question) -> list[Configuration]:

@@ -39,7 +39,7 @@ def step_parts(plan: Plan) -> Stack:
     parts += [
         StackPart("pipeline bubble", "idle:bubble", plan.bubble_ns),
         StackPart("optimizer", "memcpy", plan.optimizer_ns),
-        StackPart("fixed", "idle:host", plan.fixed_ns),
+        StackPart("fixed: losses, barriers, host", "idle:host", plan.fixed_ns),
     ]  # fmt: skip
     return Stack("Step of the busiest rank", plan.step_ns, Unit.NS, tuple(part for part in parts if part.value > 0))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from usp_prof.extras.planner.launch import command as launch_command
 from usp_prof.extras.planner.launch import refusal as refusal_by
 from usp_prof.extras.planner.memory import of_ranks as memory_of_ranks
 from usp_prof.extras.planner.models import not_modelled
+from usp_prof.extras.planner.search import EQUAL, speed_class
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, Text, data_table
@@ -42,7 +44,7 @@ def sections(calibration: Calibration | None, plans: Plans, chosen: Plan | None,
     if chosen is None:
         return (Section("plan", "Plan", (basis(calibration, plans), Text(nothing_fits(plans)))),)
     if calibration is not None and is_doubtful(plans.question, calibration):
-        blocks = (Text(doubt(calibration)), basis(calibration, plans), ordered(plans.best, ROWS))
+        blocks = (Text(doubt(calibration)), basis(calibration, plans), ordered(plans, ROWS))
         return (Section("plan", f"Plan: {question_text(plans)}", blocks),)
     every = Section(
         "plan",
@@ -60,14 +62,13 @@ def verdict(calibration: Calibration | None, plans: Plans, trainer: str) -> str:
     """Describe the fastest configuration that a trainer can start, or the fastest of all if it can start none."""
     if not plans.best:
         return nothing_fits(plans)
-    place, refusal = startable(plans, trainer)
+    place, _ = startable(plans, trainer)
     best = plans.best[max(place, 0)]
     text = f"{in_words(best.configuration)}: "
     if calibration is None or not is_doubtful(plans.question, calibration):
         text += f"{quantity(best.step_ns, Unit.NS)} per step, "
-    which = f" that {trainer} can start" if place > 0 else ""
     text += f"fits in {quantity(best.footprint.total_bytes, Unit.BYTES)} per device"
-    text += f", the fastest of {plans.fitting:,} plans{which}"
+    text += f", the fastest that {trainer} can start" if place > 0 else f", the fastest of {plans.fitting:,} plans"
     if (
         calibration is not None
         and not is_doubtful(plans.question, calibration)
@@ -76,13 +77,19 @@ def verdict(calibration: Calibration | None, plans: Plans, trainer: str) -> str:
         faster = calibration.prediction.step_ns / max(best.step_ns, 1)
         text += f". The recorded configuration takes {quantity(faster, Unit.RATIO)} as long"
         text += f" (predicted: {quantity(calibration.prediction.step_ns, Unit.NS)})"
-    if place > 0:
-        if place == 1:
-            return f"{text}. {trainer} cannot start the one faster plan: {refusal}."
-        return f"{text}. {trainer} cannot start the {place} faster plans (the fastest: {refusal})."
-    if place < 0:
-        return f"{text}. {trainer} can start none of the plans: {refusal}."
     return f"{text}."
+
+
+def not_startable(plans: Plans, trainer: str) -> str:
+    """Describe the faster plans that a trainer cannot start, with the reason for the fastest; empty without one."""
+    place, refusal = startable(plans, trainer)
+    if not plans.best or not place:
+        return ""
+    if place < 0:
+        return f"{trainer} can start none of the plans: {refusal}."
+    if place == 1:
+        return f"{trainer} cannot start the one faster plan: {refusal}."
+    return f"{trainer} cannot start {place} faster plans (the fastest: {refusal})."
 
 
 _AXES = {"dp": "data", "cp": "context", "tp": "tensor", "pp": "pipeline", "ep": "expert"}
@@ -217,14 +224,15 @@ def plans_table(plans: Sequence[Plan], rows: int) -> DataTable:
     return data_table("Fastest first", columns, cells, most=rows)
 
 
-def ordered(plans: Sequence[Plan], rows: int) -> DataTable:
-    """Build the table of plans by order: expected step relative to the first, including stalls."""
-    columns = {"place": None, "configuration": None, "expected step vs. first": Unit.RATIO, "memory": Unit.BYTES}
+def ordered(plans: Plans, rows: int) -> DataTable:
+    """Build the table of plans by order, with the step of each class of equally fast plans relative to the first."""
+    columns = {"place": None, "configuration": None, "step vs. first": Unit.RATIO, "memory": Unit.BYTES}
+    first = speed_class(plans.best[0])
     lines = [
-        (place, str(plan.configuration), plan.expected_step_ns / plans[0].expected_step_ns, plan.footprint.total_bytes)
-        for place, plan in enumerate(plans, start=1)
+        (place, str(plan.configuration), EQUAL ** (speed_class(plan) - first), plan.footprint.total_bytes)
+        for place, plan in enumerate(plans.best[:rows], start=1)
     ]
-    return data_table("Order of the plans", columns, lines, most=rows)
+    return replace(data_table("Order of the plans", columns, lines), more=plans.fitting - len(lines))
 
 
 def single_plan(plans: Plans, plan: Plan, trainer: str) -> Section:
