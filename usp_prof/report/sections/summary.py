@@ -271,7 +271,7 @@ def _findings(context: Context) -> Findings | None:
     if not context.findings and "stragglers" not in context.results:
         return None
     causes = causes_of(context.findings)
-    title = "Findings, largest gain minus error first" if len(causes.shown) > 1 else "Findings"
+    title = "Findings, most important first" if len(causes.shown) > 1 else "Findings"
     unasked = skipped_sentence(context.health)
     nothing = "" if context.findings else _straggler_without_finding(context.figures)
     if unasked and not (context.findings or nothing):
