@@ -47,11 +47,16 @@ def peak(config: Config, device: torch.device, gpus: int) -> float:
     return gpu.peak(precision) * gpus if gpu and precision else 0.0
 
 
-def memory_capacity(device: torch.device) -> int:
+def memory_capacity(kind: str) -> int:
     """Return the memory in bytes of this process's GPU, or of the machine."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
+    if kind == "cuda":
+        return torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def rank_memory(kind: str) -> float:
+    """Return the memory in bytes that a rank may use: processes on one CPU share the machine's."""
+    return memory_capacity(kind) / (1 if kind == "cuda" else int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def memory(device: torch.device) -> int:

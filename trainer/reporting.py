@@ -41,8 +41,8 @@ def introduce(config: Config) -> None:
     size = f"{shape.parameters:,} parameters{experts}, {shape.layers} layers, hidden {shape.hidden}"
     passes = f"{_count(options.accumulate, 'pass', 'es')} of {_count(options.micro_batches, 'micro-batch', 'es')}"
     batch = f"{_count(options.batch, 'sequence')} of {shape.sequence} tokens, {config.tokens:,} tokens per step"
-    processes = _count(layout.world, "process", "es")
-    print(f"mesh: {layout}, {processes} on {config.device} ({dist.get_backend()}), {options.dtype}")
+    processes = "" if layout.world == 1 else f", {layout.world} processes"
+    print(f"mesh: {layout}{processes} on {config.device} ({dist.get_backend()}), {options.dtype}")
     print(f"model: {shape.name}, {size}\nbatch: {batch}, in {passes} of {_count(config.micro_batch, 'sequence')}")
     if fields := unread(options.model):
         print(f"note: the trainer does not follow these fields of {options.model}: {', '.join(fields)}")
@@ -94,11 +94,11 @@ class Reporter:
             "step": step,
             "loss": loss,
             "grad_norm": norm,
-            "learning_rate": outcome.rate,
+            "learning_rate": outcome.learning_rate,
             **self.speeds(seconds),
             "mfu_convention": options.flop_convention,
             "memory_bytes": memory(device),
-            "memory_fraction": memory(device) / memory_capacity(device),
+            "memory_fraction": memory(device) / memory_capacity(device.type),
             "consumed_tokens": (step + 1) * self.config.tokens,
             "input_fraction": self.waited / steps / seconds,
             # Load of the fullest expert of any layer, relative to the mean.
@@ -155,7 +155,7 @@ def text_of(line: Metrics) -> str:
         f"step {line['step']:>4}  loss {line['loss']:.4f}  grad norm {line['grad_norm']:.3f}",
         f"lr {line['learning_rate']:.2e}",
         *_speed(line),
-        f"{line['consumed_tokens']:,} tokens",
+        f"consumed {line['consumed_tokens']:,} tokens",
         f"input {line['input_fraction']:.1%}",
         f"fullest expert {line['expert_load_max']:.2f}x mean" if line["expert_load_max"] is not None else "",
         f"dropped {line['dropped_fraction']:.1%}" if line["dropped_fraction"] is not None else "",

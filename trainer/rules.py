@@ -14,7 +14,7 @@ from trainer.configuration.faults import parse_fault
 from trainer.configuration.layout import Layout
 from trainer.configuration.load import load_shape
 from trainer.configuration.options import Options, check_ranges, refuse
-from trainer.device import multiplies_in_fp8
+from trainer.device import multiplies_in_fp8, rank_memory
 from trainer.instrumentation.pacing import Pace
 from trainer.metric_writers import check_installed
 from trainer.unused_options import check_effects, check_faults, check_folders
@@ -162,6 +162,9 @@ def _check_experts(config: Config) -> None:
     slots = options.capacity * pairs / shape.experts
     rule = f"--capacity {options.capacity:g} leaves each expert {slots:.2g} tokens of a rank's micro-batch"
     refuse(0 < slots < 1, rule, "--capacity 1.25")
+    largest = shape.experts / shape.top_k
+    rule = f"--capacity {options.capacity:g} drops nothing: no expert gets more than {largest:g} equal shares"
+    refuse(options.capacity > largest, rule, "leave --capacity out")
 
 
 def _check_pipeline(config: Config) -> None:
@@ -190,6 +193,21 @@ def _check_device(config: Config) -> None:
     if options.dtype == "fp8":
         able = config.device == "cuda" and multiplies_in_fp8()
         refuse(not able, "--dtype fp8 needs a GPU that multiplies in fp8 (Ada, Hopper or later)", "--dtype bf16")
+
+
+def check_memory(config: Config) -> None:
+    """Refuse what fits into no rank's memory, by a lower bound: one copy of the state, and one micro-batch's logits."""
+    options, shape, layout = config.options, config.shape, config.layout
+    state = 4 * (8 if options.dtype == "fp64" else 4)  # bytes per weight: master, gradient and two moments
+    tokens = config.micro_batch * shape.sequence
+    needs = {
+        "a smaller --model, or fewer --layers": shape.parameters * state / layout.world,
+        "a smaller --batch": 16 * config.local_batch * shape.sequence / layout.cp,  # tokens and targets
+        "a smaller --micro-batch": tokens * shape.vocab * config.compute.itemsize / (layout.cp * layout.tp),
+    }
+    room, needed = rank_memory(config.device), sum(needs.values())
+    rule = f"each rank needs at least {needed / 2**30:,.1f} GiB of memory, and has {room / 2**30:,.1f} GiB"
+    refuse(needed > room, rule, max(needs, key=needs.__getitem__))
 
 
 def check_gloo(config: Config) -> None:

@@ -33,7 +33,7 @@ from trainer.device import claim_device, count_gpus, peak
 from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
 from trainer.reporting import Reporter, folder_of, introduce, open_session, report_to_torchrun
-from trainer.rules import check_gloo, check_links, resolve
+from trainer.rules import check_gloo, check_links, check_memory, resolve
 from trainer.step import Update
 from trainer.unused_options import check_window
 from trainer.watchdog import stopped_by, watched
@@ -43,11 +43,14 @@ from usp_prof import record
 def main() -> int:
     """Run the trainer; return the exit status."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    recorded = ""
     try:
         options = parse(sys.argv[1:])
         if options.tp_async:  # read when CUDA starts: messages must not queue behind products that are issued earlier
             os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
         config = resolve(options, world)
+        check_memory(config)
+        recorded = "; whole steps that were recorded are in the traces" if options.profile else ""
         if options.resume:
             check_window(options, begun=checkpoint.check(Path(options.checkpoint), config))
         elif options.checkpoint:
@@ -65,7 +68,7 @@ def main() -> int:
         stop = stopped_by(error)
         if stop is None:
             raise
-        message = f"rank {rank} was {stop}; whole steps that were recorded are in the traces"
+        message = f"rank {rank} was {stop}{recorded}"
         if rank == 0 or stop.number == signal.SIGTERM:
             print(message, file=sys.stderr, flush=True)
         report_to_torchrun(message)

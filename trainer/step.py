@@ -38,7 +38,7 @@ class Outcome:
     """Tokens sent to each expert, ``[layers, experts]``; empty in a dense model."""
     dropped: torch.Tensor
     """Number of these tokens beyond an expert's capacity."""
-    rate: float
+    learning_rate: float
 
 
 class DeviceOptimizer:
@@ -125,7 +125,7 @@ class Update:
             self._clip(outcome.norm)
         with record.phase("optimizer"):
             for adamw in self.adamws:
-                adamw.param_groups[0]["lr"] = outcome.rate
+                adamw.param_groups[0]["lr"] = outcome.learning_rate
             self.optimizer.step()
             self.data.publish()
             self._balance(outcome.load)
@@ -177,8 +177,8 @@ class Update:
     def _sum_over_world(self, loss: torch.Tensor, step: int) -> Outcome:
         """Sum over the world, in one message: squares of gradients, losses, loads of experts."""
         shape = self.config.shape
-        accurate = torch.float64 if self.config.options.dtype == "fp64" else torch.float32
-        load = torch.zeros(shape.layers, shape.experts, dtype=accurate, device=loss.device)
+        wide_dtype = torch.float64 if self.config.options.dtype == "fp64" else torch.float32
+        load = torch.zeros(shape.layers, shape.experts, dtype=wide_dtype, device=loss.device)
         dropped = load.new_zeros(())
         for layer, experts in self.experts.items():
             load[layer] = experts.load
@@ -187,18 +187,21 @@ class Update:
             experts.dropped.zero_()
         # All tensor-parallel ranks of the last stage know the same loss.
         message = torch.cat(
-            [torch.stack([self._squares(accurate), loss.to(accurate) / self.mesh["tp"].size, dropped]), load.flatten()]
+            [
+                torch.stack([self._squares(wide_dtype), loss.to(wide_dtype) / self.mesh["tp"].size, dropped]),
+                load.flatten(),
+            ]
         )
         all_reduce(message, self.mesh["log"])
         squares, loss, dropped = message[:3].unbind()
-        return Outcome(loss, squares.sqrt(), message[3:].view_as(load), dropped, rate(self.config, step))
+        return Outcome(loss, squares.sqrt(), message[3:].view_as(load), dropped, learning_rate(self.config, step))
 
-    def _squares(self, accurate: torch.dtype) -> torch.Tensor:
+    def _squares(self, wide_dtype: torch.dtype) -> torch.Tensor:
         """Sum the squares of this rank's gradients, each part by its share of the ranks that update it.
 
         `get_total_norm` would be one kernel, but adds up 5e5 squares in fp32 with an error of 1e-5 on a CPU.
         """
-        squares = [bucket.gradient.to(accurate).square().sum() / bucket.copies for bucket in self.buckets]
+        squares = [bucket.gradient.to(wide_dtype).square().sum() / bucket.copies for bucket in self.buckets]
         return torch.stack(squares).sum()
 
     def _clip(self, norm: torch.Tensor) -> None:
@@ -215,7 +218,7 @@ class Update:
             experts.bias -= BIAS_STEP * excess.sign()
 
 
-def rate(config: Config, step: int) -> float:
+def learning_rate(config: Config, step: int) -> float:
     """Return the learning rate of a step: linear warm-up, then a cosine down to a tenth."""
     options = config.options
     if step < options.warmup:

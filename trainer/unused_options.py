@@ -21,7 +21,7 @@ from trainer.configuration.config import Config
 from trainer.configuration.faults import KINDS, ONCE, Fault
 from trainer.configuration.layout import ORDER
 from trainer.configuration.options import OptionError, Options, flag_of, refuse
-from trainer.instrumentation.injection import struck
+from trainer.instrumentation.injection import affected_ranks
 from trainer.instrumentation.pacing import ACHIEVED
 from trainer.instrumentation.slow_link import LONGEST_MS
 
@@ -161,7 +161,7 @@ def _check_fault(fault: Fault, config: Config) -> None:
     refuse(first >= steps, f"{title}: it begins with step {first} of {steps}", f"steps={steps - 1}")
     never = not any(fault.acts(step, config.options.seed) for step in range(min(steps, LOOKED_AT)))
     refuse(never, f"{title}: it acts in none of the {steps} steps", "leave out what says when it acts")
-    refuse(not struck(fault, config), f"{title}: it strikes no rank", f"hosts={layout.world}")
+    refuse(not affected_ranks(fault, config), f"{title}: it affects no rank", f"hosts={layout.world}")
     match fault.kind:
         case "slow-link":
             _check_slow_link(fault, config)

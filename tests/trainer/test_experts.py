@@ -11,7 +11,7 @@ from trainer.batches import Batches
 from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
 from trainer.instrumentation.injection import Faults
-from trainer.model.experts import multiplies_groups, one_by_one
+from trainer.model.experts import multiplies_groups, multiply_runs
 from trainer.parallel.collectives import Group
 from trainer.parallel.expert_parallel import Slots
 from trainer.parallel.mesh import Mesh
@@ -25,7 +25,7 @@ def test_each_group_is_multiplied_by_its_own_matrix(dtype: torch.dtype, lengths:
     x = torch.randn(6, 8, dtype=dtype, requires_grad=True)
     weights = torch.randn(3, 8, 16, dtype=dtype, requires_grad=True)
     ends = torch.tensor(lengths).cumsum(0).to(torch.int32)
-    expected, result = F.grouped_mm(x, weights, offs=ends), one_by_one(x, weights, lengths)
+    expected, result = F.grouped_mm(x, weights, offs=ends), multiply_runs(x, weights, lengths)
     grad = torch.randn_like(expected)
     for near, true in zip(
         (result, *torch.autograd.grad(result, [x, weights], grad)),
@@ -37,7 +37,7 @@ def test_each_group_is_multiplied_by_its_own_matrix(dtype: torch.dtype, lengths:
 
 def test_an_expert_without_tokens_has_no_gradient() -> None:
     x, weights = torch.randn(0, 7, requires_grad=True), torch.randn(3, 7, 5, requires_grad=True)
-    out = one_by_one(x, weights, [0, 0, 0])
+    out = multiply_runs(x, weights, [0, 0, 0])
     assert out.shape == (0, 5)
     out.sum().backward()
     assert not weights.grad.any()

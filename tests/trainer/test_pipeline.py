@@ -14,7 +14,7 @@ from torch.distributed.pipelining import schedules
 from trainer.configuration.options import SCHEDULES
 from trainer.foundation import fp8
 from trainer.foundation.weight_gradients import LINEAR, Product, WeightGradStore, multiply
-from trainer.model.experts import grouped, one_each
+from trainer.model.experts import grouped_product, looped_product
 from trainer.parallel import pipeline_schedules
 from trainer.parallel.pipeline_schedules import GENERATORS, Transfer, orders_of_ranks, with_transfers
 from usp_prof.model.errors import UsageError
@@ -154,8 +154,8 @@ ENDS = torch.tensor(LENGTHS).cumsum(0).to(torch.int32)
     [
         (LINEAR, F.linear, (6, 4)),
         (fp8.PRODUCT, F.linear, (6, 4)),  # sizes that its kernels do not take
-        (one_each(LENGTHS), lambda x, weight: F.grouped_mm(x, weight, offs=ENDS), (3, 4, 8)),
-        (grouped(ENDS), lambda x, weight: F.grouped_mm(x, weight, offs=ENDS), (3, 4, 8)),
+        (looped_product(LENGTHS), lambda x, weight: F.grouped_mm(x, weight, offs=ENDS), (3, 4, 8)),
+        (grouped_product(ENDS), lambda x, weight: F.grouped_mm(x, weight, offs=ENDS), (3, 4, 8)),
     ],
 )
 def test_a_split_backward_gives_the_same_gradients(

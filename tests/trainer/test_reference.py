@@ -16,7 +16,7 @@ from trainer.configuration.command_line import parse
 from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
 from trainer.rules import resolve
-from trainer.step import rate
+from trainer.step import learning_rate
 
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
 
@@ -33,7 +33,7 @@ def test_one_process_trains_as_the_reference_does(name: str, options: str) -> No
     for step in range(chosen.steps):
         passes = batches.update(step)
         tokens, targets = (torch.cat(parts) for parts in zip(*passes, strict=True))
-        loss, size = reference.update(tokens, targets, rate(config, step), chosen.clip, chosen.weight_decay)
+        loss, size = reference.update(tokens, targets, learning_rate(config, step), chosen.clip, chosen.weight_decay)
         outcome = update(step, passes)
         assert float(outcome.loss) == pytest.approx(loss, rel=0, abs=1e-9)
         assert float(outcome.norm) == pytest.approx(size, rel=0, abs=1e-9)

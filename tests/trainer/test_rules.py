@@ -17,7 +17,7 @@ from trainer.configuration.faults import KINDS
 from trainer.configuration.layout import ORDER, Layout
 from trainer.configuration.options import OptionError, Options, flag_of
 from trainer.parallel.mesh import SERVED
-from trainer.rules import check_gloo, resolve
+from trainer.rules import check_gloo, check_memory, resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,6 +81,7 @@ REFUSED = (
     (1, "--fault", "expected one argument", "--fault slow-rank:rank=0,factor=2"),
     (1, "--warmup 100 --steps 2", "longer than the run", "--warmup 2"),
     (1, "--experts 4 --capacity 0.001", "leaves each expert 0.064 tokens", "--capacity 1.25"),
+    (1, "--experts 4 --capacity 3", "no expert gets more than 2 equal shares", "leave --capacity out"),
     (1, "--lr 0", "must be above zero", "--lr 0.003"),
     (2, "--dp 2 --bucket-mb 1e-9", "less than one weight", "--bucket-mb 25"),
     (1, "--data /nope", "No such file", "a text file"),
@@ -138,7 +139,7 @@ REFUSED = (
     (1, "--fault slow-link:delay_ms=2", "one rank here", "leave --fault out"),
     (2, "--fault slow-link:delay_ms=200", "200 ms at most", "delay_ms=100"),
     (1, "--fault unoverlapped", "no gradients are summed", "leave --fault out"),
-    (2, "--fault slow-host:hosts=8,host=1", "strikes no rank", "hosts=2"),
+    (2, "--fault slow-host:hosts=8,host=1", "affects no rank", "hosts=2"),
     (1, "--batch 7 --micro-batch 3", "is not dp", "--batch 6"),
     (1, "--checkpoint /proc/none", "cannot be written", "--checkpoint /tmp/run"),
     (1, "--profile --output /dev/null/run", "cannot be written", "--output /tmp/run"),
@@ -202,6 +203,28 @@ def test_expert_parallelism_adds_experts_only_to_dense_models(tmp_path: Path) ->
     assert resolve(parse(["--model", str(file), "--dp", "2", "--ep", "2"]), 2).shape.experts == 16
     assert resolve(parse(["--dp", "2", "--ep", "2"]), 2).shape.experts == 4
     assert resolve(parse(["--dp", "8", "--ep", "8"]), 8).shape.experts == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ("--layers 99999999999999999999", "a smaller --model, or fewer --layers"),
+        ("--accumulate 99999999999999999999", "a smaller --batch"),
+        ("--micro-batch 9999999999", "a smaller --micro-batch"),
+    ],
+)
+def test_a_run_beyond_the_memory_is_refused(options: str, hint: str) -> None:
+    with pytest.raises(OptionError, match="each rank needs at least") as refused:
+        check_memory(resolve(parse(["--device", "cpu", *options.split()]), 1))
+    assert refused.value.hint == hint
+
+
+def test_a_run_that_fits_into_the_memory_of_its_ranks_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = resolve(parse(["--device", "cpu", "--model", "100m", "--micro-batch", "1"]), 1)
+    check_memory(config)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000")  # a thousandth of this machine is below 2 GB
+    with pytest.raises(OptionError, match="each rank needs at least"):
+        check_memory(config)
 
 
 def test_gloo_sends_no_gpu_tensors() -> None:

@@ -1,4 +1,4 @@
-"""Config options: a configuration whose options agree, and what follows from them."""
+"""Configuration: options that agree with each other, and what follows from them."""
 
 from __future__ import annotations
 

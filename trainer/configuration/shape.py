@@ -118,16 +118,17 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """All weights: embeddings, layers, last norm, head."""
-        return self._with(self.experts)
+        return self._total(self.experts)
 
     @property
     def active_parameters(self) -> int:
         """The weights that one token uses; all of them in a dense model."""
-        return self._with(self.top_k)
+        return self._total(self.top_k)
 
-    def _with(self, experts: int) -> int:
+    def _total(self, experts: int) -> int:
         embeddings = ((1 if self.tied else 2) * self.vocab + self.learned_positions) * self.hidden
-        layers = sum(self.layer_parameters(experts, layer) for layer in range(self.layers))
+        dense = min(self.first_dense, self.layers)
+        layers = dense * self.layer_parameters(experts, 0) + (self.layers - dense) * self.layer_parameters(experts)
         return layers + embeddings + self.norm_parameters
 
     def entry(self) -> ModelEntry:

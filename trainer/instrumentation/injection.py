@@ -19,15 +19,15 @@ from trainer.model.decoder import Lengths
 from usp_prof import record
 
 
-def struck(fault: Fault, config: Config) -> list[int]:
+def affected_ranks(fault: Fault, config: Config) -> list[int]:
     """Return the ranks that a fault affects; all ranks if it names none."""
-    world, struck_rank = config.layout.world, fault.settings.get("rank", -1)
-    strikes: Callable[[int, dict[str, int]], bool] = {
+    world, named_rank = config.layout.world, fault.settings.get("rank", -1)
+    affects: Callable[[int, dict[str, int]], bool] = {
         "slow-host": lambda rank, _: rank * fault["hosts"] // world == fault["host"],
         "slow-stage": lambda _, place: fault["stage"] in config.stages_of(place["pp"]),
         "unequal-lengths": lambda _, place: fault["dp"] in {place["dp"], -1},
-    }.get(fault.kind, lambda rank, _: struck_rank in {rank, -1})
-    return [rank for rank in range(world) if strikes(rank, config.layout.coordinates(rank))]
+    }.get(fault.kind, lambda rank, _: named_rank in {rank, -1})
+    return [rank for rank in range(world) if affects(rank, config.layout.coordinates(rank))]
 
 
 @dataclass(slots=True)
@@ -43,8 +43,8 @@ class Faults:
     def __init__(self, config: Config, rank: int) -> None:
         self.config, self.seed = config, config.options.seed
         self.replica = config.layout.coordinates(rank)["dp"]
-        self.struck = [(fault, struck(fault, config)) for fault in config.faults]
-        self.own_faults = [fault for fault, ranks in self.struck if rank in ranks]
+        self.ranks_of_faults = [(fault, affected_ranks(fault, config)) for fault in config.faults]
+        self.own_faults = [fault for fault, ranks in self.ranks_of_faults if rank in ranks]
         self.slowdowns: dict[int, Slowdown] = {}  # by stage
         self._sockets = open_sockets() if self.of_kind("slow-link") else set()
 
@@ -56,7 +56,8 @@ class Faults:
     def truth(self) -> list[dict[str, Any]]:
         """Return the injected faults, for the manifest."""
         return [
-            {"kind": fault.kind.replace("-", "_"), **fault.settings, "ranks": ranks} for fault, ranks in self.struck
+            {"kind": fault.kind.replace("-", "_"), **fault.settings, "ranks": ranks}
+            for fault, ranks in self.ranks_of_faults
         ]
 
     def slowdown(self, stage: int) -> Slowdown | None:
@@ -90,12 +91,12 @@ class Faults:
     def packing(self, step: int) -> list[Lengths]:
         """Return the lengths of the documents in the sequences of each micro-batch of an update; `()` is one document.
 
-        Where the fault strikes, cuts are drawn for each micro-batch. Attention grows with the squares of the lengths,
+        On affected ranks, cuts are drawn for each micro-batch. Attention grows with the squares of the lengths,
         so it then costs more in one than in another. Elsewhere all micro-batches are packed alike, for the same mean.
         """
         options, sequence = self.config.options, self.config.shape.sequence
         passes = options.accumulate * options.micro_batches
-        fault = next((fault for fault, _ in self.struck if fault.kind == "unequal-lengths"), None)
+        fault = next((fault for fault, _ in self.ranks_of_faults if fault.kind == "unequal-lengths"), None)
         if fault is None:
             return [()] * passes
         if fault not in self.own_faults:

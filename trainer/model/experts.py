@@ -23,7 +23,7 @@ ROW_BYTES = 16
 """The kernel that multiplies groups needs rows whose bytes are multiples of this."""
 
 
-EACH = Product(
+BATCHED = Product(
     forward=torch.bmm,
     input_gradient=lambda grad, weights: torch.bmm(grad, weights.mT),
     weight_gradient=lambda grad, x: torch.bmm(x.mT, grad),
@@ -55,17 +55,17 @@ class ExpertWeights(nn.Module):
 
     def forward(self, x: torch.Tensor, route: Route | None) -> torch.Tensor:
         """Apply each expert to its run of rows, or without a route, to its matrix of slots."""
-        product = EACH if route is None else self._of_runs(x, route)
+        product = BATCHED if route is None else self._of_runs(x, route)
         times = partial(multiply, product=product, grad_store=self.grad_store)
         return times(self.activation(times(x, self.gate)) * times(x, self.up), self.down)
 
     def _of_runs(self, x: torch.Tensor, route: Route) -> Product:
         if self.in_one_kernel and len(x) > 0:
-            return grouped(route.counts.cumsum(0).to(torch.int32))
-        return one_each(route.experts)
+            return grouped_product(route.counts.cumsum(0).to(torch.int32))
+        return looped_product(route.experts)
 
 
-def grouped(ends: torch.Tensor) -> Product:
+def grouped_product(ends: torch.Tensor) -> Product:
     """Multiply each run of rows by its own matrix, in one kernel; `ends` has the end of each run."""
     return Product(
         forward=partial(F.grouped_mm, offs=ends),
@@ -74,7 +74,7 @@ def grouped(ends: torch.Tensor) -> Product:
     )
 
 
-def one_each(lengths: list[int]) -> Product:
+def looped_product(lengths: list[int]) -> Product:
     """Multiply each run of rows by its own matrix, one kernel per run."""
 
     def weight_gradient(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -82,13 +82,13 @@ def one_each(lengths: list[int]) -> Product:
         return torch.stack([inputs.t() @ gradients for gradients, inputs in runs])
 
     return Product(
-        forward=partial(one_by_one, lengths=lengths),
-        input_gradient=lambda grad, weights: one_by_one(grad, weights.transpose(1, 2), lengths),
+        forward=partial(multiply_runs, lengths=lengths),
+        input_gradient=lambda grad, weights: multiply_runs(grad, weights.transpose(1, 2), lengths),
         weight_gradient=weight_gradient,
     )
 
 
-def one_by_one(x: torch.Tensor, weights: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+def multiply_runs(x: torch.Tensor, weights: torch.Tensor, lengths: list[int]) -> torch.Tensor:
     """Multiply each run of rows by its own matrix like `grouped_mm`, but with one kernel per run."""
     return torch.cat([run @ matrix for run, matrix in zip(x.split(lengths), weights, strict=True)])
 
@@ -128,8 +128,8 @@ class Experts(nn.Module):
 
     def _choose(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each token's experts and their weights: both ``[tokens, top_k]``."""
-        accurate = torch.promote_types(tokens.dtype, torch.float32)
-        logits = F.linear(tokens.to(accurate), self.router.to(accurate))
+        wide_dtype = torch.promote_types(tokens.dtype, torch.float32)
+        logits = F.linear(tokens.to(wide_dtype), self.router.to(wide_dtype))
         scores = logits.sigmoid() if self.shape.scoring == "sigmoid" else logits.softmax(-1)
         chosen = self.preferences(scores).topk(self.top_k, -1).indices
         gates = scores.gather(-1, chosen)

@@ -56,7 +56,7 @@ class Bucket:
         """Sum gradients over `group`; with `replicas` (ZeRO), shard over `group` and sum shards over replicas."""
         self.weights, self.flat, self.group, self.replicas = weights, weights.flat, group, replicas
         self.on_host = on_host
-        self.accurate = torch.promote_types(self.flat.dtype, torch.float32)
+        self.master_dtype = torch.promote_types(self.flat.dtype, torch.float32)
         """The type of masters and gradients."""
         self.sharded = replicas is not None and group.size > 1
         length = len(self.flat) // group.size
@@ -70,7 +70,7 @@ class Bucket:
 
         self.local = self.make_local()
         """This rank's part as the layers read it."""
-        self.master = weights.master_of(self.local, self.run, self.accurate, on_host=on_host)
+        self.master = weights.master_of(self.local, self.run, self.master_dtype, on_host=on_host)
         """What the optimizer updates and checkpoints store, in fp32 or wider; in host memory if it is offloaded."""
         self.grad: torch.Tensor | None = None
         """Gradients of all weights in the buffer; exists while they add up."""
@@ -99,7 +99,7 @@ class Bucket:
     def make_grad(self) -> torch.Tensor:
         """Return the flat gradient, which is zero at first."""
         if self.grad is None:
-            self.grad = torch.zeros(self.flat.shape, dtype=self.accurate, device=self.flat.device)
+            self.grad = torch.zeros(self.flat.shape, dtype=self.master_dtype, device=self.flat.device)
         return self.grad
 
     def take(self, parameter: nn.Parameter) -> None:
@@ -112,7 +112,7 @@ class Bucket:
     def launch(self) -> None:
         """Start summing over the group, while backward computes; a rank without a gradient adds zeros."""
         self.launched, grad = True, self.make_grad()
-        self.gradient = torch.empty_like(self.local, dtype=self.accurate) if self.sharded else grad
+        self.gradient = torch.empty_like(self.local, dtype=self.master_dtype) if self.sharded else grad
         if self.group.size == 1:
             return
         self.group.before_message()

@@ -118,9 +118,9 @@ def _fold(x: torch.Tensor, heads: int) -> torch.Tensor:
 class _BlockwiseAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ring: RingAttention) -> torch.Tensor:  # noqa: ANN401 - torch's context
-        accurate = torch.promote_types(q.dtype, torch.float32)
-        out = torch.zeros(q.shape, dtype=accurate, device=q.device)
-        lse = torch.full(q.shape[:-1], -torch.inf, dtype=accurate, device=q.device)
+        wide_dtype = torch.promote_types(q.dtype, torch.float32)  # of sums: fp32, or fp64
+        out = torch.zeros(q.shape, dtype=wide_dtype, device=q.device)
+        lse = torch.full(q.shape[:-1], -torch.inf, dtype=wide_dtype, device=q.device)
         saved_blocks = ring.bring(torch.stack([k, v]))
         for block, tiles in ring.blocks(saved_blocks):
             keys, values = _expand(block, q.shape[1])

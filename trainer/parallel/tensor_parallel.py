@@ -149,16 +149,16 @@ class _VocabCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor, group: Group) -> torch.Tensor:  # noqa: ANN401
         # Logits are [S, B, V/n]: the columns of this rank. Targets are [S, B], the same on all ranks.
-        accurate = torch.promote_types(logits.dtype, torch.float32)
+        wide_dtype = torch.promote_types(logits.dtype, torch.float32)
         tokens = max(1, WIDENED_NUMBERS // logits[0].numel())  # positions of the sequence at a time
-        largest = logits.amax(-1, keepdim=True).to(accurate)  # [S, B, 1]
+        largest = logits.amax(-1, keepdim=True).to(wide_dtype)  # [S, B, 1]
         all_reduce(largest, group, dist.ReduceOp.MAX)
 
         chunks = zip(logits.split(tokens), largest.split(tokens), strict=True)
-        exponents = [(chunk.to(accurate) - top).exp().sum(-1, keepdim=True) for chunk, top in chunks]
+        exponents = [(chunk.to(wide_dtype) - top).exp().sum(-1, keepdim=True) for chunk, top in chunks]
         column, is_own = (x.unsqueeze(-1) for x in _own_rows(targets, logits.shape[-1], group))  # [S, B, 1]
         # Zero but on the one rank that has the target's column, so that the sum over ranks is the target's logit.
-        target_logit = (logits.gather(-1, column).to(accurate) - largest) * is_own
+        target_logit = (logits.gather(-1, column).to(wide_dtype) - largest) * is_own
 
         message = torch.stack([torch.cat(exponents), target_logit])  # [2, S, B, 1]: both sums travel together
         all_reduce(message, group)

@@ -46,7 +46,7 @@ class Unit(Bucket):
             return super().make_local()
         self.is_whole = False
         self.flat.untyped_storage().resize_(0)  # until the first gather; parameters, its views, keep their shapes
-        dtype = self.flat.dtype if self.on_host else self.accurate
+        dtype = self.flat.dtype if self.on_host else self.master_dtype
         shard = torch.empty(len(self.run), dtype=dtype, device=self.flat.device)
         self.weights.fill(shard, self.run)
         return shard
@@ -97,23 +97,25 @@ class ShardedDataParallel(Buckets):
         chunk.register_forward_pre_hook(lambda *_: self._unshard(outside, order[0]))
         for index, module in enumerate(chunk.layers.values()):
             # In forward the next layer is needed next, in backward the previous one.
-            before, here, after = ([], *order, [])[index : index + 3]
-            module.register_forward_pre_hook(partial(self._before_layer, here, after))
-            module.register_forward_hook(partial(self._after_layer, here, before))
+            previous_units, own_units, next_units = ([], *order, [])[index : index + 3]
+            module.register_forward_pre_hook(partial(self._before_layer, own_units, next_units))
+            module.register_forward_hook(partial(self._after_layer, own_units, previous_units))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _before_layer(self, here: list[Unit], after: list[Unit], _: nn.Module, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
+    def _before_layer(
+        self, units: list[Unit], needed_next: list[Unit], _: nn.Module, arguments: tuple[Any, ...]
+    ) -> Any:  # noqa: ANN401
         """Gather a layer's weights; its backward ends where the gradient of its input passes."""
-        self._unshard(here, after)
+        self._unshard(units, needed_next)
         x, *other_arguments = arguments
-        return observe(x, nothing, partial(self._reshard, here)), *other_arguments
+        return observe(x, nothing, partial(self._reshard, units)), *other_arguments
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _after_layer(self, here: list[Unit], before: list[Unit], _: nn.Module, __: Any, results: Any) -> Any:  # noqa: ANN401
+    def _after_layer(self, units: list[Unit], needed_next: list[Unit], _: nn.Module, __: Any, results: Any) -> Any:  # noqa: ANN401
         """Free a layer's weights; its backward begins where the gradient of its output passes."""
-        self._reshard(here)
+        self._reshard(units)
         out, *other_results = results
-        return observe(out, nothing, partial(self._unshard, here, before)), *other_results
+        return observe(out, nothing, partial(self._unshard, units, needed_next)), *other_results
 
     def _unshard(self, needed_now: Sequence[Unit], needed_next: Sequence[Unit]) -> None:
         """Wait for the weights of some units; with prefetch, start to gather those that are needed next."""
@@ -123,8 +125,8 @@ class ShardedDataParallel(Buckets):
             for unit in needed_next:
                 unit.gather()
 
-    def _reshard(self, here: Sequence[Unit]) -> None:
+    def _reshard(self, units: Sequence[Unit]) -> None:
         """Free the weights of a layer that has computed (ZeRO-3)."""
         if self.free_after_forward:
-            for unit in here:
+            for unit in units:
                 unit.reshard()
