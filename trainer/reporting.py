@@ -133,20 +133,29 @@ class Reporter:
         return {**lines[-1][1], **self.speeds(seconds / sum(len(steps) for steps, _ in lines))}
 
     def close(self) -> None:
-        """Print means over the steps after warm-up that were not recorded, and where the metrics are."""
+        """Print means over the steps after warm-up that were not recorded, and where the metrics are.
+
+        The step after the recording is left out as well: it waits until every rank has written its trace. In a run that
+        has no other steps, the means are those of the recorded ones.
+        """
         self.open_files.close()
         if self.bar is None or not self.lines:
             return
         options, first = self.config.options, self.lines[0][0].start
-        left_out = set(range(first, first + WARMUP))
-        if options.profile:
-            window = options.recorded_steps(first)
-            left_out |= set(range(window.start - PROFILER_WARMUP, window.stop))
+        recorded = set(options.recorded_steps(first)) if options.profile else set()
+        left_out = {*range(first, first + WARMUP), *recorded}
+        if recorded:
+            left_out |= {min(recorded) - PROFILER_WARMUP, max(recorded) + 1}
         normal = [(steps, line) for steps, line in self.lines if left_out.isdisjoint(steps)]
         if normal:
-            count = _count(sum(len(steps) for steps, _ in normal), "step")
-            print(f"mean of {count} after warm-up, not recorded: {'  '.join(_speed(self.mean(normal)))}")
+            self._print_mean(normal, "after warm-up, not recorded")
+        elif whole := [(steps, line) for steps, line in self.lines if recorded.issuperset(steps)]:
+            self._print_mean(whole, "while recording")
         print(f"metrics: {self.folder / FILE}")
+
+    def _print_mean(self, lines: list[tuple[range, Metrics]], which: str) -> None:
+        count = _count(sum(len(steps) for steps, _ in lines), "step")
+        print(f"mean of {count} {which}: {'  '.join(_speed(self.mean(lines)))}")
 
 
 def text_of(line: Metrics) -> str:

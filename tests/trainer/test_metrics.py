@@ -52,10 +52,16 @@ def test_metrics_are_on_disk_and_agree_with_each_other(tmp_path: Path, capsys: p
 
 
 def test_means_leave_out_recorded_steps_and_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reporter = report(tmp_path, "--profile")  # steps 1 to 3 are the profiler's
-    assert "mean of 1 step after warm-up" in capsys.readouterr().out
+    reporter = report(tmp_path, "--profile --steps 8", steps=8)
+    # Steps 1 to 3 are the profiler's, and step 4 waits for the traces of other ranks.
+    assert "mean of 3 steps after warm-up, not recorded" in capsys.readouterr().out
     mean = reporter.mean(reporter.lines)
     assert mean["tokens_per_second_per_device"] * mean["seconds"] * DEVICES == pytest.approx(reporter.config.tokens)
+
+
+def test_a_run_with_recorded_steps_alone_shows_their_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report(tmp_path, "--profile")
+    assert "mean of 2 steps while recording" in capsys.readouterr().out
 
 
 def test_a_paced_run_shows_no_speed_of_a_device(tmp_path: Path) -> None:
