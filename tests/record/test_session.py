@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -328,6 +329,19 @@ def test_a_model_that_cannot_be_read_costs_its_description_alone(tmp_path: Path)
     manifest = manifest_of(tmp_path)
     assert manifest.model is None
     assert any("reading the model failed" in note for note in manifest.notes)
+
+
+def test_a_step_that_a_break_left_empty_does_not_count(tmp_path: Path) -> None:
+    with record.session(tmp_path, **{**QUICK, "active": 3}) as session:
+        for number in range(5):
+            with session.step():
+                if number == 2:
+                    break
+                torch.ones(4).sum()
+    events = json.loads(gzip.decompress((tmp_path / "rank0.json.gz").read_bytes()))["traceEvents"]
+    names = {event["name"] for event in events if event.get("name", "").startswith(("ProfilerStep", "train::cut"))}
+    assert names == {"ProfilerStep#1", "train::cut step=2", "train::cut step=3"}
+    assert "rank 0: step 2 counts as none, nothing ran in it" in manifest_of(tmp_path).notes
 
 
 def test_a_callback_whose_training_raised_does_not_block_the_next_session(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ change.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
-from bisect import bisect_right
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,8 @@ class Outcome:
 
     join_rate: float
     note: str = ""
+    empty_steps: Sequence[int] = ()
+    """Recorded steps in which nothing ran."""
 
 
 def trace_name(rank: int) -> str:
@@ -69,7 +72,8 @@ def export(
     """Write the recorded window to `path`: either the whole trace or, on an error, nothing.
 
     A step interrupted by an error keeps its events, but its mark is renamed to ``train::cut step=N``, because it is not
-    a complete step. `notes` are the steps and marks of light mode, which the profiler does not record.
+    a complete step. So is one in which nothing ran, as when a loop is left by a `break` at the start of a step. `notes`
+    are the steps and marks of light mode, which the profiler does not record.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".recording-", dir=path.parent) as folder:
@@ -78,15 +82,43 @@ def export(
         text = raw.read_text(ENCODING)
     if notes is not None:
         text = with_events(text, notes.events(base_ns(text)))
-    for step in cut_steps:
-        text = text.replace(f'"ProfilerStep#{step}"', f'"{format_mark("train", "cut", step=step)}"')
+    text = _without_steps(text, cut_steps)
+    empty = [] if notes is not None else empty_steps(text)  # a light recording has no ops of the host
+    text = _without_steps(text, empty)
     pieces, outcome = _with_collectives(text, groups, rank)
     manifest.join_rate = {str(rank): outcome.join_rate}
     head, *rest = pieces
     with whole_gzip_file(path) as file:
         for piece in (with_metadata(head, TRACE_METADATA_KEY, _text(manifest)), *rest):
             file.write(piece.encode(ENCODING))
-    return outcome
+    return replace(outcome, empty_steps=empty)
+
+
+def _without_steps(text: str, steps: Iterable[int]) -> str:
+    for step in steps:
+        text = text.replace(f'"{_STEP}{step}"', f'"{format_mark("train", "cut", step=step)}"')
+    return text
+
+
+_STEP = "ProfilerStep#"
+_SHORT_NS = 1_000_000
+_OP = re.compile(r'"cat": "(?:cpu_op|kernel|gpu_mem|cuda_)[^{}]*?"ts": ([\d.]+)')
+
+
+def empty_steps(text: str) -> list[int]:
+    """Return the steps in which no op began; only short ones are looked at, because reading all ops takes long."""
+    steps = find_events(text, [_STEP])
+    limit_ns = max(_SHORT_NS, max((step.duration_ns for step in steps), default=0) // 10)
+    short = [step for step in steps if step.duration_ns < limit_ns]
+    if not short:
+        return []
+    base = base_ns(text)
+    starts = sorted(base + round(float(match[1]) * 1000) for match in _OP.finditer(text))
+    return [
+        int(step.name.removeprefix(_STEP))
+        for step in short
+        if bisect_left(starts, step.start_ns) == bisect_right(starts, step.end_ns)
+    ]
 
 
 def _with_collectives(text: str, groups: list[GroupEntry], rank: int) -> tuple[Iterable[str], Outcome]:

@@ -85,6 +85,8 @@ class RankRecord:
             self._part.join_rate = min(outcome.join_rate, 1.0 if self._part.join_rate is None else self._part.join_rate)
             if outcome.note:
                 self.note(outcome.note)
+            for step in outcome.empty_steps:
+                self.add(f"step {step} counts as none, nothing ran in it")
             if uses_cuda() and _torch_private.collection_stopped():
                 self.note("the profiler's buffers were full: device activity is missing from the trace")
         self._windows += 1
