@@ -17,7 +17,7 @@ synthetic run with the same number of ranks. Server and browser run as for any u
               all of them drawn; from the command's start until the address answers; from a click to another page
     switches  Bokeh's documents and views, and the page's heap, before and after 50 page switches
     play      the longest frame while a repair of 16 ranks is played, from recorded to predicted
-    users     five concurrent users, each turning the wheel twice per second
+    users     five concurrent users, each turning the wheel twice per second, while the server reads another run
     ranks     Overview and Ranks of a run of 512 ranks
     wall      the wall of 1,024 ranks on the Ranks page, from the request to the picture
     area      from selecting an area (rows in view or all ranks, up to the whole run) to the list of its contents
@@ -56,7 +56,20 @@ from dashboard_pages import (
     tour,
     visit,
 )
-from dashboard_runs import MANY, PLAYED, RECORDED, SLOW, WALLED, fill, made_up, prepare_one, tiles, with_slow_rank
+from dashboard_runs import (
+    MANY,
+    PLAYED,
+    RECORDED,
+    SLOW,
+    UNREAD,
+    WALLED,
+    fill,
+    made_up,
+    never_read,
+    prepare_one,
+    tiles,
+    with_slow_rank,
+)
 from harness import ROOT
 from plain_browser import plain_browser
 
@@ -190,20 +203,26 @@ def play(folder: Path, browser: Browser) -> None:
         page.context.close()
 
 
-def users(browser: Browser, address: str, ranks: int) -> None:
-    """Turn the wheel with five concurrent users."""
-    pages = [visit(browser, f"{address}/timeline?ranks=0-{ranks - 1}") for _ in range(5)]
-    settled = []
-    for share in (0.3, 0.03, 0.001):
-        for page in pages:
-            page.evaluate(
-                f"(order) => {{ window.turning = ({DRIVE})(order); }}", {"share": share, "turns": 20, "pause": 500}
-            )
-        for page in pages:
-            settled += page.evaluate("() => window.turning")["settled"]
-    spread("five users at once, wheel to sharp (bar p90 300 ms)", settled)
-    for page in pages:
-        page.context.close()
+def users(traces: Path, folder: Path, browser: Browser, ranks: int) -> None:
+    """Turn the wheel with five concurrent users while the server reads a run that was never read."""
+    with served(traces, never_read(folder)) as address:
+        pages = [visit(browser, f"{address}/timeline?ranks=0-{ranks - 1}") for _ in range(5)]
+        reader = new_page(browser)
+        reader.goto(f"{address}/?run={UNREAD}")
+        reader.wait_for_selector("[data-testid='stSpinner'], [data-testid='stProgress']", timeout=60_000)
+        settled = []
+        for share in (0.3, 0.03, 0.001):
+            for page in pages:
+                page.evaluate(
+                    f"(order) => {{ window.turning = ({DRIVE})(order); }}", {"share": share, "turns": 20, "pause": 500}
+                )
+            for page in pages:
+                settled += page.evaluate("() => window.turning")["settled"]
+            is_read = reader.locator("[data-testid='stMetricValue']").count() > 0
+            say(f"  {share:g} of the run in view; the other run is {'read' if is_read else 'still being read'}", 0, "")
+        spread("five users during a cold read, wheel to sharp (bar p90 300 ms)", settled)
+        for page in (*pages, reader):
+            page.context.close()
 
 
 def many(folder: Path, browser: Browser) -> None:
@@ -373,13 +392,14 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
     if not parts - {"prepare", "ranks", "wall", "play", "report", "tile", "fill"}:
         return
     with chromium() as browser:
-        if parts & {"wheel", "pick", "switches", "users", "area", "use"}:
+        if "users" in parts:
+            users(traces, folder, browser, args.ranks)
+        if parts & {"wheel", "pick", "switches", "area", "use"}:
             with served(traces) as address:
                 for part, measured in (
                     ("wheel", lambda: wheel(browser, address, args.ranks)),
                     ("pick", lambda: pick(browser, address, args.ranks)),
                     ("switches", lambda: switches(browser, address)),
-                    ("users", lambda: users(browser, address, args.ranks)),
                     ("area", lambda: area(browser, address, args.ranks)),
                     ("use", lambda: use(address, args.ranks, args.minutes, args.look)),
                 ):

@@ -6,6 +6,8 @@ Runs of many ranks are synthetic. Large timelines are repeated from a recorded r
 from __future__ import annotations
 
 import json
+import secrets
+import shutil
 import tempfile
 import time
 from dataclasses import replace
@@ -29,6 +31,8 @@ MANY = 512
 """Ranks of the run for Overview and Ranks; from this number on, the mesh has tp and pp."""
 WALLED = 1024
 """Ranks of the run for the wall."""
+UNREAD = "unread"
+"""Name of the run that is read while others use the dashboard."""
 PLAYED, SLOW = 16, 5
 """Number of ranks in the played repair, and the slow rank."""
 
@@ -38,13 +42,14 @@ def tiled(slices: Slices, wanted: int, seed: int) -> Slices:
     rng = np.random.default_rng(seed)
     span = int((slices.start_ns + slices.dur_ns).max() - slices.start_ns.min()) + 1000
     copies = max(1, -(-wanted // max(len(slices.start_ns), 1)))
-    columns: dict[str, list[Any]] = {name: [] for name in ("start_ns", "dur_ns", "event", "name", "category")}
+    copied = ["dur_ns", "event", "name", "category", *(["level"] if slices.level is not None else [])]
+    columns: dict[str, list[Any]] = {name: [] for name in ("start_ns", *copied)}
     offsets = [0]
     shifts = np.arange(copies) * span + rng.integers(0, 900, copies)
     for low, high in zip(slices.offsets[:-1], slices.offsets[1:], strict=True):
         part = slice(int(low), int(high))
         columns["start_ns"].append((slices.start_ns[part][None, :] + shifts[:, None]).ravel())
-        for name in ("dur_ns", "event", "name", "category"):
+        for name in copied:
             columns[name].append(np.tile(getattr(slices, name)[part], copies))
         offsets.append(offsets[-1] + copies * int(high - low))
     values_of_column = {name: np.concatenate(parts) for name, parts in columns.items()}
@@ -67,6 +72,13 @@ def with_slow_rank(folder: Path) -> Path:
         fault = f"slow_rank:rank={SLOW},factor=1.5"
         synthesize(traces, "--mesh", "dp=2,tp=2,pp=4", "--micro-batches", "8", "--fault", fault)
     return traces
+
+
+def never_read(folder: Path) -> Path:
+    """Write a run of 8 ranks that is in no cache: its seed is new each time."""
+    traces = folder / UNREAD
+    shutil.rmtree(traces, ignore_errors=True)
+    return synthesize(traces, "--mesh", "dp=8", "--events", "300000", "--seed", str(secrets.randbelow(1 << 30)))
 
 
 def fill(folder: Path, ranks: int, slices: int) -> Path:

@@ -17,7 +17,7 @@ from .state import Room
 from .work import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from streamlit.navigation.page import StreamlitPage
 
@@ -51,6 +51,7 @@ def _style(room: Room) -> None:
         "[data-testid='stMetricValue']{font-size:clamp(1.05rem,1.7vw,1.5rem)}"
         "[data-testid='stMetric'] :is([data-testid='stMetricValue'],[data-testid='stMetricLabel'],"
         "[data-testid='stMetricLabel']) *{white-space:normal;overflow:visible;text-overflow:clip}"
+        "[data-testid='stCheckbox'] [data-testid='stWidgetLabel'] *{white-space:normal}"
         "[data-testid='stButtonGroup']>div{flex-wrap:wrap}"
         "[data-testid='stTextArea'] textarea{font-family:monospace}"
         "[data-testid='stSelectbox'] input{text-overflow:ellipsis}"
@@ -159,10 +160,27 @@ def _not_served(error: UspProfError) -> None:
     """Explain that a link's run is not served, and list the runs that are."""
     st.error(state.plain(error.message))
     st.info(error.hint)
-    for index, run in enumerate(served_runs.runs()):
-        st.page_link(
-            st.session_state["pages"][PAGES[0].path], label=run.name, query_params={"run": served_runs.key(index)}
-        )
+    _list_runs(range(served_runs.run_count()))
+
+
+def _not_opened(error: UspProfError, index: int) -> None:
+    """Explain why a run cannot be opened, and list the other runs."""
+    _explain(error)
+    others = [other for other in range(served_runs.run_count()) if other != index]
+    if others:
+        st.write("Other runs:")
+        _list_runs(others)
+
+
+def _explain(error: UspProfError) -> None:
+    st.error(error.message)
+    st.info(error.hint or "usp-prof info PATH shows what is there")
+
+
+def _list_runs(places: Iterable[int]) -> None:
+    overview = st.session_state["pages"][PAGES[0].path]
+    for index in places:
+        st.page_link(overview, label=served_runs.name(index), query_params={"run": served_runs.key(index)})
 
 
 def _report() -> None:
@@ -193,7 +211,11 @@ def main() -> None:
     _style(chosen.room)
     try:
         index = state.run_index()
-        wait(data.ask_run(index))
+        try:
+            wait(data.ask_run(index))
+        except UspProfError as error:
+            _not_opened(error, index)
+            return
         _sidebar()  # first: the links include its choices
         _navigation(chosen, made, _report_of(index))
         _remarks(index)
@@ -202,8 +224,7 @@ def main() -> None:
     except state.NotServedError as error:
         _not_served(error)
     except UspProfError as error:
-        st.error(error.message)
-        st.info(error.hint or "usp-prof info PATH shows what is there")
+        _explain(error)
     finally:
         state.remember(chosen.path)
 

@@ -117,7 +117,7 @@ def draw_communication() -> None:
             st.caption(remark)
     axes, late = pictures.chart_of(document, AxisCommunication), pictures.late_ranks(document)
     blocks = [block for block in (axes, late) if block is not None]
-    for place, block in zip(st.columns(len(blocks), gap="large") if blocks else (), blocks, strict=True):
+    for place, block in zip(st.columns(len(blocks), gap="medium") if blocks else (), blocks, strict=True):
         with place:
             show(block, f"axes-{type(block).__name__}", state.is_dark())
     _calls(view, document)

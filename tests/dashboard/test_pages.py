@@ -190,6 +190,13 @@ def test_together_is_no_more_than_the_sum_of_its_steps() -> None:
     assert bars.first_ns + sum(bars.delta_ns) == pytest.approx(steps[-1].after_ns)
 
 
+def test_a_change_without_effect_does_not_cost_anything() -> None:
+    prediction = data.prediction(0, (parse_edit("compute_faster=2"),))
+    longer = replace(prediction, after_ns=prediction.before_ns * 1.0004)
+    assert ": saves 0.0% " in whatif.verdict(longer)
+    assert ": costs 1.0% " in whatif.verdict(replace(prediction, after_ns=prediction.before_ns * 1.01))
+
+
 def test_another_schedule_is_redrawn() -> None:
     app = drawn("pipeline", schedule="gpipe", m="4")
     assert "window under gpipe" in [metric.label for metric in app.metric]

@@ -106,6 +106,20 @@ def test_a_run_that_changes_on_disk_is_reported_and_read_again(
         assert len(data.open_numbered(0).ranks) == 3
 
 
+def test_the_other_runs_are_listed_if_one_cannot_be_opened(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(TRACES / "recorded-1f1b", run)
+    with naming([run, TRACES / "recorded-interleaved"], cache, monkeypatch):
+        app = framed()
+        shutil.rmtree(run)
+        app.run()
+        next(button for button in app.button if button.label == "Read again").click().run()
+        assert "does not exist" in app.error[0].value
+        assert [link.proto.label for link in app.get("page_link")] == ["recorded-interleaved"]
+
+
 def test_all_runs_of_a_folder_are_listed_and_named_apart(
     folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,8 +95,8 @@ def memory_parts(data: MemoryParts, theme: Theme) -> Figure:
 _HIDDEN_ALPHA = 0.35
 SHORTEST_MS, LEAST_HIDDEN = 0.001, 0.005
 """Smaller exposed times are written as 0 ms; smaller hidden shares, which round to 0%, are left out."""
-_ROOM, _ROOM_FOR_TIME, _ROOM_FOR_PARTS = 1.05, 1.12, 1.6
-"""Length of an axis per length of its longest bar: without text next to it, with a time, with a time and a share."""
+_ROOM, _ROOM_FOR_TIME, _ROOM_FOR_SHARE, _ROOM_FOR_BOTH = 1.05, 1.2, 1.4, 1.7
+"""Length of an axis per length of its longest bar: without text next to it, with a time, with a share, with both."""
 
 
 def axis_communication(data: AxisCommunication, theme: Theme) -> Figure:
@@ -132,7 +132,7 @@ def axis_communication(data: AxisCommunication, theme: Theme) -> Figure:
     plot.hbar("axis", left="without_compute", right="total", **faint)
     _write_at_bars(plot, source, "total", "axis", theme, theme.muted)
     plot.x_range.start = 0
-    plot.x_range.end = float(total.max(initial=0) * _ROOM_FOR_PARTS) or 1.0
+    plot.x_range.end = float(total.max(initial=0) * _ROOM_FOR_BOTH) or 1.0
     plot.xaxis.formatter = time_ticks()
     plot.xaxis.ticker.desired_num_ticks = 4  # the chart may fill half a page
     plot.xaxis.axis_label = "solid: exposed, hatched: contended, faint: hidden"
@@ -155,7 +155,7 @@ def _exposed_and_hidden(exposed_ns: float, hidden_fraction: float) -> str:
     exposed_ms = exposed_ns / 1e6
     digits = max(0, 2 - math.floor(math.log10(exposed_ms))) if exposed_ms >= SHORTEST_MS else 0
     hidden = f", {100 * hidden_fraction:.0f}% hidden" if hidden_fraction >= LEAST_HIDDEN else ""
-    return f" {exposed_ms:,.{digits}f} ms exposed{hidden}"
+    return f" {exposed_ms:,.{digits}f} ms{hidden}"
 
 
 _MOST_HEIGHT = 620
@@ -190,7 +190,7 @@ def rank_bars(data: RankBars, theme: Theme) -> Figure:
         plot.segment("even", "below", "even", "above", source=source, line_color=color, line_width=width)
     if data.texts:
         _write_at_bars(plot, source, "value", "label", theme, theme.ink, x_offset=5)
-    room = _ROOM_FOR_PARTS if data.texts else _ROOM
+    room = _ROOM_FOR_SHARE if data.texts else _ROOM
     plot.x_range = Range1d(0, room * max(float(values.max(initial=0.0)), float(even.max(initial=0.0))) or 1.0)
     ticks = NumeralTickFormatter(format="0%" if data.unit is Unit.FRACTION else "0,0")
     plot.xaxis.formatter = time_ticks() if data.unit is Unit.NS else ticks

@@ -140,7 +140,13 @@ _NUMBERED = 40
 
 
 _ROWS_NAMED = 40
+_FEW_ROWS = 8
 """Maximum number of row labels."""
+
+
+def _row_px(rows: int) -> int:
+    """Return the height of a row; many rows are low, so that more than the grid is on the first screen."""
+    return 26 if rows <= _FEW_ROWS else 18
 
 
 def rank_grid(data: RankGrid, theme: Theme) -> Figure:
@@ -168,7 +174,9 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
             "place": [f"{data.rows[r]} {data.columns[c]}".strip() for r, c in zip(row, column, strict=True)],
         }
     )
-    plot = base(theme, int(min(900, 110 + 26 * max(2, len(data.rows)))), tools="pan,box_zoom,reset")
+    plot = base(
+        theme, int(min(900, 110 + _row_px(len(data.rows)) * max(2, len(data.rows)))), tools="pan,box_zoom,reset"
+    )
     plot.rect(
         "x", "y", 0.94, 0.9, source=source, fill_color={"field": "color", "transform": mapper},
         line_color=theme.grid,

@@ -64,10 +64,9 @@ def place(rank: int, title: str, events: pa.Table, threads: pa.Table, start_ns: 
         label = thread_row.get("thread_name") or text["thread"]
         label += f" (overlap {lane[row]})" if lane[row] else ""
         pid = base + int(process_code[row])
-        metadata += [
-            _metadata("thread_name", pid, code, name=label),
-            _metadata("thread_sort_index", pid, code, sort_index=code),
-        ]
+        # Perfetto counts an empty name as an import error.
+        metadata += [_metadata("thread_name", pid, code, name=label)] if label else []
+        metadata.append(_metadata("thread_sort_index", pid, code, sort_index=code))
     return Placed(events, start_ns, base + process_code, place_code, tuple(metadata))
 
 

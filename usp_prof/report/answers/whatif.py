@@ -47,7 +47,8 @@ def verdict(together: Prediction) -> str:
     changes = " and ".join(in_words(edit) for edit in together.edits)
     was, now = (quantity(length, Unit.NS) for length in (together.before_ns, together.after_ns))
     gain, error = (quantity(part, Unit.FRACTION) for part in (abs(together.gain_fraction), together.error_fraction))
-    effect = "saves" if together.gain_fraction >= 0 else "costs"
+    is_none = gain == quantity(0, Unit.FRACTION)
+    effect = "saves" if is_none or together.gain_fraction > 0 else "costs"
     step = step_of(together)
     return f"{changes[:1].upper()}{changes[1:]}: {effect} {gain} ±{error} of the {step} ({was} to {now})."
 

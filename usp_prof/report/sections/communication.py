@@ -39,7 +39,7 @@ def build_overlap(context: Context, result: OverlapResult) -> list[Block]:
         blocks += [by_axis, _SUMS]
     bars = axis_bars(context.figures)
     if bars is not None:
-        blocks.append(Chart("Communication by axis, mean over ranks", bars))
+        blocks.append(Chart("Exposed communication by axis, mean over ranks", bars))
     kinds = by_collective(context.figures)
     if kinds is not None:
         blocks.append(kinds)
