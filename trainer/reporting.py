@@ -149,8 +149,8 @@ class Reporter:
         normal = [(steps, line) for steps, line in self.lines if left_out.isdisjoint(steps)]
         if normal:
             self._print_mean(normal, "after warm-up, not recorded")
-        elif whole := [(steps, line) for steps, line in self.lines if recorded.issuperset(steps)]:
-            self._print_mean(whole, "while recording")
+        elif recorded_lines := [(steps, line) for steps, line in self.lines if recorded.issuperset(steps)]:
+            self._print_mean(recorded_lines, "while recording")
         print(f"metrics: {self.folder / FILE}")
 
     def _print_mean(self, lines: list[tuple[range, Metrics]], which: str) -> None:

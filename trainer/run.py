@@ -36,7 +36,7 @@ from trainer.reporting import Reporter, folder_of, introduce, open_session, repo
 from trainer.rules import check_gloo, check_links, check_memory, resolve
 from trainer.step import Update
 from trainer.unused_options import check_window
-from trainer.watchdog import stopped_by, watched
+from trainer.watchdog import Heartbeat, connections_to_ranks, stopped_by, watched
 from usp_prof import record
 
 
@@ -57,8 +57,8 @@ def main() -> int:
             checkpoint.check_unused(Path(options.checkpoint))
         device = claim_device(config.device)
         gpus, store = connect(config, rank, world, device)
-        with watched(rank, world, store):
-            status = train(config, rank, device, gpus)
+        with watched(rank, world, store) as heartbeat:
+            status = train(config, rank, device, gpus, heartbeat)
     except OptionError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # once per host: a file may be missing on one of them
             print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
@@ -107,7 +107,7 @@ def connect(config: Config, rank: int, world: int, device: torch.device) -> tupl
     return gpus, store
 
 
-def train(config: Config, rank: int, device: torch.device, gpus: int) -> int:
+def train(config: Config, rank: int, device: torch.device, gpus: int, heartbeat: Heartbeat | None) -> int:
     """Build everything and loop over the steps; return the exit status."""
     options = config.options
     faults = Faults(config, rank)
@@ -116,6 +116,8 @@ def train(config: Config, rank: int, device: torch.device, gpus: int) -> int:
     if rank == 0:
         introduce(config)
     connect_groups(mesh, device)
+    by_gloo = heartbeat is not None and dist.get_backend() == "gloo"
+    closing = heartbeat.closing(connections_to_ranks()) if by_gloo else nullcontext()
     update = build(config, mesh, device, faults)
     batches = Batches(config, mesh.place, device)
     first = resume(config, update, rank) if options.resume else 0
@@ -129,7 +131,7 @@ def train(config: Config, rank: int, device: torch.device, gpus: int) -> int:
     devices = gpus or config.layout.world
     reporter = Reporter(config, peak(config, device, gpus), devices, folder) if rank == 0 else None
     inputs = batches.ahead(steps)
-    with session or nullcontext():
+    with session or nullcontext(), closing:
         for step in steps:
             with session.step() if session else nullcontext():
                 began = time.perf_counter()

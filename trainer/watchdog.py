@@ -5,7 +5,8 @@
 3. A rank whose communication breaks reads all heartbeats twice, 2.5 seconds apart. A rank that has not left and whose
    heartbeat has not changed is lost. The others name it, or the ranks that left, and end.
 
-Traces come first: the recording session lies within `watched`, so it has written its trace before step 3.
+Traces come first: the recording session lies within `watched`, so it has written its trace before step 3. A rank that
+writes its trace has closed its connections before (`closing`), so that no other rank waits for it meanwhile.
 While the main thread waits for a device or a message that will never come, Python runs no signal handler. The thread
 that writes the heartbeat then does step 3 instead, unless a trace is being written.
 """
@@ -25,6 +26,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from trainer.instrumentation.slow_link import connections, open_sockets
 from usp_prof.record import is_writing
 
 BEAT_SECONDS = 1.0
@@ -109,10 +111,16 @@ class Heartbeat:
         os.write(self.signals_write, b"\0")
         self.thread.join(JOIN_SECONDS)
 
-    def end_if_lost(self, reason: str) -> None:
-        """End this process if other ranks are lost, or left before it failed; name them."""
+    def end_if_lost(self, reason: str, patience: float = 0.0) -> None:
+        """End this process if other ranks are lost, or left before it failed; name them.
+
+        A rank that has closed its connections may still be writing its trace: `patience` is how long to wait for it.
+        """
+        deadline = time.monotonic() + patience
         with suppress(RuntimeError):  # the store may be gone
             lost, left = self.lost_and_left()
+            while not lost and not left and time.monotonic() < deadline:
+                lost, left = self.lost_and_left()
             if self.left_because:  # this rank was stopped, and others may have been too: only failures are reported
                 left = [rank for rank in left if "failed" in rank]
             if not lost and not left:
@@ -123,6 +131,26 @@ class Heartbeat:
             hint = "look at its last output; with --checkpoint FOLDER --resume the run continues where it was saved"
             print(f"error: {message}\nhint: {hint}", file=sys.stderr, flush=True)
             os._exit(LOST)  # process groups with a dead member cannot be closed in order
+
+    @contextmanager
+    def closing(self, links: list[socket.socket]) -> Iterator[None]:
+        """Close the connections to other ranks on an error, before anything slow such as writing a trace.
+
+        Ranks that wait for this one then fail at once, and write their traces at the same time. Otherwise each would
+        begin when the one before has ended, and torchrun kills all after 30 seconds.
+        """
+        try:
+            yield
+        except (Stopped, KeyboardInterrupt, RuntimeError) as error:
+            stop = stopped_by(error)
+            if stop is not None:
+                self.leave(str(stop))
+            elif not is_broken_connection(error):
+                self.leave(failure(error))
+            for link in links:
+                with suppress(OSError):  # the other end may have closed it
+                    link.shutdown(socket.SHUT_RDWR)
+            raise
 
     def lost_and_left(self) -> tuple[list[str], list[str]]:
         """Describe the other ranks that are lost, and those that left."""
@@ -156,17 +184,35 @@ def process_name() -> str:
     return f"pid {os.getpid()} on {socket.gethostname()}"
 
 
+def failure(error: BaseException) -> str:
+    """Return this process's name and why it fails, in one line."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return f"({process_name()}) failed: {reason}"
+
+
+def is_broken_connection(error: BaseException) -> bool:
+    """Return whether an error says that another rank cannot be reached."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
+
+
+def connections_to_ranks() -> list[socket.socket]:
+    """Return this process's network connections, except those to the job's key-value store."""
+    store_port = int(os.environ.get("MASTER_PORT", "0"))
+    links = [link for link in connections(open_sockets()) if link.family != socket.AF_UNIX]
+    return [link for link in links if store_port not in {link.getpeername()[1], link.getsockname()[1]}]
+
+
 @contextmanager
-def watched(rank: int, world: int, store: dist.Store) -> Iterator[None]:
+def watched(rank: int, world: int, store: dist.Store) -> Iterator[Heartbeat | None]:
     """Raise `Stopped` on SIGTERM or Ctrl-C, and name a lost rank instead of failing with a broken connection."""
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGTERM, _stop)
     if world == 1:
-        yield
+        yield None
         return
     heartbeat = Heartbeat(rank, world, store)
     try:
-        yield
+        yield heartbeat
     except (Stopped, RuntimeError) as error:
         with suppress(Stopped):  # a signal often comes together with a broken connection
             _ignore_signals()
@@ -174,9 +220,9 @@ def watched(rank: int, world: int, store: dist.Store) -> Iterator[None]:
         heartbeat.main_answered.set()
         stop = stopped_by(error)
         if stop is None:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            heartbeat.end_if_lost(reason)
-            heartbeat.leave(f"({process_name()}) failed: {reason}")
+            if is_broken_connection(error):
+                heartbeat.end_if_lost(str(error).splitlines()[0], WRITING_SECONDS)
+            heartbeat.leave(failure(error))
         else:
             heartbeat.leave(str(stop))
             if stop.number == signal.SIGTERM:

@@ -344,6 +344,17 @@ def test_a_step_that_a_break_left_empty_does_not_count(tmp_path: Path) -> None:
     assert "rank 0: step 2 counts as none, nothing ran in it" in manifest_of(tmp_path).notes
 
 
+def test_events_are_not_parsed_into_python_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse(*_: object, **__: object) -> None:
+        raise AssertionError("it takes minutes for large traces, during which a stopped rank is killed")
+
+    monkeypatch.setattr(torch.autograd.profiler.profile, "_parse_kineto_results", parse)
+    with warnings.catch_warnings(), record.session(tmp_path, repeat=2, **QUICK) as session:
+        warnings.simplefilter("error")
+        train(session, steps=6)
+    assert len(list(tmp_path.glob("window-*/rank0.json.gz"))) == 2
+
+
 def test_a_callback_whose_training_raised_does_not_block_the_next_session(tmp_path: Path) -> None:
     abandoned = record.session(tmp_path / "first", **QUICK)
     abandoned.on_superseded = lambda: abandoned.abandon("the training raised")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch.distributed as dist
 
-from trainer.watchdog import Heartbeat, key_of
+from trainer.watchdog import Heartbeat, Stopped, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,3 +59,27 @@ def test_all_heartbeats_are_read_in_two_messages(heartbeat: Heartbeat) -> None:
 def test_a_rank_that_has_not_started_is_not_waited_for(heartbeat: Heartbeat) -> None:
     heartbeat.store.set(key_of(5), "1 pid 5")
     assert heartbeat._heartbeats() == {5: "1 pid 5"}
+
+
+@pytest.mark.parametrize(
+    ("error", "left_because"),
+    [
+        (Stopped(signal.SIGTERM), "stopped by SIGTERM"),
+        (RuntimeError("shapes differ"), "failed: shapes differ"),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer"), ""),
+    ],
+)
+def test_a_rank_that_ends_closes_its_connections_first(
+    heartbeat: Heartbeat, error: BaseException, left_because: str
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as link,
+        server.accept()[0] as peer,
+    ):
+        peer.settimeout(10)
+        with pytest.raises(type(error)), heartbeat.closing([link]):
+            raise error
+        assert peer.recv(1) == b""
+    assert left_because in heartbeat.left_because
+    assert bool(left_because) == bool(heartbeat.left_because), "a rank that lost a peer is not the one that failed"

@@ -60,7 +60,9 @@ def _close(links: list[socket.socket]) -> None:
 
 def open_sockets() -> set[str]:
     """List this process's sockets, as ``descriptor socket:[inode]``."""
-    sockets = set()
+    sockets: set[str] = set()
+    if not Path("/proc/self/fd").is_dir():  # not Linux
+        return sockets
     for entry in Path("/proc/self/fd").iterdir():
         try:
             target = str(entry.readlink())

@@ -79,7 +79,6 @@ class WindowProfiler:
             record_shapes=content.shapes and not self._is_light,
             profile_memory=content.memory and not self._is_light,
             with_stack=content.stack and not self._is_light,
-            acc_events=True,  # free if no events are requested, and avoids a warning at each repeat
         )
         _torch_private.forget_profile()  # any profile that exists later was created by other code
         self._profile.preset_metadata_json(*metadata)
