@@ -31,12 +31,13 @@ from trainer.configuration.config import Config
 from trainer.configuration.options import OptionError
 from trainer.device import claim_device, count_gpus, peak
 from trainer.instrumentation.injection import Faults
+from trainer.instrumentation.slow_link import connections, open_sockets
 from trainer.parallel.mesh import Mesh
 from trainer.reporting import Reporter, folder_of, introduce, open_session, report_to_torchrun
 from trainer.rules import check_gloo, check_links, check_memory, resolve
 from trainer.step import Update
 from trainer.unused_options import check_window
-from trainer.watchdog import Heartbeat, connections_to_ranks, stopped_by, watched
+from trainer.watchdog import Heartbeat, stopped_by, watched
 from usp_prof import record
 
 
@@ -107,7 +108,7 @@ def connect(config: Config, rank: int, world: int, device: torch.device) -> tupl
     return gpus, store
 
 
-def train(config: Config, rank: int, device: torch.device, gpus: int, heartbeat: Heartbeat | None) -> int:
+def train(config: Config, rank: int, device: torch.device, gpus: int, heartbeat: Heartbeat | None = None) -> int:
     """Build everything and loop over the steps; return the exit status."""
     options = config.options
     faults = Faults(config, rank)
@@ -176,6 +177,13 @@ def connect_groups(mesh: Mesh, device: torch.device) -> None:
     if device.type == "cuda" and dist.get_backend() == "nccl":
         for group in mesh.open_groups():
             dist.all_reduce(torch.zeros(1, device=device), group=group.handle)
+
+
+def connections_to_ranks() -> list[socket.socket]:
+    """Return this process's network connections, except those to the job's key-value store."""
+    store_port = int(os.environ.get("MASTER_PORT", "0"))
+    links = [link for link in connections(open_sockets()) if link.family != socket.AF_UNIX]
+    return [link for link in links if store_port not in {link.getpeername()[1], link.getsockname()[1]}]
 
 
 def save_if_due(done: int, config: Config, update: Update) -> None:

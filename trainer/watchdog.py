@@ -26,7 +26,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainer.instrumentation.slow_link import connections, open_sockets
 from usp_prof.record import is_writing
 
 BEAT_SECONDS = 1.0
@@ -193,13 +192,6 @@ def failure(error: BaseException) -> str:
 def is_broken_connection(error: BaseException) -> bool:
     """Return whether an error says that another rank cannot be reached."""
     return isinstance(error, dist.DistError) or "gloo" in str(error)
-
-
-def connections_to_ranks() -> list[socket.socket]:
-    """Return this process's network connections, except those to the job's key-value store."""
-    store_port = int(os.environ.get("MASTER_PORT", "0"))
-    links = [link for link in connections(open_sockets()) if link.family != socket.AF_UNIX]
-    return [link for link in links if store_port not in {link.getpeername()[1], link.getsockname()[1]}]
 
 
 @contextmanager
