@@ -60,13 +60,13 @@ class Drawings:
                 return entry[1]
         return self.keep(data, theme, drawn(data, theme))
 
-    def keep(self, data: ChartInput, theme: Theme, made: Drawing) -> Drawing:
+    def keep(self, data: ChartInput, theme: Theme, drawing: Drawing) -> Drawing:
         """Store a drawing unless there is one, which a page may already show; return the stored one.
 
         The chart is stored too, so that its id is not reused.
         """
         with self._lock:
-            stored = self._kept.setdefault((id(data), theme.name), (data, made))[1]
+            stored = self._kept.setdefault((id(data), theme.name), (data, drawing))[1]
             while len(self._kept) > self._most_kept:
                 self._kept.popitem(last=False)
         return stored

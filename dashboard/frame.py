@@ -73,7 +73,7 @@ def _style(room: Room) -> None:
 # Navigation: rooms, and the pages of the room below; the tooltip of a gray page says why it is empty.
 
 
-def _navigation(chosen: Page, made: Mapping[str, StreamlitPage], document: Document | None) -> None:
+def _navigation(chosen: Page, page_by_path: Mapping[str, StreamlitPage], document: Document | None) -> None:
     """Draw the links to rooms and pages."""
     main_pages = [page for page in PAGES if not page.part_of]
     lacks = {page.path: page.lacks(document) if document is not None else "" for page in main_pages}
@@ -87,8 +87,8 @@ def _navigation(chosen: Page, made: Mapping[str, StreamlitPage], document: Docum
             first = next((page for page in pages if not lacks[page.path]), pages[0])
             with st.container(key=f"room-{room.name.lower()}", width="content"):
                 why = lacks[first.path]
-                _link(first, chosen, made, str(room), why)
-        palette(made, [(page.path, page.title) for page in main_pages if not lacks[page.path]], document)
+                _link(first, chosen, page_by_path, str(room), why)
+        palette(page_by_path, [(page.path, page.title) for page in main_pages if not lacks[page.path]], document)
     pages = [page for page in main_pages if page.room is chosen.room]
     if len(pages) == 1:
         return
@@ -96,15 +96,15 @@ def _navigation(chosen: Page, made: Mapping[str, StreamlitPage], document: Docum
         for page in pages:
             is_parent = page.path == chosen.part_of  # Streamlit marks only the page itself
             with st.container(key="parent-page", width="content") if is_parent else nullcontext():
-                _link(page, chosen, made, page.title, lacks[page.path])
+                _link(page, chosen, page_by_path, page.title, lacks[page.path])
 
 
-def _link(page: Page, chosen: Page, made: Mapping[str, StreamlitPage], label: str, why: str) -> None:
+def _link(page: Page, chosen: Page, page_by_path: Mapping[str, StreamlitPage], label: str, why: str) -> None:
     """Link to a page with its last view; the current page's link resets its view."""
     words = state.link(page.path)
     if page is chosen:
         words = {name: value for name, value in words.items() if name in state.SHARED}
-    st.page_link(made[page.path], label=label, disabled=bool(why), help=why or None, query_params=words)
+    st.page_link(page_by_path[page.path], label=label, disabled=bool(why), help=why or None, query_params=words)
 
 
 def _sidebar() -> None:
@@ -198,12 +198,12 @@ def main() -> None:
         st.set_page_config("usp-prof", page_icon=str(HERE / "icon.png"), layout="wide")
         _without_run()
         return
-    made = {
+    page_by_path = {
         page.path: st.Page(page.draw, title=page.title, url_path=page.path, default=i == 0)
         for i, page in enumerate(PAGES)
     }
-    st.session_state["pages"] = made
-    running = st.navigation(list(made.values()), position="hidden")
+    st.session_state["pages"] = page_by_path
+    running = st.navigation(list(page_by_path.values()), position="hidden")
     chosen = next(page for page in PAGES if page.title == running.title)
     # The timeline needs the width: the sidebar is closed there until it is opened.
     sidebar = "collapsed" if chosen.room is Room.TIMELINE else "auto"
@@ -217,7 +217,7 @@ def main() -> None:
             _not_opened(error, index)
             return
         _sidebar()  # first: the links include its choices
-        _navigation(chosen, made, _report_of(index))
+        _navigation(chosen, page_by_path, _report_of(index))
         _remarks(index)
         running.run()
         data.ask_drawings(index)  # in the background
@@ -232,17 +232,17 @@ def main() -> None:
 def _without_run() -> None:
     """Draw the pages that need no run: plans for a typed model, sweeps, and the lessons."""
     offered = [page for page in PAGES if not page.needs_run]
-    made = {
+    page_by_path = {
         page.path: st.Page(page.draw, title=page.title, url_path=page.path, default=place == 0)
         for place, page in enumerate(offered)
     }
-    running = st.navigation(list(made.values()), position="hidden")
+    running = st.navigation(list(page_by_path.values()), position="hidden")
     _style(Room.PREDICT)
     st.markdown("### usp-prof")
     with st.container(horizontal=True, gap="medium"):
         for page in offered:
             if not page.part_of:
-                st.page_link(made[page.path], label=page.title)
+                st.page_link(page_by_path[page.path], label=page.title)
     try:
         running.run()
     except UspProfError as error:

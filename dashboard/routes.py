@@ -144,7 +144,7 @@ def _rows(request: Request, store: TimelineStore) -> list[tuple[int, int]]:
     pairs = [pair.split(".") for pair in text.split("-")]
     rows = [(int(rank), int(row)) for rank, row in pairs]
     if len(rows) > MOST_ROWS or any(rank not in store.ranks or row >= len(store.rows(rank)) for rank, row in rows):
-        raise BadRequestError("rows names a row that there is not, or too many")
+        raise BadRequestError("rows names an unknown row, or too many")
     return rows
 
 
@@ -157,14 +157,14 @@ def _range(request: Request, earliest: int = -FARTHEST_NS, latest: int = FARTHES
     return start, end
 
 
-def _ranks(request: Request, known: Container[int]) -> list[int]:
+def _ranks(request: Request, known_ranks: Container[int]) -> list[int]:
     """Read the numbers of ranks; there must be at least one, and all must be known."""
     text = request.query_params.get("ranks", "")[: 7 * MOST_ROWS]
     if not re.fullmatch(r"(?a)\d{1,6}(-\d{1,6})*", text):
         raise BadRequestError("ranks must be like 0-1-2")
     ranks = sorted({int(rank) for rank in text.split("-")})
-    if len(ranks) > MOST_ROWS or any(rank not in known for rank in ranks):
-        raise BadRequestError("ranks names a rank that there is not, or too many")
+    if len(ranks) > MOST_ROWS or any(rank not in known_ranks for rank in ranks):
+        raise BadRequestError("ranks names an unknown rank, or too many")
     return ranks
 
 

@@ -142,8 +142,8 @@ def _wait_and_compute(store: TimelineStore, rank: int) -> list[tuple[int, int]]:
 def _rows_of_cause(store: TimelineStore, rank: int, kinds: str) -> list[tuple[int, int]]:
     """Return the rows that *Show me* adds for this finding (host threads, actions, critical path), and the compute."""
     host = _main_thread(store, rank) if "host" in kinds else []
-    beside = [kind for kind in ("actions", "path") if kind in kinds]
-    return rows_of(store, rank, beside) + _wait_and_compute(store, rank)[-1:] + host
+    row_kinds = [kind for kind in ("actions", "path") if kind in kinds]
+    return rows_of(store, rank, row_kinds) + _wait_and_compute(store, rank)[-1:] + host
 
 
 def _main_thread(store: TimelineStore, rank: int) -> list[tuple[int, int]]:

@@ -259,11 +259,11 @@ def unknown_links(document: Document) -> str:
     """Describe the axes whose link has an unknown peak, so that no share of it is shown; empty without any."""
     calls = _calls(document)
     measured = dict.fromkeys(str(call["axis"]) for call in calls if isinstance(call.get("busbw"), int | float))
-    known = {str(call["axis"]) for call in calls if _link(call)}
-    unknown = [axis for axis in measured if axis not in known]
+    with_share = {str(call["axis"]) for call in calls if _link(call)}
+    unknown = [axis for axis in measured if axis not in with_share]
     if not unknown:
         return ""
-    if not known:
+    if not with_share:
         return "The peak bandwidth of this device's link is unknown, so shares of it are not shown."
     return f"Calls on {' and '.join(unknown)} cross nodes; the peak of that link is unknown, so no share is shown."
 

@@ -52,10 +52,10 @@ def plain(block: DataTable) -> pd.DataFrame:
 def scaled(block: DataTable) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return a table's values and formats; numbers stay numbers, so that the grid sorts them."""
     columns = [[row[place] for row in block.rows] for place in range(len(block.columns))]
-    made = [_column(head, cells) for head, cells in zip(block.columns, columns, strict=True)]
-    heads = distinct([head for head, _, _ in made])
-    frame = pd.DataFrame({head: cells for head, (_, cells, _) in zip(heads, made, strict=True)})
-    kinds = {head: kind for head, (_, _, kind) in zip(heads, made, strict=True) if kind is not None}
+    shown_columns = [_column(head, cells) for head, cells in zip(block.columns, columns, strict=True)]
+    heads = distinct([head for head, _, _ in shown_columns])
+    frame = pd.DataFrame({head: cells for head, (_, cells, _) in zip(heads, shown_columns, strict=True)})
+    kinds = {head: kind for head, (_, _, kind) in zip(heads, shown_columns, strict=True) if kind is not None}
     if len(heads) > _CROWDED:
         # Long names would hide the figures; a click on a cell shows the full name.
         long_heads = [head for head in heads if _is_long(frame[head])]

@@ -21,7 +21,7 @@ MIDDLE = "middle"
 """Place on the timeline of findings without a step: the middle step."""
 _PLACE = frozenset({"at_rank", "at_step", "start_ns", "end_ns"})
 """Evidence that gives the place."""
-_BESIDE = 3
+_MOST_PEERS = 3
 """Ranks shown next to the rank of a finding."""
 _UNITS = {"_ns": Unit.NS, "_bytes": Unit.BYTES, "_fraction": Unit.FRACTION}
 
@@ -94,7 +94,7 @@ def shown_at(finding: Finding, ranks: Sequence[int]) -> dict[str, str]:
     first, named_ranks = _ranks_of(finding, ranks)
     if named_ranks:
         # A group's members are shown alone; a single rank is shown next to others.
-        shown = sorted(named_ranks) if len(named_ranks) > 1 else beside(named_ranks, ranks)
+        shown = sorted(named_ranks) if len(named_ranks) > 1 else with_peers(named_ranks, ranks)
         query["only"] = state.format_ranks(tuple(shown))
     if first is not None:
         query["focus"] = str(first)
@@ -102,18 +102,19 @@ def shown_at(finding: Finding, ranks: Sequence[int]) -> dict[str, str]:
     return query
 
 
-def beside(named: set[int], ranks: Sequence[int]) -> tuple[int, ...]:
+def with_peers(named: set[int], ranks: Sequence[int]) -> tuple[int, ...]:
     """Add the nearest other ranks to those that are named, in order: they are most likely their peers."""
-    others = sorted((rank for rank in ranks if rank not in named), key=lambda rank: min(abs(rank - n) for n in named))
-    return tuple(sorted(named | set(others[:_BESIDE])))
+    other_ranks = [rank for rank in ranks if rank not in named]
+    nearest = sorted(other_ranks, key=lambda rank: min(abs(rank - named_rank) for named_rank in named))
+    return tuple(sorted(named | set(nearest[:_MOST_PEERS])))
 
 
-def _ranks_of(finding: Finding, known: Sequence[int]) -> tuple[int | None, set[int]]:
+def _ranks_of(finding: Finding, ranks: Sequence[int]) -> tuple[int | None, set[int]]:
     """Return the rank that shows a finding, and all ranks that it names: one rank, or the members of its group."""
     candidates = [finding.where.get("rank"), finding.evidence.get("at_rank")]
     members = str(finding.where.get("group") or "").partition("@")[2].split(",")
     candidates += [int(member) for member in members if member.isdigit()]
-    present_ranks = [rank for rank in candidates if isinstance(rank, int) and rank in known]
+    present_ranks = [rank for rank in candidates if isinstance(rank, int) and rank in ranks]
     return (present_ranks[0] if present_ranks else None), set(present_ranks)
 
 

@@ -10,7 +10,7 @@ import streamlit as st
 
 from .. import data, served_runs, state
 from ..engine import MOST_PATTERN, causes_of, literal
-from .findings import beside, shown_at
+from .findings import shown_at, with_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,9 @@ def _renderer() -> Callable[..., Any]:
     return st.components.v2.component("usp_palette", html=HTML, css=CSS, js=script)
 
 
-def palette(made: Mapping[str, StreamlitPage], offered: Sequence[tuple[str, str]], document: Document | None) -> None:
+def palette(
+    page_by_path: Mapping[str, StreamlitPage], offered: Sequence[tuple[str, str]], document: Document | None
+) -> None:
     """Offer pages (path and title), ranks, findings and names; goes where the reader chose."""
     view = state.current()
     ranks = data.open_numbered(view.run).tables.ranks
@@ -66,7 +68,7 @@ def palette(made: Mapping[str, StreamlitPage], offered: Sequence[tuple[str, str]
     target = aim(chosen, findings, ranks, [path for path, _ in offered]) if chosen else None
     if target is not None:
         page, query = target
-        st.switch_page(made[page], query_params=state.link(page, query))
+        st.switch_page(page_by_path[page], query_params=state.link(page, query))
 
 
 def aim(
@@ -81,7 +83,7 @@ def aim(
         case "page", str(path) if path in paths:
             return path, {}
         case "rank", int(rank) if rank in ranks:
-            return TIMELINE, {"only": state.format_ranks(beside({rank}, ranks)), "focus": str(rank)}
+            return TIMELINE, {"only": state.format_ranks(with_peers({rank}, ranks)), "focus": str(rank)}
         case "finding", int(place) if 0 <= place < len(findings):
             return TIMELINE, shown_at(findings[place], ranks)
         case "name", str(name):

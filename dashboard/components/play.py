@@ -83,16 +83,16 @@ def _measured(view: View, ranks: Sequence[int], range_ns: Sequence[int]) -> None
     offered = (NOTHING, *index_of_key)
     names = {NOTHING: "nothing", **{key: served_runs.name(run) for key, run in index_of_key.items()}}
     before = state.word("beside", offered)
-    beside = st.selectbox("Measured run", offered, offered.index(before), format_func=names.__getitem__)
-    state.keep("beside", beside if beside != NOTHING else None)
-    if beside == NOTHING:
+    chosen = st.selectbox("Measured run", offered, offered.index(before), format_func=names.__getitem__)
+    state.keep("beside", chosen if chosen != NOTHING else None)
+    if chosen == NOTHING:
         return
-    index = index_of_key[beside]
+    index = index_of_key[chosen]
     store = wait(data.ask_timeline(index))
     step, shared_ranks = played_step(store.steps, view), [rank for rank in ranks if rank in store.ranks]
     if step is None or not shared_ranks:
         st.caption("That run has no such step or ranks.")
         return
     length = quantity(step.end_ns - step.start_ns, Unit.NS)
-    st.markdown(f"**{state.plain(names[beside])}**, step {step.number} as measured: {length}")
+    st.markdown(f"**{state.plain(names[chosen])}**, step {step.number} as measured: {length}")
     _morph(index, step, shared_ranks, key="play-measured", range_ns=range_ns)

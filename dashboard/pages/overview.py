@@ -243,12 +243,12 @@ def commands(cause: Cause, run: int) -> tuple[str, ...]:
     """Return the commands that replay the change and show the rows that prove the finding."""
     served = served_runs.runs()[run]
     where = shlex.quote(served.path) + (f" --run {shlex.quote(served.run)}" if served.run else "")
-    made = []
+    commands = []
     if cause.finding.edit:
-        made.append(f"usp-prof whatif {where} --edit {shlex.quote(cause.finding.edit)}")
+        commands.append(f"usp-prof whatif {where} --edit {shlex.quote(cause.finding.edit)}")
     if cause.finding.rows:
-        made.append(f"usp-prof query {where} {shlex.quote(cause.finding.rows)}")
-    return tuple(made)
+        commands.append(f"usp-prof query {where} {shlex.quote(cause.finding.rows)}")
+    return tuple(commands)
 
 
 OVERVIEW = Page("Overview", "overview", draw, Room.DIAGNOSE)

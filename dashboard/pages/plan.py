@@ -194,8 +194,8 @@ def _one(calibration: Calibration | None, plans: Plans, usual: int) -> tuple[Pla
     place = st.selectbox("Plan", range(len(names)), before, names.__getitem__)
     state.keep("plan", names[place] if place != usual else None)
     key = ("plan", data.question_key(plans.question), str(shown[place].configuration))
-    made = wait(data.ask_made(key, lambda: plan_answer.single_plan(plans, shown[place], next(iter(TRAINERS)))))
-    for number, block in enumerate(made.blocks[:-1]):
+    plan_section = wait(data.ask_made(key, lambda: plan_answer.single_plan(plans, shown[place], next(iter(TRAINERS)))))
+    for number, block in enumerate(plan_section.blocks[:-1]):
         show(block, f"plan-{number}", state.is_dark())
     trainer = _trainer(calibration)
     show_start(trainer, plans.question, shown[place])

@@ -115,8 +115,8 @@ def _wrong(text: str, error: UspProfError) -> None:
     """Show the error next to the tables and columns."""
     left, right = st.columns([3, 2], gap="medium")
     left.error(state.plain(error.message))
-    beside = "The available columns are on the right; their meanings are below."
-    left.info(beside if not error.hint or "usp-prof tables" in error.hint else state.plain(error.hint))
+    where = "The available columns are on the right; their meanings are below."
+    left.info(where if not error.hint or "usp-prof tables" in error.hint else state.plain(error.hint))
     schemas = [schema for schema in TABLE_SCHEMAS if re.search(rf"\b{schema.name}\b", text)] or TABLE_SCHEMAS
     rows = [
         {"table": table_schema.name, "column": c.name, "unit": c.unit}
@@ -172,10 +172,10 @@ def ask(index: int, text: str) -> pd.DataFrame:
     return as_frame(answer)
 
 
-def as_frame(found: pa.Table) -> pd.DataFrame:
+def as_frame(answer: pa.Table) -> pd.DataFrame:
     """Return a result with distinct column names and plain numbers."""
-    columns = [_plain(column) for column in found.columns]
-    heads = distinct([str(name) for name in found.column_names])
+    columns = [_plain(column) for column in answer.columns]
+    heads = distinct([str(name) for name in answer.column_names])
     frame: pd.DataFrame = pa.table(columns, names=heads).to_pandas()
     return frame
 

@@ -9,7 +9,7 @@ import streamlit as st
 from .. import data, state
 from ..answers import pictures, verdicts
 from ..components.blocks import page_link
-from ..components.findings import beside
+from ..components.findings import with_peers
 from ..components.rank_wall import LATE, MESH, late_order, mesh_heads, mesh_order, rank_wall, wall_legend
 from ..state import Page, Room, View
 from ..work import wait
@@ -42,7 +42,7 @@ def draw() -> None:
 
 def _next_steps(view: View, straggler: int) -> None:
     """Link to the straggler on the timeline, and to the prediction of its repair."""
-    shown = beside({straggler}, data.open_numbered(view.run).tables.ranks)
+    shown = with_peers({straggler}, data.open_numbered(view.run).tables.ranks)
     where = {"only": state.format_ranks(shown), "focus": str(straggler), "show": "exposed"}
     with st.container(horizontal=True, gap="medium"):
         page_link("timeline", f"Rank {straggler} on the timeline", where)

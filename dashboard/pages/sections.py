@@ -223,10 +223,10 @@ def _another(view: View) -> None:
     except UspProfError as error:
         st.warning(state.plain(f"{error.message}. {error.hint or ''}"))
         return
-    made = whatif_answer.schedule_section(edit, rescheduled)
-    for number, block in enumerate(made.blocks):
+    schedule_section = whatif_answer.schedule_section(edit, rescheduled)
+    for number, block in enumerate(schedule_section.blocks):
         show(block, f"another-{number}", state.is_dark())
-    offer(PIPELINE, view.run, str(edit), lambda: (made,))
+    offer(PIPELINE, view.run, str(edit), lambda: (schedule_section,))
 
 
 PIPELINE = Page(
@@ -283,8 +283,8 @@ def draw_kernels() -> None:
     tables = data.open_numbered(view.run).tables
     times = wait(data.ask_made(("ops", view.selection), lambda: pictures.time_of_ops(tables, view.selection), view.run))
     view, document = opened(KERNELS, partial(verdicts.kernels, times=times))
-    made = data.ask_made(("kernels", view.selection), lambda: pictures.of_kernels(document, times), view.run)
-    charts = wait(made)
+    drawing_job = data.ask_made(("kernels", view.selection), lambda: pictures.of_kernels(document, times), view.run)
+    charts = wait(drawing_job)
     for number, chart in enumerate(charts):
         picking_figure(chart, key=f"picture-kernels-{number}", dark=state.is_dark(), on_pick=keep_picked)
     if charts:

@@ -148,11 +148,11 @@ def draw() -> None:
     with heading:
         verdict(whatif_answer.verdict(together))
         note_whole_run(view.selection)
-    made = whatif_answer.whatif_section(alone, together)
+    effect_section = whatif_answer.whatif_section(alone, together)
     with answer:
-        section(made, dark=state.is_dark(), heading=False)
+        section(effect_section, dark=state.is_dark(), heading=False)
         offer_play(view, wait(data.ask_document(view.run, view.selection)), together)
-    offer(WHAT_IF, view.run, text, lambda: (made,))
+    offer(WHAT_IF, view.run, text, lambda: (effect_section,))
 
 
 def _edits() -> None:

@@ -89,12 +89,12 @@ def parents(store: TimelineStore, here: Place) -> list[Place]:
     return [parent for _, parent in sorted(enclosing, key=lambda each: -each[0])]
 
 
-def _linked(events: Columns, found: Place | None, relation: str) -> dict[str, Any] | None:
-    if found is None or found.event < 0:
+def _linked(events: Columns, place: Place | None, relation: str) -> dict[str, Any] | None:
+    if place is None or place.event < 0:
         return None
-    name = str(events.arrow["name"][found.event].as_py())
+    name = str(events.arrow["name"][place.event].as_py())
     shown = name if len(name) <= 48 else f"{name[:47]}…"
-    return asdict(found) | {"says": f"{relation} {shown}", "name": name}
+    return asdict(place) | {"says": f"{relation} {shown}", "name": name}
 
 
 def _facts(tables: TableSet, store: TimelineStore, here: Place, row: dict[str, Any]) -> dict[str, str]:

@@ -72,7 +72,7 @@ def test_every_page_with_choices_is_in_the_order_of_the_report() -> None:
     assert set(CHOICES) - {"compare"} <= set(report.ORDER)
 
 
-def test_the_report_holds_what_needs_no_choice() -> None:
+def test_the_report_contains_sections_that_need_no_choice() -> None:
     page = report.ask(0, EVERYTHING).result()
     for text in ("Memory, predicted", "Plan: 4 x", "Sweep: tokens/s over tp and pp", "class='usp-timeline'"):
         assert text in page
@@ -80,7 +80,7 @@ def test_the_report_holds_what_needs_no_choice() -> None:
     assert "Why the step is longer" not in page
 
 
-def test_what_cannot_be_said_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_section_that_cannot_be_predicted_states_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
     slices = [

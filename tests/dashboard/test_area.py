@@ -75,7 +75,7 @@ def blocks() -> TimelineStore:
     st.floats(0, 1), st.floats(0, 1), st.sets(st.integers(0, 3), min_size=1),
     st.sampled_from([0, block_sums.BLOCK - 1, block_sums.BLOCK, block_sums.BLOCK + 1]),
 )  # fmt: skip
-def test_an_area_holds_what_a_loop_over_its_slices_finds(
+def test_an_area_lists_the_same_slices_as_a_loop(
     blocks: TimelineStore, left: float, right: float, rows: set[int], edge: int
 ) -> None:
     start, end = sorted(int(share * blocks.span_ns) for share in (left, right))
@@ -87,7 +87,7 @@ def test_an_area_holds_what_a_loop_over_its_slices_finds(
     assert found == counted(BLOCKS, chosen, start, end)
 
 
-def test_sums_take_memory_by_what_is_there_and_not_by_blocks_times_names() -> None:
+def test_sums_use_memory_in_proportion_to_distinct_names_per_block() -> None:
     block_count = 64
     slices = made([block_count * block_sums.BLOCK], 4)
     level = tiles.build(slices, ORIGIN)[0]
@@ -102,7 +102,7 @@ def test_sums_take_memory_by_what_is_there_and_not_by_blocks_times_names() -> No
     assert peak_bytes < 200 * len(level.rest)
 
 
-def test_sums_are_kept_beside_the_slices_of_long_rows_alone(tmp_path: Path) -> None:
+def test_only_long_rows_have_precomputed_sums(tmp_path: Path) -> None:
     store.write(made([2 * block_sums.BLOCK, 3], 2), tmp_path / "rank0")
     store.write(made([block_sums.BLOCK - 1, 3], 3, rank=1), tmp_path / "rank1")
     (tmp_path / "run.json").write_text(json.dumps({"steps": []}))

@@ -83,7 +83,7 @@ def test_every_page_fits_a_glance_and_opens_with_a_sentence(visit: Visit) -> Non
     assert sorted(path for path, sentence in sentences.items() if sentence.endswith(".")) == sorted(ANSWERS)
 
 
-def test_a_narrow_screen_cuts_no_figure_and_leaves_the_timeline_its_room(visit: Visit) -> None:
+def test_figures_and_the_timeline_fit_a_narrow_screen(visit: Visit) -> None:
     visit.page.set_viewport_size({"width": 1024, "height": 800})
     visit.go("?run=eight-ranks")
     assert visit.page.evaluate(CUT_FIGURES) == []
@@ -107,7 +107,7 @@ def test_a_page_without_anything_to_show_says_why(visit: Visit) -> None:
     visit.check()
 
 
-def test_what_is_unfolded_is_in_the_link(visit: Visit) -> None:
+def test_unfolded_sections_are_in_the_link(visit: Visit) -> None:
     visit.go("ranks")
     visit.page.click("summary:has-text('Critical path')")
     visit.page.wait_for_url(re.compile("open=critical_path"))
@@ -144,7 +144,7 @@ def test_the_pipeline_is_redrawn_under_another_schedule(visit: Visit) -> None:
     visit.check()
 
 
-def test_ranks_chosen_beside_the_page_are_in_the_address(visit: Visit) -> None:
+def test_ranks_chosen_in_the_sidebar_are_in_the_address(visit: Visit) -> None:
     visit.go("?ranks=1")
     assert "1 of 4 ranks" in visit.page.inner_text("[data-testid='stMain']")
     visit.page.fill("input[aria-label='Ranks']", "0,2-3,99")
@@ -174,7 +174,7 @@ def test_a_table_is_downloaded(visit: Visit) -> None:
     assert [line.partition(",")[0] for line in lines[1:]] == ["0", "1", "2", "3"]
 
 
-def test_hostile_addresses_do_no_harm(visit: Visit) -> None:
+def test_hostile_addresses_are_ignored(visit: Visit) -> None:
     for path in HOSTILE_ADDRESSES:
         visit.go(path)
         visit.check()
@@ -217,7 +217,7 @@ def test_a_page_that_is_loaded_again_while_it_loads_is_drawn(visit: Visit) -> No
         visit.check()
 
 
-def test_a_page_is_downloaded_as_one_file_that_asks_nobody(visit: Visit) -> None:
+def test_a_downloaded_page_is_one_file_without_requests(visit: Visit) -> None:
     visit.go("pipeline?schedule=gpipe")
     with visit.page.expect_download() as download:
         visit.page.click("button:has-text('This page as HTML')")
@@ -244,7 +244,7 @@ def test_the_documents_of_charts_go_with_their_page(visit: Visit) -> None:
     visit.check()
 
 
-def test_hostile_names_in_a_trace_do_no_harm(visit: Visit) -> None:
+def test_hostile_names_in_a_trace_are_escaped(visit: Visit) -> None:
     visit.go("?run=b%3E")
     for page in ("Timeline", "Kernels", "Communication", "What if", "Query"):
         visit.turn_to(page)
@@ -272,7 +272,7 @@ def test_hostile_names_in_a_trace_do_no_harm(visit: Visit) -> None:
         "/usp/trace?run=recorded-1f1b&t0=0&t1=100&ranks=0-x",
     ],
 )
-def test_routes_refuse_what_is_out_of_bounds(visit: Visit, query: str) -> None:
+def test_routes_refuse_values_out_of_bounds(visit: Visit, query: str) -> None:
     answer = visit.page.request.get(f"{visit.address}{query}")
     assert answer.status == 400
     assert len(answer.text()) < 200

@@ -44,7 +44,7 @@ def test_heights_that_look_alike_are_one_span() -> None:
     assert made([0, 10, 20], [4, 4, 0], 4) == [(0, 20, 255)]
 
 
-def test_a_height_beyond_the_top_stands_at_the_top() -> None:
+def test_a_height_above_the_top_is_drawn_at_the_top() -> None:
     assert made([0, 10, 20], [9, 4, 0], 8) == [(0, 10, 255), (10, 10, 128)]
 
 
@@ -62,7 +62,7 @@ def test_many_changes_become_means_that_keep_the_whole(monkeypatch: pytest.Monke
     assert mean[:-1] == pytest.approx([0.5] * 10)
 
 
-def test_the_queue_is_what_was_launched_and_has_not_ended(tables: TableSet, of_rank_0: dict[str, Counter]) -> None:
+def test_the_queue_counts_launches_that_have_not_ended(tables: TableSet, of_rank_0: dict[str, Counter]) -> None:
     kernels, launches = tables.columns("kernels", 0), tables.columns("launches", 0)
     launch_of = dict(zip(launches["event"].tolist(), launches["start_ns"].tolist(), strict=True))
     starts = [launch_of[event] for event in kernels["launch_event"].tolist()]
@@ -81,7 +81,7 @@ def test_bandwidth_is_drawn_where_calls_transfer(tables: TableSet, of_rank_0: di
     assert bandwidth.dur_ns.sum() <= calls["transfer_ns"][mine].sum()
 
 
-def test_counters_are_rows_of_their_own_whose_heights_reach_the_browser(tables: TableSet, tmp_path: Path) -> None:
+def test_counters_have_rows_with_heights_in_the_browser(tables: TableSet, tmp_path: Path) -> None:
     prepare(tables, tmp_path / "slices")
     overlays.prepare(tables, tmp_path / "over")
     store = load(tmp_path / "slices", tables.ranks, tmp_path / "over")

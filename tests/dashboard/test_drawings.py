@@ -50,7 +50,7 @@ def test_charts_that_cannot_be_hashed_are_known_too() -> None:
     assert kept.of(chart, LIGHT) is kept.of(chart, LIGHT)
 
 
-def test_the_least_recently_asked_drawing_is_let_go() -> None:
+def test_the_least_recently_used_drawing_is_dropped() -> None:
     kept, first, second, third = Drawings(most_kept=2), _rows(), _rows(), _rows()
     one, two = kept.of(first, LIGHT), kept.of(second, LIGHT)
     assert kept.of(first, LIGHT) is one

@@ -66,7 +66,7 @@ def test_three_crops_show_culprit_victims_and_cause(story: tuple[Section, ...]) 
     assert rows == {"culprit": {"2"}, "victims": {"0", "1", "3"}, "cause": {"2"}}
 
 
-def test_nobody_is_a_culprit_where_the_finding_names_nobody(story: tuple[Section, ...], cause: Cause) -> None:
+def test_a_finding_without_a_rank_has_no_culprit(story: tuple[Section, ...], cause: Cause) -> None:
     unnamed = replace(cause, finding=replace(cause.finding, where={"axis": "dp"}))
     assert "Rank at fault" in [section.title for section in story]
     assert [section.title for section in told_of(unnamed)][1:2] == ["Most visible place"]
@@ -87,7 +87,7 @@ def test_as_a_page_it_links_to_the_timeline(story: tuple[Section, ...]) -> None:
     assert page.count('class="chart"') == 3
 
 
-def test_as_markdown_its_drawings_lie_beside_it(story: tuple[Section, ...]) -> None:
+def test_the_markdown_archive_contains_its_drawings(story: tuple[Section, ...]) -> None:
     with zipfile.ZipFile(io.BytesIO(incident.as_markdown(story, "slow"))) as files:
         text = files.read("incident.md").decode()
         shown = {name for name in files.namelist() if f"]({name})" in text}

@@ -75,7 +75,7 @@ def test_folds_pins_range_and_the_picked_slice_are_in_the_link(window: Visit) ->
     window.check()
 
 
-def test_the_way_back_from_show_me_leads_to_what_was_left(window: Visit) -> None:
+def test_the_back_button_returns_from_show_me(window: Visit) -> None:
     window.go(f"?run={MADE_UP}")
     page, entries = window.page, window.page.evaluate("() => window.history.length")
     page.locator("a:has-text('Show me')").first.click()
@@ -108,7 +108,7 @@ def test_two_windows_each_keep_their_view(window: Visit) -> None:
     other.page.close()
 
 
-def test_what_a_link_names_that_is_not_there_is_left_out(window: Visit) -> None:
+def test_unknown_names_in_a_link_are_ignored(window: Visit) -> None:
     window.go("timeline?pins=99.1-0.99999-1.0-%3Cb%3E&folds=x-%C2%B2-1&picked=0.999999999&range=5-1")
     assert window.on_timeline("[[...line.pinned], [...line.folded], line.picked]") == [["1.0"], [1], None]
     window.check()

@@ -65,7 +65,7 @@ def test_an_event_without_a_call_has_none(prepared: tuple[TableSet, TimelineStor
     assert queries.place(store, 10**6, 0) is None
 
 
-def test_a_search_finds_what_a_query_finds(prepared: tuple[TableSet, TimelineStore]) -> None:
+def test_a_search_and_a_query_find_the_same_slices(prepared: tuple[TableSet, TimelineStore]) -> None:
     tables, store = prepared
     wanted = matching(store, "^ATEN::")
     assert wanted
@@ -112,11 +112,11 @@ def test_no_rank_has_no_match(prepared: tuple[TableSet, TimelineStore]) -> None:
     assert len(search(prepared[1], {0}, ())) == 0
 
 
-def test_what_is_no_expression_is_none(prepared: tuple[TableSet, TimelineStore]) -> None:
+def test_an_invalid_pattern_matches_nothing(prepared: tuple[TableSet, TimelineStore]) -> None:
     assert matching(prepared[1], "((") is None
 
 
-def test_no_pattern_holds_the_server_up() -> None:
+def test_slow_patterns_do_not_block_the_server() -> None:
     line = RankTimeline((), (), ("a" * 5000 + "!",))
     store = TimelineStore({0: line}, origin_ns=0, end_ns=1)
     assert matching(store, "(a+)+$") == frozenset()

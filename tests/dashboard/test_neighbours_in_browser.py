@@ -62,7 +62,7 @@ def test_ranks_that_are_dragged_over_on_the_wall_are_shown_on_the_timeline(windo
     window.check()
 
 
-def test_the_wall_beside_the_timeline_chooses_its_ranks(window: Visit) -> None:
+def test_the_rank_wall_of_the_timeline_chooses_its_ranks(window: Visit) -> None:
     window.go(f"timeline?run={MADE_UP}")
     window.page.click(".usp-bar button:text-is('Ranks')")
     drag_rows(window, 2, 4)

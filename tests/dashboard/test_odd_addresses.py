@@ -70,7 +70,7 @@ def runs(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("page", READ)
-def test_garbage_in_an_address_is_refused_or_left_out(page: str) -> None:
+def test_invalid_values_in_an_address_are_refused_or_ignored(page: str) -> None:
     turn = list(READ).index(page) % 3  # each page begins with another word, so that the default suite has all
     for word in thinned(GARBAGE[turn:] + GARBAGE[:turn], 3):
         for words in (READ[page], ("run",)):
@@ -79,7 +79,7 @@ def test_garbage_in_an_address_is_refused_or_left_out(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", ["overview", "timeline", "communication", "kernels", "ranks", "suggestions"])
-def test_a_selection_that_holds_nothing_is_no_fault(page: str) -> None:
+def test_an_empty_selection_is_drawn_without_an_error(page: str) -> None:
     for ranks, steps in (("77", "99999"), ("-1", "5-1"), ("0", "999999999"), ("\u00b2", "--")):
         app = tried(page, ranks=ranks, steps=steps)
         assert not app.exception, (ranks, steps, app.exception[0].value)

@@ -88,7 +88,7 @@ def test_a_folder_without_traces_says_what_to_do(folder: Path) -> None:
     assert app.error
 
 
-def test_a_cache_that_was_cleared_is_no_fault(folder: Path, tmp_path: Path) -> None:
+def test_pages_are_drawn_after_the_cache_was_cleared(folder: Path, tmp_path: Path) -> None:
     one_rank(folder)
     assert not tried("overview").exception
     shutil.rmtree(tmp_path / "cache")

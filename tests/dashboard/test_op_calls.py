@@ -52,7 +52,7 @@ def test_only_selected_ranks_count(tables: TableSet) -> None:
     assert [call.rank for call in calls.longest] == [1]
 
 
-def test_what_is_no_op_has_no_calls(tables: TableSet) -> None:
+def test_an_unknown_op_has_no_calls(tables: TableSet) -> None:
     assert calls_of_op(tables, EVERYTHING, "no such op") is None
 
 

@@ -56,21 +56,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def test_the_wheel_installs_nothing_under_a_name_that_is_not_ours(wheel: Path) -> None:
+def test_the_wheel_installs_only_our_packages(wheel: Path) -> None:
     names = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     packages = {name for name in names if not name.endswith(".dist-info")}
     assert packages == {"usp_prof", "usp_prof_dashboard", "usp_prof_trainer"}
 
 
-def test_the_wheel_holds_what_the_dashboard_reads_beside_its_code(wheel: Path) -> None:
+def test_the_wheel_contains_the_dashboards_data_files(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    beside = [path for path in (ROOT / "dashboard").rglob("*") if path.suffix in {".js", ".png", ".toml"}]
-    assert len(beside) >= 4
-    for path in beside:
+    data_files = [path for path in (ROOT / "dashboard").rglob("*") if path.suffix in {".js", ".png", ".toml"}]
+    assert len(data_files) >= 4
+    for path in data_files:
         assert f"usp_prof_{path.relative_to(ROOT).as_posix()}" in names
 
 
-def test_every_link_of_the_description_leads_somewhere_from_outside_of_a_clone(wheel: Path) -> None:
+def test_links_of_the_package_description_are_absolute(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
     fields = message_from_bytes(archive.read(name))

@@ -70,7 +70,7 @@ def test_a_page_is_drawn(page: Page) -> None:
     assert drawn(page.path).main
 
 
-def test_a_mean_of_some_ranks_is_not_said_to_be_of_all() -> None:
+def test_the_mean_of_selected_ranks_is_not_called_the_mean_of_all() -> None:
     drawn_all, drawn_two = drawn("overview"), drawn("overview", ranks="0,1")
     of_all, of_two = (
         [text.value for text in app.markdown if "Where the" in text.value] for app in (drawn_all, drawn_two)
@@ -96,13 +96,13 @@ def test_the_chosen_run_is_compared_with_another() -> None:
         assert app.selectbox[0].value == other
 
 
-def test_what_is_no_sql_is_an_error_with_all_tables_beside_it() -> None:
+def test_invalid_sql_is_an_error_next_to_all_tables() -> None:
     app = drawn("query", sql="SELEC")
     assert len(app.error) == 1
     assert {"events", "kernels", "calls"} <= set(app.dataframe[0].value["table"])
 
 
-def test_a_question_that_was_typed_can_be_gone_back_from() -> None:
+def test_the_back_button_returns_from_a_typed_question() -> None:
     app = drawn("query")
     first = app.text_area[0].value
     app.text_area[0].set_value("SELECT 1 AS one")
@@ -152,7 +152,7 @@ def test_another_run_is_in_every_link_at_once() -> None:
     assert all(parse_qs(link.proto.query_string)["run"] == [served_runs.key(1)] for link in app.get("page_link"))
 
 
-def test_a_wrong_column_is_an_error_with_the_columns_of_its_table_beside_it() -> None:
+def test_a_wrong_column_is_an_error_next_to_the_columns_of_its_table() -> None:
     app = drawn("query", sql="SELECT nme FROM kernels")
     assert set(app.dataframe[0].value["table"]) == {"kernels"}
     assert "name" in set(app.dataframe[0].value["column"])
@@ -260,7 +260,7 @@ def test_a_page_of_the_whole_run_says_that_a_selection_does_not_apply(page: str)
 
 
 @pytest.mark.parametrize("order", ["rank", "slowest", "waiting"])
-def test_ranks_are_shown_in_the_order_asked_for(order: str) -> None:
+def test_ranks_are_shown_in_the_chosen_order(order: str) -> None:
     rows = BreakdownRows(
         ("a", "b", "c"), (Part("compute", "compute", (1.0, 3.0, 2.0)), Part("host", "idle:host", (5.0, 1.0, 9.0)))
     )
@@ -306,7 +306,7 @@ def test_a_finding_is_shown_where_it_is_seen(
         ("slow-rank", "exposed,path"),
     ],
 )  # fmt: skip
-def test_what_the_host_does_is_shown_on_its_threads(code: str, rows: str) -> None:
+def test_host_work_is_shown_on_its_threads(code: str, rows: str) -> None:
     assert shown_at(Finding(code, "what", {}, {}), range(8))["show"] == rows
 
 
@@ -339,7 +339,7 @@ def test_a_group_is_named_by_its_ranks(group: str, said: str) -> None:
     assert named(group) == said
 
 
-def test_what_is_wrong_with_many_ranks_is_said_once() -> None:
+def test_a_health_note_of_many_ranks_is_shown_once() -> None:
     app = AppTest.from_string(HEALTH, default_timeout=120).run()
     assert [caption.value.replace("\\", "") for caption in app.caption] == [
         "▲ ranks 0-2, 7: no clock", "▲ rank 3: another", "○ of no rank", "2 more under Health",
@@ -380,12 +380,12 @@ def test_a_grid_shows_no_minus_before_a_zero() -> None:
     assert frame.iloc[2].isna().all()
 
 
-def test_a_wrong_question_keeps_the_tables_beside_it() -> None:
+def test_a_wrong_question_shows_the_tables_next_to_it() -> None:
     app = drawn("query", sql="SELECT nothing FROM nowhere")
     assert len(app.error) == 1
-    beside = app.dataframe[0].value
-    assert {"collectives", "kernels"} <= set(beside["table"])
-    assert {"rank", "dur_ns"} <= set(beside["column"])
+    columns = app.dataframe[0].value
+    assert {"collectives", "kernels"} <= set(columns["table"])
+    assert {"rank", "dur_ns"} <= set(columns["column"])
 
 
 def test_a_question_opens_with_its_first_row_and_a_chart() -> None:

@@ -34,7 +34,7 @@ def test_each_choice_has_its_place(kind: str, value: object, expected: tuple[str
         {"kind": "name", "value": ["x"]},
     ],
 )  # fmt: skip
-def test_what_there_is_not_leads_nowhere(chosen: dict[str, object]) -> None:
+def test_an_entry_without_a_target_has_no_link(chosen: dict[str, object]) -> None:
     assert aim(chosen, [FINDING], RANKS, ["kernels"]) is None
 
 

@@ -56,7 +56,7 @@ def test_the_palette_goes_to_pages_and_ranks_by_keys_alone(visit: Visit) -> None
     visit.check()
 
 
-def test_a_slash_that_is_typed_into_a_field_opens_nothing(visit: Visit) -> None:
+def test_a_slash_typed_into_a_field_does_not_open_the_palette(visit: Visit) -> None:
     visit.go("query")
     visit.page.click("textarea")
     visit.page.keyboard.type("/")
@@ -77,7 +77,7 @@ def clicked(visit: Visit) -> str:
 
 
 @pytest.mark.parametrize("run", ["run=recorded-1f1b", MADE_UP])
-def test_an_op_that_is_clicked_leads_to_its_calls(visit: Visit, run: str) -> None:
+def test_a_clicked_op_shows_its_calls(visit: Visit, run: str) -> None:
     visit.go(f"kernels?{run}")
     label = clicked(visit)
     visit.settle()
@@ -90,7 +90,7 @@ def test_an_op_that_is_clicked_leads_to_its_calls(visit: Visit, run: str) -> Non
     visit.check()
 
 
-def test_counters_stand_under_their_rank_and_tell_their_value(visit: Visit) -> None:
+def test_counters_are_below_their_rank_and_show_their_value(visit: Visit) -> None:
     visit.go(f"timeline?{MADE_UP}&ranks=0-1&show=counters")
     kinds = visit.on_timeline("line.rows.filter((row) => row.rank === 0).map((row) => row.kind)")
     assert kinds.index("counters") > kinds.index("device")

@@ -40,7 +40,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_a_plan_is_predicted_and_told_how_to_start() -> None:
+def test_a_plan_is_predicted_and_has_its_start_command() -> None:
     app = drawn("plan")
     assert [metric.label for metric in app.metric] == ["step", "tokens", "MFU (palm)", "bubble", "memory"]
     assert app.code[0].value.startswith("torchrun --nproc-per-node 4 trainer/run.py")
@@ -183,7 +183,7 @@ def test_without_a_run_sliders_move_memory_and_step(monkeypatch: pytest.MonkeyPa
         assert after["step"] != before["step"]
 
 
-def test_a_shape_is_typed_and_what_is_impossible_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_typed_shape_is_planned_or_refused_with_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with naming([], tmp_path, monkeypatch):
         app = drawn("plan", view="One configuration", model="own shape", heads="6", tp="4", devices="8", batch="64")
         assert "tp=4 does not divide the 6 attention heads" in app.warning[0].value.replace("\\", "")
@@ -276,7 +276,7 @@ def test_the_configuration_that_ran_is_marked_among_the_plans() -> None:
     assert plan.points(plans).recorded == -1
 
 
-def test_what_was_swept_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swept_configurations_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = tuple(Cell(2, (("tp", str(tp)), ("zero", zero))) for tp in (1, 2) for zero in "01")
     sweep = runner.opened(tmp_path / "swept", runner.Sweep("", (("batch", "8"),), cells))
     for place, cell in enumerate(sweep.cells[:3]):
@@ -321,7 +321,7 @@ def test_a_switch_is_predicted() -> None:
     assert [metric.label for metric in app.metric] == ["mean rank step, measured", "predicted", "gain"]
 
 
-def test_memory_is_predicted_beside_what_was_measured() -> None:
+def test_predicted_memory_is_shown_next_to_measured_memory() -> None:
     app = drawn("memory")
     assert "Predicted by the planner for pp4, 8x2, 1f1b" in app.caption[0].value
     assert "record with `profile_memory=True`" in app.caption[-1].value

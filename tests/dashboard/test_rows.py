@@ -45,7 +45,7 @@ def total(store: TimelineStore, rank: int, kind: str) -> float:
     return float(store.view(rows, -(10**12), 10**12, 0.0).rest["dur"].sum())
 
 
-def test_exposed_rows_hold_what_is_exposed(tables: TableSet, store: TimelineStore) -> None:
+def test_exposed_rows_contain_exposed_communication(tables: TableSet, store: TimelineStore) -> None:
     for rank in tables.ranks:
         sets = partition.sets_of(tables, rank)
         # The three parts of an axis add up to its communication.
@@ -81,7 +81,7 @@ def test_each_call_is_a_wait_and_a_transfer(tables: TableSet, tmp_path: Path) ->
     assert all("0,1,2" not in label for label in lines.labels.values())
 
 
-def test_a_selection_holds_what_lies_in_it_only(store: TimelineStore) -> None:
+def test_a_selection_lists_only_slices_inside_it(store: TimelineStore) -> None:
     half = store.span_ns // 2
     rows = {
         rank: [number for number, row in enumerate(line.rows) if row.kind == "device"]
@@ -103,7 +103,7 @@ def test_a_selection_holds_what_lies_in_it_only(store: TimelineStore) -> None:
     assert sum(int(row[2]) for row in kinds.rows) == sum(int(row[4]) for row in whole.rows)
 
 
-def test_rows_are_called_by_what_runs_on_them(store: TimelineStore) -> None:
+def test_rows_are_named_after_their_work(store: TimelineStore) -> None:
     for line in store.ranks.values():
         tracks = [row.track for row in line.rows if row.kind == "device" and not row.depth]
         assert tracks[0] == "compute"
@@ -133,7 +133,7 @@ def test_a_stream_of_kernels_is_called_compute_although_a_collective_on_it_takes
         (["ncclKernel_AllReduce"], "pp"),
     ],
 )
-def test_a_lane_of_the_pipeline_says_its_direction(names: list[str], called: str) -> None:
+def test_a_pipeline_lane_names_its_direction(names: list[str], called: str) -> None:
     assert direction_of(names) == called
 
 

@@ -49,13 +49,13 @@ def texts(app: AppTest) -> str:
     ("page", "address"),
     [("whatif", {"edits": f"rank_as_peers={SLOW} comm_faster=2"}), ("suggestions", {"ticked": "0"})],
 )
-def test_a_prediction_from_replicas_that_stand_for_all_says_so(page: str, address: dict[str, str]) -> None:
+def test_a_prediction_from_representative_replicas_says_so(page: str, address: dict[str, str]) -> None:
     app = drawn(page, **address, open="play")
     assert "The prediction is from 6 of 12 ranks, 3 of 6 replicas" in texts(app)
     assert any("mean step of 6 ranks" in text.proto.body.lower() for text in app.get("html"))
 
 
-def test_changes_that_stand_beside_each_other_are_replayed_on_the_same_ranks() -> None:
+def test_compared_changes_are_replayed_on_the_same_ranks() -> None:
     usual = data.prediction(0, (parse_edit("comm_faster=2"),)).replayed
     other = next(rank for rank in data.open_numbered(0).ranks if rank not in usual.tables.ranks)
     edits = parse_edit("comm_faster=2"), parse_edit(f"rank_as_peers={other}")
@@ -66,7 +66,7 @@ def test_changes_that_stand_beside_each_other_are_replayed_on_the_same_ranks() -
     assert data.prediction(0, edits[:1]).replayed is usual
 
 
-def test_ranks_that_were_left_out_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_left_out_ranks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(data.RANKS_VARIABLE, json.dumps("sample:2"))
     app = drawn("overview")
     assert len(data.open_numbered(0).ranks) == 2

@@ -95,7 +95,7 @@ def test_an_entry_is_named_after_its_longest_slice() -> None:
     assert last["event"] == 2000
 
 
-def test_a_row_left_of_the_range_reaches_into_it() -> None:
+def test_a_slice_that_starts_before_the_range_is_in_it() -> None:
     store = store_of(slices_of([[(0, 1_000_000)]]))
     assert store.view([(0, 0)], 500_000, 600_000, 100.0).counts.tolist() == [1]
 
@@ -105,7 +105,7 @@ def decode(block: bytes) -> tuple[dict[str, object], bytes]:
     return json.loads(block[4 : 4 + length]), block[4 + length :]
 
 
-def test_a_tile_of_slices_says_where_each_lies() -> None:
+def test_a_tile_has_the_position_of_each_slice() -> None:
     store = store_of(slices_of([[(100, 50), (200, 100)], [(0, 1000)]]))
     head, body = decode(tiles.encode(store.view([(0, 0), (0, 1)], 0, 1000, 1.0), 0, 1000, 500))
     assert head["counts"] == [2, 1]
@@ -139,7 +139,7 @@ def test_a_crowded_tile_is_painted_here() -> None:
     assert np.all((coverage > 0) == (category > 0))
 
 
-def test_slices_that_overlap_without_nesting_get_rows_of_their_own() -> None:
+def test_crossing_slices_get_separate_rows() -> None:
     depth = rows.depths(np.array([0, 5, 12]), np.array([10, 10, 8]))
     assert depth.tolist() == [0, 1, 0]
 

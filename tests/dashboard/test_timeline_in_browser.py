@@ -158,7 +158,7 @@ def test_the_longest_hits_and_a_step_are_one_input_away(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("area", ["9-3", "0-5:", "0-5:77.1", "x", "-3-5", "0-5:0.0.0-"])
-def test_an_area_that_there_is_not_is_none(visit: Visit, area: str) -> None:
+def test_an_invalid_area_is_ignored(visit: Visit, area: str) -> None:
     visit.go(f"timeline?area={area}")
     assert visit.on_timeline("[line.selection]") == [None] or area.startswith("0-5:0")
     visit.check()
@@ -195,7 +195,7 @@ def test_a_selection_lists_what_ran_and_opens_in_perfetto(visit: Visit) -> None:
 @pytest.mark.skipif(
     routes.perfetto_pages() is None, reason="Perfetto's pages are not here: pip install 'usp-prof[perfetto]'"
 )
-def test_perfettos_own_pages_show_a_range_and_nobody_else_answers(visit: Visit) -> None:
+def test_perfettos_pages_show_a_range_without_other_servers(visit: Visit) -> None:
     answered: list[str] = []
     visit.page.on("response", lambda response: answered.append(response.url))
     trace = f"{visit.address}/usp/trace?run=recorded-1f1b&t0=0&t1={10**9}&ranks=0-3"

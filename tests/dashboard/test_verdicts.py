@@ -76,7 +76,7 @@ def test_ranks_without_a_notable_delay_are_not_drawn(slow_rank: Document, delay_
     assert pictures.lateness(replace(slow_rank, values=values)) is None
 
 
-def test_the_figures_are_told_in_the_words_of_python(slow_rank: Document) -> None:
+def test_pages_and_python_describe_figures_in_the_same_words(slow_rank: Document) -> None:
     run = data.open_numbered(0)
     assert verdicts.ranks(slow_rank).startswith(run.stragglers().sentence)
     assert run.memory().sentence in verdicts.memory(slow_rank)
@@ -142,7 +142,7 @@ def test_the_picture_of_the_host_has_all_the_idle_time_of_its_sentence(slow_rank
     assert chart.data.even == (20e6,) * 4
 
 
-def test_changes_worth_trying_are_bars_that_know_their_edit(slow_rank: Document) -> None:
+def test_bars_of_changes_have_the_edits_of_their_findings(slow_rank: Document) -> None:
     change = replace(finding("rank 2 is late", 0.3, 0.05), edit="rank_as_peers=2")
     found = pictures.gains(replace(slow_rank, findings=(finding("no change for this", 0.5, 0.0), change)))
     assert found is not None
@@ -150,7 +150,7 @@ def test_changes_worth_trying_are_bars_that_know_their_edit(slow_rank: Document)
     assert pictures.gains(replace(slow_rank, findings=())) is None
 
 
-def test_the_change_to_try_first_is_named_with_what_it_is_worth(slow_rank: Document) -> None:
+def test_the_change_to_try_first_is_named_with_its_gain(slow_rank: Document) -> None:
     change = replace(finding("rank 2 is late", 0.3, 0.05), edit="rank_as_peers=2")
     found = (finding("no change for this", 0.5, 0.0, Basis.BOUND), change)
     said = verdicts.whatif(replace(slow_rank, findings=found))
@@ -177,7 +177,7 @@ def test_one_rank_alone_does_not_tell_who_is_late(slow_rank: Document) -> None:
     assert "no call was recorded on more than one of its ranks" in verdicts.ranks(replace(slow_rank, values=()))
 
 
-def test_the_first_cause_that_is_worth_it_is_told_in_the_reports_order(slow_rank: Document) -> None:
+def test_the_verdict_names_the_first_notable_cause_in_the_reports_order(slow_rank: Document) -> None:
     doubtful, certain = finding("doubtful", 0.4, 0.39), finding("certain", 0.2, 0.01)
     said = judged(slow_rank, doubtful, certain)
     assert said.endswith("certain. Fixing this saves 20.0% ±1.0% of the step.")
@@ -186,7 +186,7 @@ def test_the_first_cause_that_is_worth_it_is_told_in_the_reports_order(slow_rank
     assert said.endswith("cores are shared. Fixing this saves at most 50.0% of the step.")
 
 
-def test_memory_that_was_not_recorded_is_told_as_predicted(slow_rank: Document) -> None:
+def test_memory_that_was_not_recorded_is_predicted(slow_rank: Document) -> None:
     unknown = replace(slow_rank, values=())
     assert verdicts.memory(unknown).startswith("Memory was not recorded")
     calibration = data.ask_calibration(0).result()
@@ -214,7 +214,7 @@ def test_the_op_that_the_sentence_names_is_the_first_bar(slow_rank: Document) ->
     assert pictures.of_kernels(replace(slow_rank, sections=()), {}) == ()
 
 
-def test_a_late_rank_without_a_cause_is_told_as_part_of_the_finding_that_includes_it(slow_rank: Document) -> None:
+def test_a_late_rank_without_a_cause_is_part_of_the_finding_that_includes_it(slow_rank: Document) -> None:
     cause = finding("ranks share the cores of a host", 0.5, 0.05)
     part = replace(finding("rank 2 is late", 0.2, 0.05), where={"rank": 2}, part_of=0)
     unexplained = replace(slow_rank.verdict, late_ranks=(LateRank(2, "dp", "unknown", 1e8, 0.9),))
@@ -236,7 +236,7 @@ def test_groups_of_the_axis_that_the_sentence_names_come_first(slow_rank: Docume
     assert most_exposed_first(labels, slow_rank) == [1, 2, 0]
 
 
-def test_a_step_without_findings_is_said_to_have_none(slow_rank: Document) -> None:
+def test_a_step_without_findings_has_a_verdict_without_findings(slow_rank: Document) -> None:
     assert "No finding is certain" in judged(slow_rank)
 
 

@@ -53,7 +53,7 @@ def test_shares_do_not_depend_on_where_pixels_lie(store: TimelineStore) -> None:
     assert fine == pytest.approx(coarse)
 
 
-def test_the_largest_part_gives_the_colour_and_all_of_them_the_strength(store: TimelineStore) -> None:
+def test_a_pixel_has_the_color_of_its_largest_part_and_the_strength_of_all(store: TimelineStore) -> None:
     category, coverage = shades(*time_in_pixels(store, [0, 7], 0, 400, 4))
     assert category.tolist() == [[TP + 1, TP + 1, 0, COPY + 1], [COMPUTE + 1] * 4]
     assert coverage[0].tolist() == [255, int(0.75 * 255), 0, 255]

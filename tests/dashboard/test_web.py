@@ -94,7 +94,7 @@ def test_the_name_it_was_started_under_is_answered(monkeypatch: pytest.MonkeyPat
     assert ask(host="head-node:8501")[0]["status"] == 200
 
 
-def test_a_token_is_asked_for_in_the_link_and_then_in_the_cookie(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_required_in_the_link_and_later_in_the_cookie(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(web.TOKEN_VARIABLE, "secret")
     assert ask(host="anything")[0]["status"] == 403
     assert ask("/?token=wrong", host="anything")[0]["status"] == 403

@@ -20,7 +20,7 @@ def test_an_answer_is_computed_once() -> None:
     assert not worker.known("b")
 
 
-def test_an_error_is_handed_on_and_not_kept() -> None:
+def test_an_error_is_raised_to_the_caller_and_not_memoized() -> None:
     worker, tries = Worker(), []
 
     def fail() -> None:
@@ -34,14 +34,14 @@ def test_an_error_is_handed_on_and_not_kept() -> None:
     assert not worker.known("a")
 
 
-def test_what_is_computed_may_ask_for_more() -> None:
+def test_a_job_may_start_other_jobs() -> None:
     worker = Worker()
     outer = worker.ask("outer", lambda: worker.ask("inner", lambda: 20).result() + 1)
     assert outer.result(10) == 21
     assert worker.ask("inner", lambda: 0).result(10) == 20
 
 
-def test_what_is_computed_gets_an_answer_that_stands_in_line_behind_it() -> None:
+def test_a_job_gets_the_result_of_a_queued_job() -> None:
     worker, in_line, computed = Worker(), threading.Event(), []
 
     def build_inner() -> int:
@@ -70,14 +70,14 @@ def test_even_an_exit_is_handed_on() -> None:
     assert worker.ask("after", lambda: 1).result(10) == 1
 
 
-def test_an_error_of_what_was_asked_within_is_handed_on() -> None:
+def test_an_error_of_a_nested_job_is_raised_to_the_caller() -> None:
     worker = Worker()
     outer = worker.ask("outer", lambda: worker.ask("inner", lambda: 1 // 0).result())
     with pytest.raises(ZeroDivisionError):
         outer.result(10)
 
 
-def test_the_least_recently_asked_answers_are_let_go() -> None:
+def test_the_least_recently_used_results_are_dropped() -> None:
     worker = Worker(most_kept=2)
     for key in "abc":
         worker.ask(key, lambda: 1).result(10)
@@ -88,7 +88,7 @@ def test_the_least_recently_asked_answers_are_let_go() -> None:
     assert not worker.known("d")
 
 
-def test_as_many_answers_are_kept_as_there_is_room_for() -> None:
+def test_results_are_kept_up_to_the_limit() -> None:
     worker = Worker(most_kept=4)
     for key in "abcd":
         worker.ask(key, lambda: 1).result(10)
@@ -112,7 +112,7 @@ def test_progress_is_seen_while_it_works() -> None:
     answer.result(10)
 
 
-def test_of_large_answers_the_latest_are_kept() -> None:
+def test_the_latest_large_results_are_kept() -> None:
     worker = Worker()
     for number in range(4):
         worker.ask(("large", number), lambda: 0).result(10)
