@@ -219,7 +219,7 @@ def users(traces: Path, folder: Path, browser: Browser, ranks: int) -> None:
             for page in pages:
                 settled += page.evaluate("() => window.turning")["settled"]
             is_read = reader.locator("[data-testid='stMetricValue']").count() > 0
-            say(f"  {share:g} of the run in view; the other run is {'read' if is_read else 'still being read'}", 0, "")
+            print(f"  {share:g} of the run in view; the other run is {'read' if is_read else 'still being read'}")
         spread("five users during a cold read, wheel to sharp (bar p90 300 ms)", settled)
         for page in (*pages, reader):
             page.context.close()

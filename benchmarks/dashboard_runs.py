@@ -78,7 +78,7 @@ def never_read(folder: Path) -> Path:
     """Write a run of 8 ranks that is in no cache: its seed is new each time."""
     traces = folder / UNREAD
     shutil.rmtree(traces, ignore_errors=True)
-    return synthesize(traces, "--mesh", "dp=8", "--events", "300000", "--seed", str(secrets.randbelow(1_000_000)))
+    return synthesize(traces, "--mesh", "dp=8", "--events", "1000000", "--seed", str(secrets.randbelow(1_000_000)))
 
 
 def fill(folder: Path, ranks: int, slices: int) -> Path:
