@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(300)]
 
 LAYOUTS = ("--dp 2", "--pp 2 --micro-batches 4")
+PROCESSES = {"one process": 1, "--dp 2 --pp 2": 4}
+"""Processes of the other layouts; those of `LAYOUTS` have two."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 TARGETS = ("rank 0", "rank 1", "torchrun")
 MOMENTS = ("in the window", "while writing")
 EVERY = [
     *product(LAYOUTS, SIGNALS, TARGETS, MOMENTS),
     *product(["one process"], SIGNALS[:2], ["rank 0"], MOMENTS),
+    *product(["--dp 2 --pp 2"], SIGNALS[:2], ["torchrun"], ["in the window"]),
 ]
 IN_CI = [
     ("--dp 2", signal.SIGKILL, "rank 1", "while writing"),
@@ -39,7 +42,7 @@ RECORDED = 12
 
 def begin(layout: str, folder: Path, recorded: int) -> tuple[subprocess.Popen[str], list[int]]:
     """Start a run that would train for hours; return its launch and the processes of its ranks."""
-    processes = 1 if layout == "one process" else 2
+    processes = PROCESSES.get(layout, 2)
     profile = f"--profile --profile-skip 0 --profile-steps {recorded} --output {folder}"
     options = f"--device cpu --metrics json --steps 1000000 --timeout 60 {profile}"
     launch = start(
