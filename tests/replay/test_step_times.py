@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tiny import Trace, table_set
 
 from usp_prof.model.edit import parse_edit
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.step_times import step_times, timeline_of
 from usp_prof.whatif.predict import predict, unedited
 
 US = 1_000
@@ -58,6 +61,15 @@ def test_a_step_cut_by_the_recording_is_not_in_the_mean(
 ) -> None:
     times = unedited(table_set({0: _on_a_device(waits, last)}))
     assert times.step[times.is_complete].tolist() == complete_steps
+
+
+def test_a_step_lasts_until_the_next_one_starts_its_work_even_if_its_own_work_gets_shorter() -> None:
+    tables = table_set({0: _on_a_device((300 * US, 300 * US))})
+    graph = graph_of(tables)
+    half = np.where(graph.nodes.of_host, graph.duration, graph.duration // 2)
+    edited = graph.with_changes(duration=half)
+    times = step_times(tables, edited, timeline_of(tables, edited))
+    assert times.replayed_ns.tolist() == [900 * US, 900 * US, 300 * US]
 
 
 def test_the_unedited_replay_keeps_step_boundaries() -> None:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import numbered, sorted_by, stacked_codes
+from usp_prof.columns.rows import distinct, rows_of, sorted_by, stacked_codes
 from usp_prof.replay.dependencies import waits_of_run
 from usp_prof.replay.gloo_transfers import with_asked_posts
-from usp_prof.replay.graph import NEVER, Edges, Graph, NodeKind, Nodes
+from usp_prof.replay.graph import NEVER, Edges, Graph, Meetings, NodeKind, Nodes
 from usp_prof.replay.peers import calls_of
 from usp_prof.replay.rank_clocks import LARGEST_OFFSET_NS, rank_clocks
 from usp_prof.replay.rank_edges import RankWaits
@@ -48,6 +48,7 @@ def _build(tables: TableSet) -> Graph:
     start, end = np.concatenate(start_of_rank), np.concatenate(end_of_rank)
     name, names = stacked_codes(own.name for own in ranks)
     axis, axes = stacked_codes(own.axis for own in ranks)
+    call, further = _calls(tables, ranks, first_node[-1])
     nodes = Nodes(
         rank=np.repeat([own.rank for own in ranks], np.diff(first_node)),
         lane=np.concatenate([own.lane + low for own, low in zip(ranks, first_lane[:-1], strict=True)]),
@@ -57,7 +58,7 @@ def _build(tables: TableSet) -> Graph:
         step=np.concatenate([own.step for own in ranks]),
         axis=axis,
         name=name,
-        call=_calls(tables, ranks, first_node[-1]),
+        call=call,
         event=np.concatenate([own.event for own in ranks]),
     )
     edges = Edges(
@@ -67,10 +68,11 @@ def _build(tables: TableSet) -> Graph:
         lag=np.concatenate([of_rank.lag for of_rank in waits]),
         kind=np.concatenate([of_rank.kind for of_rank in waits]),
     )
-    transfer, tied = _transfers(nodes, _ends_together(tables))
+    met = _met(nodes, further)
+    transfer, tied = _transfers(nodes, met, _ends_together(tables))
     gap = np.concatenate([of_rank.gap for of_rank in waits])
     earliest = np.concatenate([of_rank.earliest for of_rank in waits])
-    return Graph(nodes, gap, earliest, edges, nodes.duration, transfer, tied, tuple(axes), tuple(names))
+    return Graph(nodes, gap, earliest, edges, nodes.duration, transfer, tied, tuple(axes), tuple(names), met=met)
 
 
 def _on_one_clock(nodes: RankNodes, waits: RankWaits, start: Ints, end: Ints) -> RankWaits:
@@ -115,24 +117,54 @@ def _settled(
     return lag, np.where(is_short & ~first, since_lane, gap), np.where(is_short & first, start, earliest)
 
 
-def _calls(tables: TableSet, ranks: list[RankNodes], count: int) -> Ints:
-    """Return the call number of each node, counted from 0; -1 unless at least two members of the call were read."""
+def _calls(tables: TableSet, ranks: list[RankNodes], count: int) -> tuple[Ints, tuple[Ints, Ints]]:
+    """Return the call number of each node, counted from 0, and the further calls of batches as nodes and calls.
+
+    The number is -1 unless at least two members of the call were read. A node has further calls if its kernel runs
+    several sends and receives (see `tables.communication.batches`).
+    """
     call = np.full(count, -1, np.int64)
     matched = calls.match_calls(tables)
     has_several = matched.parts.of_each_call() > 1
+    number = np.where(has_several, np.cumsum(has_several) - 1, -1)
+    further: list[tuple[Ints, Ints]] = []
     low = 0
     for nodes in ranks:
         parts = matched.parts.of_rank(nodes.rank, "call", "part")
-        ties = has_several[parts["call"]]
+        event = tables.columns("collectives", nodes.rank)["event"]
         # By part of this rank: its call, or -1; the last entry is for nodes that are not a part (-1).
-        size = max(int(nodes.part.max(initial=-1)), int(parts["part"].max(initial=-1))) + 2
-        call_of_part = np.full(size, -1, np.int64)
-        call_of_part[parts["part"][ties]] = parts["call"][ties]
+        call_of_part = np.full(len(event) + 1, -1, np.int64)
+        call_of_part[parts["part"]] = number[parts["call"]]
         call[low : low + len(nodes.lane)] = call_of_part[nodes.part]
+        # The activity of a batch has the batch's first part.
+        first_part = rows_of(event, event)
+        later = np.flatnonzero((first_part >= 0) & (first_part != np.arange(len(event))) & (call_of_part[:-1] >= 0))
+        node = rows_of(nodes.part, first_part[later])
+        further.append((low + node[node >= 0], call_of_part[later[node >= 0]]))
         low += len(nodes.lane)
-    is_member = call >= 0
-    call[is_member] = numbered(call[is_member])[1]
-    return call
+    node, call_of_node = (np.concatenate(columns) for columns in zip(*further, strict=True))
+    return call, (node, call_of_node)
+
+
+def _met(nodes: Nodes, further: tuple[Ints, Ints]) -> Meetings:
+    """Return for batches, and for the other sides of their calls, the nodes that must start before each can end.
+
+    A send that ended before its receive started did not wait for it.
+    """
+    own = np.flatnonzero(nodes.call >= 0)
+    node, call = np.append(own, further[0]), np.append(nodes.call[own], further[1])
+    is_met = np.zeros(len(nodes), dtype=bool)
+    is_met[node[np.isin(call, further[1])]] = True
+    is_met[further[0]] = True
+    order = np.argsort(call, kind="stable")
+    member, call_of_member = node[order], call[order]
+    waits = np.flatnonzero(is_met[node])
+    low, high = (np.searchsorted(call_of_member, call[waits], side=side) for side in ("left", "right"))
+    waiting = np.repeat(node[waits], high - low)
+    other = member[np.arange(len(waiting)) + np.repeat(low - np.cumsum(high - low) + (high - low), high - low)]
+    is_awaited = nodes.start[other] <= nodes.end[waiting]
+    meeting = distinct(waiting[is_awaited] * len(nodes) + other[is_awaited])
+    return Meetings(*np.divmod(meeting, max(len(nodes), 1)))
 
 
 def _ends_together(tables: TableSet) -> Flags:
@@ -140,7 +172,7 @@ def _ends_together(tables: TableSet) -> Flags:
     return calls_of(tables).matches("op", *END_TOGETHER)
 
 
-def _transfers(nodes: Nodes, ends_together: Flags) -> tuple[Ints, Flags]:
+def _transfers(nodes: Nodes, met: Meetings, ends_together: Flags) -> tuple[Ints, Flags]:
     """Return the time from a call's last start to each participant's end, and mark the participants that wait for it.
 
     A participant of a broadcast, send or receive that ended before the last one started was not waiting. For other
@@ -150,8 +182,13 @@ def _transfers(nodes: Nodes, ends_together: Flags) -> tuple[Ints, Flags]:
     rows = np.flatnonzero((nodes.call >= 0) & (nodes.kind == NodeKind.COMMUNICATION))
     if not len(rows):
         return transfer, tied
-    last = np.full(int(nodes.call.max()) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(last, nodes.call[rows], nodes.start[rows])
-    transfer[rows] = nodes.end[rows] - last[nodes.call[rows]]
+    never = np.iinfo(np.int64).min
+    last_of_call = np.full(int(nodes.call.max()) + 1, never)
+    np.maximum.at(last_of_call, nodes.call[rows], nodes.start[rows])
+    last = np.full(len(nodes), never)
+    last[rows] = last_of_call[nodes.call[rows]]
+    last[met.node] = never
+    np.maximum.at(last, met.node, nodes.start[met.other])
+    transfer[rows] = nodes.end[rows] - last[rows]
     tied[rows] = transfer[rows] >= np.where(ends_together[nodes.call[rows]], -LARGEST_OFFSET_NS, 0)
     return transfer, tied

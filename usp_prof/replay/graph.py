@@ -155,6 +155,21 @@ class Edges:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Meetings:
+    """Nodes that end `transfer` after the last start of given nodes instead of all members of one call.
+
+    These are kernels that run several sends and receives, and the other sides of those. In a ring, each kernel meets
+    only its two neighbors. Pairs are sorted by `node`, which meets itself too.
+    """
+
+    node: Ints
+    other: Ints
+
+
+_NO_MEETINGS = Meetings(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """A run that can be replayed. Edits return a graph with different numbers and the same nodes."""
 
@@ -166,10 +181,11 @@ class Graph:
     edges: Edges
     duration: Ints
     transfer: Ints
-    """For tied parts: time from the start of the call's last member to the end of this part."""
+    """For tied parts: time from the start of the last member that it meets to the end of this part."""
     tied: Flags
     axes: tuple[str, ...]
     names: tuple[str, ...]
+    met: Meetings = _NO_MEETINGS
     added: int = 0
     """Number of nodes at the end that edits added; no trace has them."""
 
@@ -194,6 +210,8 @@ class Graph:
                 (edges.target, other_edges.target),
                 (edges.at_end, other_edges.at_end),
                 (self.tied, other.tied),
+                (self.met.node, other.met.node),
+                (self.met.other, other.met.other),
             )
         )
 

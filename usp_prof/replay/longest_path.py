@@ -119,7 +119,5 @@ def _timeline(graph: Graph, plan: Plan, moments: Ints) -> Timeline:
     """Return the times of a graph's nodes in the graph's order."""
     start = moments.take(plan.place)
     end = start + graph.duration
-    members = plan.nodes[plan.members]
-    is_tied = graph.tied[members]
-    end[members[is_tied]] = moments[len(plan.nodes) :][is_tied]
+    end[plan.nodes[plan.members[plan.ends]]] = moments[len(plan.nodes) :][plan.ends]
     return Timeline(start, end)

@@ -15,6 +15,8 @@ from usp_prof.tables import calls
 from usp_prof.tables.parallelism.mesh import talking
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from usp_prof.columns.arrays import Ints
     from usp_prof.columns.table import Columns
     from usp_prof.replay.graph import Graph
@@ -73,12 +75,13 @@ def _same_collectives(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
     communicates: a group then contains ranks that run almost as many kernels as its first rank.
     """
     parts = {rank: tables.columns("collectives", rank) for rank in tables.ranks}
-    calls_of_rank = {rank: _collectives(rank, own) for rank, own in parts.items()}
+    transfers = {rank: own.take(~own.matches("axis", Axis.CP)) for rank, own in parts.items()}
+    # Ranks that send to one another are stages of one pipeline, except in a ring.
+    pipelines = [ranks for ranks in talking(transfers) if not _is_ring(ranks, transfers)]
+    pipeline = {rank: place for place, ranks in enumerate(pipelines) for rank in ranks}
+    calls_of_rank = {rank: _collectives(rank, own, is_stage=rank in pipeline) for rank, own in parts.items()}
     if not any(calls_of_rank.values()):
         return _same_number_of_kernels(tables, graph)
-    # Ranks that send to one another are stages of one pipeline, except in a ring of context parallelism.
-    transfers = {rank: own.take(~own.matches("axis", Axis.CP)) for rank, own in parts.items()}
-    pipeline = {rank: place for place, ranks in enumerate(talking(transfers)) for rank in ranks}
     groups: list[list[int]] = []
     for rank in tables.ranks:
         for group in groups:
@@ -91,12 +94,37 @@ def _same_collectives(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
     return [tuple(group) for group in groups]
 
 
-def _collectives(rank: int, parts: Columns) -> Counter[str]:
-    """Count a rank's collectives within steps by operation, axis and direction of transfers; sizes depend on data."""
+def _is_ring(ranks: Sequence[int], transfers: Mapping[int, Columns]) -> bool:
+    """Return whether each rank sends to the next one only and receives from the previous one only, in a circle.
+
+    In a pipeline, gradients go back to the rank that sent. Two ranks are a ring if each kernel both sends and receives.
+    """
+    next_of_rank: dict[int, int] = {}
+    for rank in ranks:
+        own = transfers.get(rank)
+        if own is None:
+            return False
+        is_send, is_receive = own.matches("op", "send"), own.matches("op", "recv")
+        receivers, senders = (distinct(own["peer"][rows]).tolist() for rows in (is_send, is_receive))
+        if len(receivers) != 1 or len(senders) != 1:
+            return False
+        if receivers == senders and not np.array_equal(own["event"][is_send], own["event"][is_receive]):
+            return False
+        next_of_rank[rank] = receivers[0]
+    circle = [ranks[0]]
+    while (following := next_of_rank.get(circle[-1], circle[0])) not in circle:
+        circle.append(following)
+    return following == circle[0] and len(circle) == len(ranks)
+
+
+def _collectives(rank: int, parts: Columns, *, is_stage: bool) -> Counter[str]:
+    """Count a rank's collectives within steps by operation and axis; sizes depend on data.
+
+    In a pipeline, the direction of transfers matters too.
+    """
     inside = parts.take(np.flatnonzero(parts["step"] >= 0))
     (op, ops), (axis, axes) = inside.codes("op"), inside.codes("axis")
-    # The direction of a transfer matters in a pipeline, but not in a ring.
-    is_directed = (inside["peer"] >= 0) & ~inside.matches("axis", Axis.CP)
+    is_directed = (inside["peer"] >= 0) & ~inside.matches("axis", Axis.CP) & is_stage
     ahead = np.where(is_directed, np.sign(inside["peer"] - rank), 0)
     kind = group_codes(op, axis, ahead)
     rows = first_rows(kind).tolist() if len(kind) else []

@@ -94,6 +94,8 @@ class Plan:
     """Index in `nodes` of each node of the graph."""
     members: Ints
     """Indexes in `nodes` of the calls' members, call by call."""
+    ends: Flags
+    """Whether the call determines the end of the member (see `Members`)."""
     first: Ints
     """Index of each call's first member among the members of its round."""
     call_of: Ints
@@ -133,13 +135,29 @@ def _cut_where_the_launcher_changes(graph: Graph, is_head: Flags) -> None:
     is_head[launches.target[first_of_run(launcher, lane)]] = True
 
 
-def _members(graph: Graph) -> tuple[Ints, Ints]:
-    """Return the members of calls, call by call, and the call number of each, counted from 0."""
-    rows = sorted_by(graph.nodes.call, np.flatnonzero(graph.nodes.call >= 0))
-    return rows, numbered(graph.nodes.call[rows])[1]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Members:
+    """Members of calls, call by call; a node with meetings of its own also has a call of its own for them."""
+
+    node: Ints
+    call: Ints
+    """Number of the call, counted from 0."""
+    ends: Flags
+    """Whether this call determines the member's end: it is tied, and has no call of its own elsewhere."""
 
 
-def _rounds_of_pieces(graph: Graph, segment: Ints, begin: Ints, members: tuple[Ints, Ints]) -> Ints:
+def _members(graph: Graph) -> _Members:
+    nodes, met = graph.nodes, graph.met
+    rows = sorted_by(nodes.call, np.flatnonzero(nodes.call >= 0))
+    meets = np.zeros(len(nodes), dtype=bool)
+    meets[met.node] = True
+    call = np.append(nodes.call[rows], int(nodes.call.max(initial=-1)) + 1 + met.node)
+    node = np.append(rows, met.other)
+    ends = np.append(~meets[rows], met.node == met.other)
+    return _Members(node, numbered(call)[1], ends & graph.tied[node])
+
+
+def _rounds_of_pieces(graph: Graph, segment: Ints, begin: Ints, members: _Members) -> Ints:
     """Return the round of each piece: first the segments, then the calls.
 
     A piece comes after another if
@@ -148,13 +166,12 @@ def _rounds_of_pieces(graph: Graph, segment: Ints, begin: Ints, members: tuple[I
       a call   has a member in the other piece. Pieces that wait for the end of a member come after the call.
     """
     nodes, edges = graph.nodes, graph.edges
-    member_rows, call_of_member = members
+    member_rows, call_of_member = members.node, members.call
     segment_count, call_count = len(begin) - 1, int(call_of_member.max(initial=-1)) + 1
     piece_count = segment_count + call_count
     # By node: the piece that determines its end, which is the call for tied members and the segment for others.
     ended_by = segment.copy()
-    is_tied = graph.tied[member_rows]
-    ended_by[member_rows[is_tied]] = segment_count + call_of_member[is_tied]
+    ended_by[member_rows[members.ends]] = segment_count + call_of_member[members.ends]
     inner = begin[1:-1]
     inner = inner[nodes.lane[inner] == nodes.lane[inner - 1]]  # first nodes of segments that continue a lane
     of_edges = np.where(edges.at_end, ended_by[edges.source], segment[edges.source])
@@ -251,6 +268,8 @@ class _CallsByRound:
 
     members: Ints
     """The graph's nodes."""
+    ends: Flags
+    """By member: whether its call determines its end."""
     call: Ints
     """By member: its call."""
     first_member: Ints
@@ -261,14 +280,14 @@ class _CallsByRound:
     """By round with calls: its round number."""
 
 
-def _calls_by_round(members: tuple[Ints, Ints], round_of_call: Ints) -> _CallsByRound:
-    nodes, call = members
-    order = np.argsort(round_of_call[call], kind="stable")
-    rounds = round_of_call[call][order]
-    is_first_of_call = first_of_run(call[order])
+def _calls_by_round(members: _Members, round_of_call: Ints) -> _CallsByRound:
+    order = np.argsort(round_of_call[members.call], kind="stable")
+    rounds = round_of_call[members.call][order]
+    is_first_of_call = first_of_run(members.call[order])
     low = np.flatnonzero(first_of_run(rounds))
     return _CallsByRound(
-        members=nodes[order],
+        members=members.node[order],
+        ends=members.ends[order],
         call=np.cumsum(is_first_of_call) - 1,
         first_member=np.flatnonzero(is_first_of_call),
         bounds=np.append(low, len(order)),
@@ -276,7 +295,7 @@ def _calls_by_round(members: tuple[Ints, Ints], round_of_call: Ints) -> _CallsBy
     )
 
 
-def _laid_out(graph: Graph, begin: Ints, members: tuple[Ints, Ints], round_of_piece: Ints, room: int) -> Plan:
+def _laid_out(graph: Graph, begin: Ints, members: _Members, round_of_piece: Ints, room: int) -> Plan:
     """Build the plan from the round of each piece; within a round, segments come before calls."""
     segment_count = len(begin) - 1
     segments = _segments_by_round(begin, round_of_piece[:segment_count], room)
@@ -286,7 +305,7 @@ def _laid_out(graph: Graph, begin: Ints, members: tuple[Ints, Ints], round_of_pi
     # Ranges of members and calls of each round with calls.
     low, high = calls.bounds[:-1], calls.bounds[1:]
     low_call, high_call = calls.call[low], calls.call[high - 1] + 1
-    arrivals = _arrivals(graph, segments, place, calls.members)
+    arrivals = _arrivals(graph, segments, place, calls)
     first_arrival = np.searchsorted(arrivals.target, segments.bounds)
     turn = np.argsort(np.append(segments.round, calls.round), kind="stable")
     rounds = Rounds(
@@ -301,13 +320,14 @@ def _laid_out(graph: Graph, begin: Ints, members: tuple[Ints, Ints], round_of_pi
         nodes=segments.nodes,
         place=place,
         members=place[calls.members],
+        ends=calls.ends,
         # Both are indexes within a round.
         first=calls.first_member - np.repeat(low, high_call - low_call),
         call_of=calls.call - np.repeat(low_call, high - low),
     )
 
 
-def _arrivals(graph: Graph, segments: _SegmentsByRound, place: Ints, members: Ints) -> Arrivals:
+def _arrivals(graph: Graph, segments: _SegmentsByRound, place: Ints, calls: _CallsByRound) -> Arrivals:
     """Return the edges in the plan's order, plus one per segment for the end of the lane's previous node."""
     edges, lane, count = graph.edges, graph.nodes.lane, len(place)
     head = segments.nodes[segments.heads]
@@ -317,9 +337,8 @@ def _arrivals(graph: Graph, segments: _SegmentsByRound, place: Ints, members: In
     at_end = np.concatenate([edges.at_end, np.ones(len(after_lane), dtype=bool)])
     edge = np.append(np.arange(len(edges.target)), np.full(len(after_lane), -1))
     # Index in the moments of the end of a tied member; -1 for other nodes, whose end is start plus duration.
-    is_tied = graph.tied[members]
     end_of_tied = np.full(count, -1, np.int64)
-    end_of_tied[members[is_tied]] = count + np.flatnonzero(is_tied)
+    end_of_tied[calls.members[calls.ends]] = count + np.flatnonzero(calls.ends)
     is_moment = at_end & (end_of_tied[source] >= 0)
     moment = np.where(is_moment, end_of_tied[source], place[source])
     ended = np.where(at_end & ~is_moment, source, -1)

@@ -130,10 +130,12 @@ class Anchored:
         # A step that starts with a wait keeps its start, so a shorter wait makes it shorter.
         opens = (self.place == 0) & (graph.nodes.start[self.first] > self.when)
         moments = np.where(opens, self.when, moments)
-        idle = (self.place > 0) & (self.ended <= self.when)
-        if idle.any():
+        # If the host marks steps, a wait belongs to the step that starts with it. If steps start with their first work,
+        # it belongs to the step before.
+        starts_with_wait = (self.place > 0) & (self.ended <= self.when) & (graph.nodes.start[self.first] > self.when)
+        if starts_with_wait.any():
             ended = self._ended(graph, timeline)
-            moments = np.where(idle, np.minimum(ended + self.when - self.ended, begins), moments)
+            moments = np.where(starts_with_wait, np.minimum(ended + self.when - self.ended, begins), moments)
         if self.inside.all():
             return moments
         last = int(timeline.end[self.rows].max())

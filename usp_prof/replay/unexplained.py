@@ -1,9 +1,9 @@
-"""Unexplained time: device idle time that nothing in the graph explains.
+"""Unexplained time: device idle time, and waits in communication, whose cause the graph does not contain.
 
 Device work starts when the work before it on its stream, its launch, and everything else that it waits for are over. If
 it starts later than that, the cause is not in the trace: another process on the same device, a wait that was not
-recorded, or a clock error. A replay keeps this time, whatever an edit changes, so an answer that depends on it is
-uncertain.
+recorded, or a clock error. Communication whose other side is unknown may have waited for a late rank. A replay keeps
+these times, whatever an edit changes, so an answer that depends on them is uncertain.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.rows import group_codes, per_code
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.graph import NEVER
+from usp_prof.replay.graph import NEVER, NodeKind
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Ints
@@ -52,11 +53,42 @@ def _shares(tables: TableSet) -> dict[int, float]:
     graph, shares = graph_of(tables), {}
     late_ns = np.bincount(graph.nodes.rank, unexplained_times(tables), max(tables.ranks, default=0) + 1)
     for rank in tables.ranks:
-        steps = tables.columns("steps", rank)
-        wall_ns = int((steps["end_ns"] - steps["start_ns"]).sum())
+        wall_ns = _wall_ns(tables, rank)
         if wall_ns and late_ns[rank] >= NOTABLE * wall_ns:
             shares[rank] = min(1.0, float(late_ns[rank] / wall_ns))
     return shares
+
+
+def unmatched_waits(tables: TableSet) -> Ints:
+    """Return for each communication whose other side is unknown how much longer it takes than the shortest of its kind.
+
+    Zero for all if no rank spends at least `NOTABLE` of its steps in such waits; memoized.
+    """
+    return tables.memo("unmatched waits", lambda: _unmatched_waits(tables))
+
+
+def _unmatched_waits(tables: TableSet) -> Ints:
+    graph = graph_of(tables)
+    nodes, waits = graph.nodes, np.zeros(len(graph.nodes), np.int64)
+    rows = np.flatnonzero((nodes.kind == NodeKind.COMMUNICATION) & (nodes.call < 0) & (nodes.step >= 0))
+    if not len(rows) or len(tables.ranks) < 2:
+        return waits
+    kind = group_codes(nodes.name[rows], nodes.axis[rows])
+    shortest = per_code(kind, nodes.duration[rows], np.minimum, int(kind.max()) + 1)
+    waits[rows] = nodes.duration[rows] - shortest[kind]
+    wait_ns = np.bincount(nodes.rank, waits, max(tables.ranks) + 1)
+    is_notable = any(wait_ns[rank] >= NOTABLE * _wall_ns(tables, rank) > 0 for rank in tables.ranks)
+    return waits if is_notable else np.zeros_like(waits)
+
+
+def _wall_ns(tables: TableSet, rank: int) -> int:
+    steps = tables.columns("steps", rank)
+    return int((steps["end_ns"] - steps["start_ns"]).sum())
+
+
+def without_unmatched_waits(graph: Graph, tables: TableSet) -> Graph:
+    """Return a graph of the run, edited or not, in which communication whose other side is unknown does not wait."""
+    return graph.with_changes(duration=np.maximum(graph.duration - graph.spread(unmatched_waits(tables), missing=0), 0))
 
 
 def without_unexplained(graph: Graph, tables: TableSet) -> Graph:

@@ -40,7 +40,8 @@ SCHEMA = Schema(
         text(
             "op",
             "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, send, "
-            "recv, send_recv (batched), barrier or other.",
+            "recv, send_recv (a batch whose messages are unknown), barrier or other. A known batch has a row per "
+            "message.",
         ),
         text("library", "nccl, rccl, gloo, deepep, ..."),
         text("group", "Key of the group: name@ranks, or @ranks where no name is known; empty when unknown."),

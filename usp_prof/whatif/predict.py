@@ -12,7 +12,13 @@ from usp_prof.model.finding import GAIN, Basis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.representatives import Representatives
 from usp_prof.replay.step_times import step_times, timeline_of, unedited
-from usp_prof.replay.unexplained import as_little_as_peers, unexplained_shares, without_unexplained
+from usp_prof.replay.unexplained import (
+    as_little_as_peers,
+    unexplained_shares,
+    unmatched_waits,
+    without_unexplained,
+    without_unmatched_waits,
+)
 from usp_prof.whatif.edits import Lean, Request, apply, kind_of, overrules, turn
 from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered, relaid
 from usp_prof.whatif.layout import Layout, layout_of
@@ -124,7 +130,7 @@ class Outcome:
     device_ns: Callable[[], float]
     """Returns the step after the edits if the device never waited for the host, from a separate, memoized replay."""
     unexplained_error: Callable[[], float]
-    """Returns the error of the gain from device idle time that the graph cannot explain, from separate replays."""
+    """Returns the error of the gain from times that the graph cannot explain, from separate replays."""
 
     @property
     def is_free_of_recording(self) -> bool:
@@ -221,12 +227,13 @@ def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[
 
 
 def _unexplained_error(tables: TableSet, made: Edited, replayed_ns: float) -> float:
-    """Return how much the gain of the graph's edits changes if unexplained device idle time were not there.
+    """Return how much the gain of the graph's edits changes if unexplained times were not there.
 
-    0 if no rank has a notable share of it. Two cases are compared with the gain: all unexplained time is gone before
-    and after the edits; and ranks that become like their peers also lose what they have more of it than their peers.
+    0 if no rank has a notable share of them. The gain is compared with that of three other cases: all unexplained idle
+    time is gone before and after the edits; ranks that become like their peers also lose what they have more of it than
+    their peers; or they make all waits in communication disappear whose other side is unknown.
     """
-    if made.is_plain or not unexplained_shares(tables):
+    if made.is_plain:
         return 0.0
 
     def step_ns(graph: Graph) -> float:
@@ -234,12 +241,17 @@ def _unexplained_error(tables: TableSet, made: Edited, replayed_ns: float) -> fl
 
     recorded_ns = unedited(tables).mean_measured_ns
     gain = share_saved(recorded_ns, replayed_ns)
-    explained_ns = tables.memo(
-        "step without unexplained time", lambda: step_ns(without_unexplained(graph_of(tables), tables))
-    )
-    gains = [share_saved(explained_ns, step_ns(without_unexplained(made.graph, tables)))]
-    if like_peers := ranks_made_like_peers(made.edits, tables.ranks):
-        gains.append(share_saved(recorded_ns, step_ns(as_little_as_peers(made.graph, tables, like_peers))))
+    like_peers = ranks_made_like_peers(made.edits, tables.ranks)
+    gains = [gain]
+    if unexplained_shares(tables):
+        explained_ns = tables.memo(
+            "step without unexplained time", lambda: step_ns(without_unexplained(graph_of(tables), tables))
+        )
+        gains.append(share_saved(explained_ns, step_ns(without_unexplained(made.graph, tables))))
+        if like_peers:
+            gains.append(share_saved(recorded_ns, step_ns(as_little_as_peers(made.graph, tables, like_peers))))
+    if like_peers and unmatched_waits(tables).any():
+        gains.append(share_saved(recorded_ns, step_ns(without_unmatched_waits(made.graph, tables))))
     return max(abs(other - gain) for other in gains)
 
 
@@ -262,7 +274,7 @@ class Gain:
     step_ns: float
     """The step before the edits; the gain is a share of it."""
     unexplained_fraction: float = 0.0
-    """The part of the error from device idle time that the graph cannot explain."""
+    """The part of the error from times that the graph cannot explain."""
 
 
 def gain_of(tables: TableSet, made: Edited, least: float = -inf, timeline: Timeline | None = None) -> Gain:

@@ -15,6 +15,7 @@ import numpy as np
 from usp_prof.columns.arrow import array_of, numbers_of
 from usp_prof.columns.rows import distinct, lookup
 from usp_prof.tables.communication.arguments import arguments_of, texts
+from usp_prof.tables.communication.batches import split_batches
 from usp_prof.tables.communication.marks import marked_transfers
 from usp_prof.tables.communication.posts import around, operation_of, posts_of_gloo, ranges_of
 from usp_prof.tables.events.classification import KINDS, WorkKind, operation
@@ -114,14 +115,23 @@ def _from_kernels(frame: EventFrame, links: Links, work: Ints, library: NDArray[
     row, call = links.work[work], links.call[work]
     track = np.where(call >= 0, frame.track[call], -1)
     at = np.where(call >= 0, frame.start[call], frame.start[row])
+    records = ranges_of(frame, HOST_OPS, lambda name: name == RECORD)
+    ops = ranges_of(frame, HOST_OPS, lambda name: name.startswith("c10d::"))
     # Rows of the ranges around the launch; -1 for none.
-    record = around(frame, ranges_of(frame, HOST_OPS, lambda name: name == RECORD), track, at)
+    record, c10d = around(frame, records, track, at), around(frame, ops, track, at)
+    of_kernel = frame.by_name(row, _operation_of_kernel, object)
+    is_batch = (of_kernel == "send_recv") & (record < 0) & (c10d < 0)
+    if is_batch.any():
+        kernel, post = split_batches(frame, (records, ops), (track, at), (record, c10d), is_batch)
+        row, track, at = row[kernel], track[kernel], at[kernel]
+        of_kernel, library = of_kernel[kernel], library[kernel]
+        is_record = np.isin(post, records)
+        record = np.where(is_record, post, record[kernel])
+        c10d = np.where(is_record, c10d[kernel], np.maximum(post, c10d[kernel]))
     mark = around(frame, ranges_of(frame, MARKS, lambda name: name.startswith("nccl:")), track, at)
-    c10d = around(frame, ranges_of(frame, HOST_OPS, lambda name: name.startswith("c10d::")), track, at)
     # A mark names the tensors; the record around it only their list.
     arguments = arguments_of(frame, row, mark, record)
     op = _named_operation(arguments)
-    of_kernel = frame.by_name(row, _operation_of_kernel, object)
     for other in (operation_of(frame, mark), operation_of(frame, c10d), of_kernel):
         op = np.where((op == "other") | ((op == "send_recv") & (other != "other")), other, op)
     direction, _ = marked_transfers(frame, track, at)
