@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from bisect import bisect_left
+from pathlib import Path
+from typing import Any
+
+import pytest
 from tiny import Trace, table_set
 
+from usp_prof.model.edit import Edit
+from usp_prof.run import open_run
 from usp_prof.tables.calls import build
+from usp_prof.whatif.predict import predict
+
+PIPELINE = Path(__file__).parents[2] / "traces" / "gpu-nccl-pp2"
 
 KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 Message = tuple[str, int]
@@ -73,3 +85,51 @@ def test_posts_of_another_thread_are_not_part_of_a_batch() -> None:
     trace.op("record_param_comms", 900, 20, thread=7, args={"Collective name": "send", "Dst Rank": 1})
     trace.kernel(KERNEL, 4_000, 100, stream=20, launch_at=3_000)
     assert table_set({0: trace}).columns("collectives", 0)["op"].tolist() == ["send_recv"]
+
+
+def _in_batches(path: Path, folder: Path) -> None:
+    """Write a recorded trace as if each send and receive had been a batch of one.
+
+    Its records end before the launch, its kernel has no arguments, and no mark names it.
+    """
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        trace = json.load(file)
+    events = trace["traceEvents"]
+    kernels = [event for event in events if event.get("cat") == "kernel" and "SendRecv" in event["name"]]
+    correlations = {kernel["args"]["correlation"] for kernel in kernels}
+    launches: dict[Any, list[float]] = {}
+    for event in events:
+        if event.get("cat") == "cuda_runtime" and event["args"].get("correlation") in correlations:
+            launches.setdefault(event["tid"], []).append(event["ts"])
+    for event in events:
+        if event.get("name") in ("record_param_comms", "c10d::send", "c10d::recv_"):
+            of_thread = sorted(launches.get(event["tid"], []))
+            place = bisect_left(of_thread, event["ts"])
+            if place < len(of_thread) and of_thread[place] < event["ts"] + event["dur"]:
+                event["dur"] = (of_thread[place] - event["ts"]) / 2
+    for kernel in kernels:
+        kernel["args"] = {key: kernel["args"][key] for key in ("correlation", "stream", "device")}
+    trace["traceEvents"] = [
+        event for event in events if not str(event.get("name")).startswith(("pp::send", "pp::recv"))
+    ]
+    with gzip.open(folder / path.name, "wt", compresslevel=1, encoding="utf-8") as file:
+        json.dump(trace, file)
+
+
+def test_a_recorded_pipeline_is_the_same_in_batches(tmp_path: Path) -> None:
+    (batched := tmp_path / "batched").mkdir()
+    for path in PIPELINE.glob("rank*.json.gz"):
+        _in_batches(path, batched)
+    (batched / "run.json").write_bytes((PIPELINE / "run.json").read_bytes())
+    as_recorded, in_batches = open_run(PIPELINE, cache_dir=tmp_path / "a"), open_run(batched, cache_dir=tmp_path / "b")
+    for rank in (0, 1):
+        columns = ("op", "peer", "group", "axis", "in_bytes", "out_bytes", "start_ns")
+        parts, expected = (
+            in_batches.tables.columns("collectives", rank),
+            as_recorded.tables.columns("collectives", rank),
+        )
+        assert {name: parts[name].tolist() for name in columns} == {name: expected[name].tolist() for name in columns}
+    slower = [Edit("comm_faster", "0.25", (("axis", "pp"),))]
+    gains = [predict(run.tables, slower).gain_fraction for run in (as_recorded, in_batches)]
+    assert gains[1] == pytest.approx(gains[0], abs=0.002)
+    assert gains[0] < 0

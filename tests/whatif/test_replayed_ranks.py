@@ -19,7 +19,7 @@ from usp_prof.synth.declaration import Declaration, with_events
 from usp_prof.synth.write import write
 from usp_prof.whatif.attribution import slowdown, slowdown_on
 from usp_prof.whatif.predict import predict, predict_on
-from usp_prof.whatif.replayed_ranks import replayed_ranks
+from usp_prof.whatif.replayed_ranks import ranks_made_like_peers, replayed_ranks
 
 if TYPE_CHECKING:
     from usp_prof.run import Run
@@ -124,3 +124,17 @@ def test_named_ranks_that_are_replayed_anyway_need_no_more_memory(run: Run) -> N
     edits = [parse_edit(f"rank_as_peers={other}")]
     assert replayed_ranks(run.tables, edits) is replayed_ranks(run.tables, edits) is not usual
     assert replayed_ranks(run.tables, []) is usual
+
+
+@pytest.mark.parametrize(
+    ("texts", "ranks"),
+    [
+        (["rank_as_peers=all"], (0, 1, 2, 3)),
+        (["rank_as_peers=1+3", "no_pauses"], (1, 3)),
+        (["host_as_peers=2"], (2,)),
+        (["ideal"], (0, 1, 2, 3)),
+        (["no_pauses"], ()),
+    ],
+)
+def test_the_ranks_that_become_like_their_peers(texts: list[str], ranks: tuple[int, ...]) -> None:
+    assert ranks_made_like_peers([parse_edit(text) for text in texts], (0, 1, 2, 3)) == ranks

@@ -46,8 +46,9 @@ def _ranks_in(edit: Edit) -> list[str]:
 
 
 def ranks_made_like_peers(edits: Sequence[Edit], ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the ranks that edits make perform like their peers, all of them for `ideal`."""
-    if any(edit.name == "ideal" and not edit.places for edit in edits):
+    """Return the ranks that edits make perform like their peers, all of them for `ideal` and for the value `all`."""
+    words = {word for edit in edits if edit.name in OF_A_RANK for word in edit.value.split("+")}
+    if "all" in words or any(edit.name == "ideal" and not edit.places for edit in edits):
         return tuple(ranks)
-    ranks_like_peers = {int(word) for edit in edits if edit.name in OF_A_RANK for word in edit.value.split("+")}
+    ranks_like_peers = {int(word) for word in words}
     return tuple(rank for rank in ranks if rank in ranks_like_peers)
