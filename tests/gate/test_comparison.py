@@ -80,7 +80,7 @@ def test_times_near_zero_are_compared_by_difference() -> None:
     ]
     judged = {judgement.key: judgement for pair in compare(runs).pairs for judgement in pair.judgements}
     assert change(judged["idle_time[cause=sync]"]) == "+35.0 μs"
-    assert change(judged["wait_time"]) == "+700.00%"
+    assert change(judged["wait_time"]) == "+700%"
 
 
 def test_an_undetermined_change_is_not_shown() -> None:

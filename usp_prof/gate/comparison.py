@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.analyses.step_time import JOB_STEP_TIME, median_step_ns
 from usp_prof.gate.facts import BARRED, Difference, barred, differences, uncompared
-from usp_prof.gate.judge import judge
+from usp_prof.gate.judge import FROM_ZERO, judge
 from usp_prof.gate.judgement import Judgement, Limit, Scale, Verdict
 from usp_prof.gate.policy import Rule
 from usp_prof.gate.sample import PRIORS, noise_of
@@ -114,6 +114,8 @@ def _judgement(
             return replace(blank, reason="only in the first run", before=_reported(series))
         return replace(blank, reason="not in the first run", after=_reported(series))
     judgement = judge((before,), after, rule, _DOUBT, noise)
+    if judgement.reason == FROM_ZERO:
+        judgement = replace(judgement, reason="before is 0")
     if bar is not None:
         judgement = replace(blank, reason=f"{BARRED}{bar}")
     return replace(judgement, before=_reported(before), after=_reported(after))

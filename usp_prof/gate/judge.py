@@ -153,13 +153,16 @@ def _blank(after: Series, rule: Rule) -> Judgement:
     )
 
 
+FROM_ZERO = "the baseline is 0, so there is no relative change; give an absolute limit"
+
+
 def _from_zero(blank: Judgement, after: Series) -> Judgement:
     """Judge against a baseline of 0: only a value of 0 is unchanged."""
     new = boil_down(after.samples, after.steps)
     measured = replace(blank, before=0.0, after=new.center, steps=new.steps)
     if new.center == 0:
         return replace(measured, verdict=Verdict.PASS, change=0.0, low=0.0, high=0.0)
-    return replace(measured, reason="the baseline is 0, so there is no relative change; give an absolute limit")
+    return replace(measured, reason=FROM_ZERO)
 
 
 @dataclass(frozen=True, slots=True)

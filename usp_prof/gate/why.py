@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 TOP = 8
 """Number of changed ops, kernels and calls that are listed."""
 
+COPIES = "copies"
 PARTS = (
     ("compute_time", "compute", ""),
     ("exposed_comm_time", "exposed", "axis"),
-    ("memcpy_time", "copies", ""),
+    ("memcpy_time", COPIES, ""),
     ("unrecorded_time", "not recorded", ""),
     ("idle_time", "idle", "cause"),
 )

@@ -58,7 +58,7 @@ def run_of(lesson: Lesson, path: str) -> str:
 # Pages: a lesson and its measured figures, as Markdown.
 
 
-MADE = "<!-- Made by tools/make_course: do not edit. -->"
+MADE = "<!-- Made by tools/make_course -->"
 _INTRODUCTION = """\
 Each lesson records a technique of the
 [Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook) before and after, with this
@@ -119,10 +119,9 @@ def commands(lesson: Lesson) -> str:
 
 
 def _runs(lesson: Lesson) -> str:
-    """Return the command that all runs of a lesson share, and a table of the options that distinguish them."""
+    """Return the command that all runs of a lesson share, and a table of the options that each run adds."""
     command = f"```text\ntorchrun {' '.join(lesson.shared_words()[1:])}\n```"
-    lines = ["Each row's options are added to this command:", "", command, ""]
-    lines += ["| run | technique | options |", "|---|---|---|"]
+    lines = [command, "", "| run | technique | added options |", "|---|---|---|"]
     lines += [f"| {run.name} | {run.title} | {f'`{run.options}`' if run.options else ''} |" for run in lesson.runs]
     return "\n".join(lines)
 
@@ -187,9 +186,7 @@ def _table(compared: Sequence[Row], names: Sequence[str]) -> str:
 
 
 def _claims(claims: Sequence[Claim]) -> str:
-    return "\n".join(
-        f"- {claim.says} ({claim.evidence}: {'holds' if claim.holds else '**missed**'})" for claim in claims
-    )
+    return "\n".join(f"- {claim.says} ({claim.evidence}{'' if claim.holds else ': **missed**'})" for claim in claims)
 
 
 def _remarks(figures: LessonFigures) -> list[str]:

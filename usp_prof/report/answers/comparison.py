@@ -43,11 +43,13 @@ NOT_DIVIDED = (
     "These runs differ in device or work, so the difference of their steps is not divided into parts: the parts of one "
     "do not correspond to the parts of the other."
 )
-METRICS_NOTE = (
-    "Before and after are means over ranks and steps; job_step_time is a median, and memory is that of the fullest "
-    "rank. Reports show slowdown and straggler_cost of the worst rank instead. Results leave out warm-up and outlier "
-    "steps. Within noise: the steps vary too much, or are too few, to attribute the change to the runs. Changed: "
-    "neither direction is better. usp-prof explain METRIC describes a metric."
+MEANS_NOTE = (
+    "Before and after are means over ranks and steps; job_step_time is a median, memory that of the fullest rank. "
+    "Reports show slowdown and straggler_cost of the worst rank instead."
+)
+RESULTS_NOTE = (
+    "Within noise: the steps vary too much, or are too few, to attribute the change to the runs. Changed: neither "
+    "direction is better. Warm-up and outlier steps are not judged."
 )
 WORK_NOTE = "Mean over ranks. Calls that run at the same time are added up, so they can exceed the communication time."
 TOO_WIDE_NOTE = "A change of - is undetermined: with so much noise, nearly any change is possible."
@@ -186,12 +188,14 @@ def metrics(pair: Pair, *, everything: bool) -> Section:
         for judgement in shown
     )
     table = data_table("", dict.fromkeys(columns), rows, prose=("result",))
-    notes = [METRICS_NOTE]
+    notes = [MEANS_NOTE, RESULTS_NOTE]
     if any(is_undetermined(judgement) for judgement in shown):
         notes.append(TOO_WIDE_NOTE)
+    more = "usp-prof explain METRIC describes a metric."
     if hidden := len(judged) - len(shown):
-        notes.append(f"--all lists {counted(hidden, 'more metric')}, also by axis, cause and rank.")
-    return Section("metrics", "Metrics, most important first", (table, Text(" ".join(notes), quiet=True)))
+        more = f"--all lists {counted(hidden, 'more metric')}, also by axis, cause and rank. {more}"
+    blocks = (Text(note, quiet=True) for note in (*notes, more))
+    return Section("metrics", "Metrics, most important first", (table, *blocks))
 
 
 def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from rich.text import Text
 from usp_prof.gate.facts import BARRED, MEASURED_PEAK, PEAK, UNRECORDED
 from usp_prof.gate.judge import SIGN
 from usp_prof.gate.judgement import Judgement, Scale, Verdict
+from usp_prof.gate.why import COPIES
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted, first_and_more, first_few, shortened
 from usp_prof.report.figures import label_of
@@ -71,7 +72,7 @@ def signed(value: float, judgement: Judgement) -> str:
     if not math.isfinite(value):
         return "-"
     if judgement.scale is Scale.RELATIVE:
-        return f"{value * 100:+z.2f}%"
+        return f"{value * 100:+z.{2 if abs(value) < 1 else 0}f}%"
     if judgement.unit is Unit.FRACTION:
         return f"{value * 100:+z.2f} pp"
     return signed_quantity(value, judgement.unit)
@@ -283,7 +284,9 @@ def _part(part: PartChange) -> str:
 
 
 def part_label(name: str) -> str:
-    """Return the name of a part of the step as in the report: `idle host` is idle: host."""
+    """Return the name of a part of the step as in the report: `idle host` is idle: host, `copies` is memcpy."""
+    if name == COPIES:
+        return "memcpy"
     family, _, which = name.partition(" ")
     role = {"idle": "idle", "exposed": "comm"}.get(family)
     return label_of(f"{role}:{which}") if role and which else name

@@ -137,7 +137,7 @@ def _failures(rows: Sequence[Row]) -> list[Section]:
     lines = tuple(
         (count, status, reason, example[status, reason]) for (status, reason), count in counts.most_common(ROWS)
     )
-    columns = (TableColumn("cells"), TableColumn("what"), TableColumn("reason", prose=True), TableColumn("such as"))
+    columns = (TableColumn("cells"), TableColumn("status"), TableColumn("reason", prose=True), TableColumn("example"))
     table = DataTable("", columns, lines, more=max(0, len(counts) - ROWS))
     return [Section("sweep-failures", f"Failed: {len(failed)} of {len(rows)}", (table,))]
 
@@ -162,7 +162,7 @@ def judged(score: Score) -> Section:
             ),
         ]  # fmt: skip
     else:
-        left_out.append(f"The order is judged from {FEWEST} predicted cells of one model and size on.")
+        left_out.append(f"To judge the order, at least {FEWEST} cells of one model and size must be predicted.")
     blocks: list[Block] = [KeyFigures(tuple(figures))]
     notes = [*_learned(score), *left_out]
     return Section("sweep-planner", TITLE, (*blocks, *(Text(note, quiet=True) for note in notes)))
@@ -177,5 +177,5 @@ def _learned(score: Score) -> list[str]:
         notes.append(off + tail)
     if score.recording_slowdown > NOTABLE_SLOWDOWN:
         slowdown = quantity(score.recording_slowdown, Unit.RATIO)
-        notes.append(f"Recording made that step {slowdown} as long, and the predictions with it.")
+        notes.append(f"Recording made that step {slowdown} as long, so the predictions are too long as well.")
     return notes

@@ -141,7 +141,7 @@ def reasons_against(
         if other_options(row.cell) != other_options(cell):
             return "it has another model, batch or number of processes than the recorded cell"
         if new_axes := axes_of(row.configuration) - axes_of(calibration.configuration):
-            return f"the recorded cell has no {' and '.join(sorted(new_axes))}, whose messages were not measured"
+            return f"the recorded cell has no {' or '.join(sorted(new_axes))}, so its messages were not measured"
         return broken_rule(calibration.model, row.configuration)
 
     return tuple(reason(row) for row in rows)
