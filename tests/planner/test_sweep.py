@@ -43,7 +43,7 @@ if words.get("--tp") == "3":
 if words.get("--zero") == "3":
     raise MemoryError("out of memory")
 time.sleep(float(words.get("--wait", 0)))
-print("model: tiny, 197,184 parameters, 256 tokens a step")
+print("model: tiny, 197,184 parameters, 256 tokens per step")
 seconds = float(words.get("--seconds", 0.5))
 for step in range(5):
     took = 10 * seconds if step < 2 else seconds
