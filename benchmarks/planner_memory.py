@@ -112,7 +112,7 @@ def _fit(rows: Measured, trainer: str, names: Sequence[str]) -> Numbers:
 def _peaks(rows: Measured, trainer: str, names: Sequence[str], logarithms: Numbers) -> Numbers:
     """Return the peaks of the reported rank."""
     constants = dict(zip(names, np.exp(logarithms).tolist(), strict=True))
-    return rows.peaks(memory.of_stages(rows.columns(replace(PROFILES[trainer], **constants))))
+    return rows.peaks(memory.stage_parts(rows.columns(replace(PROFILES[trainer], **constants))))
 
 
 def _textbook(rows: Measured, used: Mask) -> Numbers:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.search import Question, search
 from usp_prof.model.known_models import model_named
 
@@ -23,7 +23,7 @@ OF_A_MILLION = 20.0
 
 def main() -> int:
     """Print the table."""
-    cluster = of_device("H100")
+    cluster = cluster_of("H100")
     met = True
     sys.stdout.write("| question | configurations | CPU s | CPU s a million |\n|---|---|---|---|\n")
     for title, (name, sequence, devices, batch), most in QUESTIONS:

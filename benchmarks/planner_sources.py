@@ -112,7 +112,7 @@ def judge(rows: Measured) -> pd.DataFrame:
         np.array([getattr(prediction, name) for prediction in predictions]) / 1e9
         for name in ("step_low_ns", "step_high_ns")
     )
-    peaks = rows.peaks(memory.of_stages(columns))
+    peaks = rows.peaks(memory.stage_parts(columns))
     measured = np.isfinite(rows.seconds) | np.isfinite(rows.memory_bytes)
     return pd.DataFrame(
         {

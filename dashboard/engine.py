@@ -44,9 +44,9 @@ from usp_prof.extras.planner.answers import plan as plan_answer
 from usp_prof.extras.planner.answers import plan_map as plan_map_answer
 from usp_prof.extras.planner.answers import sweep as sweep_answer
 from usp_prof.extras.planner.calibration import Calibration, calibrate
-from usp_prof.extras.planner.cluster import of_device as cluster_of_device
+from usp_prof.extras.planner.cluster import cluster_of as cluster_of_device
 from usp_prof.extras.planner.launch import TRAINERS, refusal
-from usp_prof.extras.planner.memory import of_ranks as memory_of_ranks
+from usp_prof.extras.planner.memory import footprints_of_ranks as memory_of_ranks
 from usp_prof.extras.planner.predict import Prediction as Plan
 from usp_prof.extras.planner.predict import predict as predict_plan
 from usp_prof.extras.planner.profiles import DEFAULT_PROFILE, DEFAULT_TRAINER, PROFILES
@@ -56,7 +56,7 @@ from usp_prof.extras.planner.sweep import runner as sweep_runner
 from usp_prof.extras.planner.sweep.published import Published
 from usp_prof.extras.planner.sweep.published import read as read_published_sweep
 from usp_prof.extras.planner.sweep.rows import Row as SweepRow
-from usp_prof.extras.planner.sweep.rows import of_folder as rows_of_sweep
+from usp_prof.extras.planner.sweep.rows import rows_of_folder as rows_of_sweep
 from usp_prof.extras.planner.sweep.score import score as score_of_sweep
 from usp_prof.findings.causes import Cause, causes_of
 from usp_prof.gate.comparison import Comparison, Pair

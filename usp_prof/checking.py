@@ -12,7 +12,7 @@ from usp_prof.findings import find
 from usp_prof.findings.engine import found_in
 from usp_prof.gate import measured as baselines
 from usp_prof.gate.judgement import Verdict
-from usp_prof.gate.measured import measure, seen
+from usp_prof.gate.measured import measure, seen_findings
 from usp_prof.gate.policy import Judge, Policy, load_policy, pattern_of
 from usp_prof.gate.series import SHARES
 from usp_prof.gate.verdict import Inconclusive, Report, check
@@ -96,7 +96,7 @@ def check_run(run: Opened, terms: Terms, label: str = "") -> Report:
         report = check_measured(after, terms)
         if report.verdict is not Verdict.REGRESSED:
             return report  # findings are neither checked nor needed for an explanation
-    return check_measured(replace(after, findings=seen(find(run.tables))), terms)
+    return check_measured(replace(after, findings=seen_findings(find(run.tables))), terms)
 
 
 def check_measured(after: Measured, terms: Terms) -> Report:

@@ -258,7 +258,7 @@ def _ended(folder: Path) -> tuple[tuple[SweepRow, ...], int]:
     sweep = sweep_runner.read(folder)
     if sweep is None:
         raise UspProfError(f"{folder.name} holds no sweep", hint="usp-prof sweep FOLDER --grid tp=1,2")
-    return rows_of_sweep(sweep, sweep_runner.finished(folder, sweep)), len(sweep.cells)
+    return rows_of_sweep(sweep, sweep_runner.finished_cells(folder, sweep)), len(sweep.cells)
 
 
 def _ran() -> None:

@@ -113,8 +113,8 @@ def test_sql_covers_all_ranks_and_returns_numbers(ask: Callable[..., dict[str, A
 
 def test_an_empty_sql_result_is_reported_with_a_hint_for_cpu_runs(ask: Callable[..., dict[str, Any]]) -> None:
     reply = ask("sql", path=SLOW, query="SELECT name FROM kernels")
-    assert reply["says"] == "No row answers it."
-    assert reply["notes"] == ["The traces hold no GPU events: `kernels` is empty, compute is in `activities`."]
+    assert reply["says"] == "The query returned no rows."
+    assert reply["notes"] == ["The traces have no GPU events: `kernels` is empty, compute is in `activities`."]
 
 
 def test_tables_and_their_columns_are_documented(ask: Callable[..., dict[str, Any]]) -> None:
@@ -137,10 +137,10 @@ def test_a_plan_keeps_pinned_settings_and_states_that_it_was_not_measured(ask: C
 @pytest.mark.parametrize(
     ("tool", "arguments", "message"),
     [
-        ("open", {"path": "../docs"}, "lies outside"),
-        ("open", {"path": str(ROOT / "docs")}, "lies outside"),
+        ("open", {"path": "../docs"}, "is outside"),
+        ("open", {"path": str(ROOT / "docs")}, "is outside"),
         ("open", {"path": "s3://bucket/run"}, "is a URL"),
-        ("summary", {"path": f"{SLOW}/../../docs"}, "lies outside"),
+        ("summary", {"path": f"{SLOW}/../../docs"}, "is outside"),
         ("summary", {"path": SLOW, "question": "straglers"}, "did you mean stragglers"),
         ("findings", {"path": "nothing"}, "does not exist"),
         ("evidence", {"path": SLOW, "finding": 9}, "there is no finding 9"),
@@ -148,12 +148,12 @@ def test_a_plan_keeps_pinned_settings_and_states_that_it_was_not_measured(ask: C
         ("sql", {"path": SLOW, "query": "SELECT * FROM read_text('/etc/hostname')"}, "disabled"),
         ("tables", {"name": "step"}, "did you mean steps"),
         ("whatif", {"path": SLOW, "edits": ["rank_as_peer=2"]}, "rank_as_peers"),
-        ("compare", {"before": SLOW, "after": "/etc"}, "lies outside"),
+        ("compare", {"before": SLOW, "after": "/etc"}, "is outside"),
         ("summary", {}, "path: field required"),
         ("sql", {"path": SLOW, "query": "SELECT * FROM duckdb_settings()"}, "SQL can read the tables only"),
         ("plan", {"model": "Llama-3-8B", "device": "H100", "devices": 10**12, "batch": 8}, "devices is 1 to"),
-        ("plan", {"model": "/etc/hostname", "device": "H100", "devices": 8, "batch": 8}, "lies outside"),
-        ("plan", {"model": "../pyproject.json", "device": "H100", "devices": 8, "batch": 8}, "lies outside"),
+        ("plan", {"model": "/etc/hostname", "device": "H100", "devices": 8, "batch": 8}, "is outside"),
+        ("plan", {"model": "../pyproject.json", "device": "H100", "devices": 8, "batch": 8}, "is outside"),
     ],
 )
 def test_refusals_have_a_hint(call: Ask, tool: str, arguments: dict[str, Any], message: str) -> None:

@@ -32,7 +32,9 @@ def test_a_difference_in_flops_is_named(factor: float, word: str) -> None:
 
 def test_extra_work_is_not_called_recomputation_if_none_runs() -> None:
     work = flop_check.Traced(4 / 3 * 6 * (90_000 - HEAD) * 100, ATTENTION * 50, 1e9, 1e9, 0, 1_000)
-    weights = {again: flop_check.compared(MODEL, 100.0, work, is_recomputed=again)[0].why for again in (False, True)}
+    weights = {
+        again: flop_check.compare_work(MODEL, 100.0, work, is_recomputed=again)[0].why for again in (False, True)
+    }
     assert "recomputation" not in weights[False]
     assert "attention that tensor parallelism does not split" in weights[False]
 
@@ -61,7 +63,7 @@ def test_recorded_shapes_add_up_to_the_flop() -> None:
         op("triton_fused", "", 0.0, 700),
         op(PACED, "", 0.0, 9_000),
     ]
-    work = flop_check.traced(ops, 12_200)
+    work = flop_check.traced_work(ops, 12_200)
     assert work is not None
     assert (work.weights, work.attention, work.flop) == (8e6, 3e6, 11e6)
     assert work.product_rate == pytest.approx(10e6 / 2_000e-9)
@@ -70,23 +72,23 @@ def test_recorded_shapes_add_up_to_the_flop() -> None:
     # 6% of the time at the best known rate; half of the time at the peak.
     assert work.hidden_flop(1e12) == pytest.approx(700e-9 * work.best_rate)
     assert replace(work, uncovered_ns=6_100).hidden_flop(1e13) == pytest.approx(6_100e-9 * 1e13)
-    assert flop_check.traced([op("triton_fused", "", 0.0, 700)], 700) is None
+    assert flop_check.traced_work([op("triton_fused", "", 0.0, 700)], 700) is None
 
 
 def test_the_expected_flops_of_a_model_are_a_range() -> None:
     """Minimum: no embedding, no head, causal attention. Maximum: both, full attention, and one more forward."""
-    limits = flop_check.of_model(MODEL, "palm", 10, None)
+    limits = flop_check.model_work(MODEL, "palm", 10, None)
     assert limits is not None
     weights = 6 * 90_000
     assert limits.least == pytest.approx(10 * (weights - 2 * 6 * HEAD + ATTENTION / 2))
     assert limits.most == pytest.approx(10 * (weights * 4 / 3 + ATTENTION * 9 / 6))
-    none_again = flop_check.of_model(MODEL, "palm", 10, Recomputation(0.0, float("nan")))
+    none_again = flop_check.model_work(MODEL, "palm", 10, Recomputation(0.0, float("nan")))
     assert none_again is not None
     assert none_again.most == pytest.approx(10 * (weights + ATTENTION * 7 / 6))
-    tied = flop_check.of_model(replace(MODEL, tied_embeddings=True), "palm", 10, None)
+    tied = flop_check.model_work(replace(MODEL, tied_embeddings=True), "palm", 10, None)
     assert tied is not None
     assert tied.least == pytest.approx(10 * (weights - 6 * HEAD + ATTENTION / 2))
-    assert flop_check.of_model(ModelEntry(), "palm", 10, None) is None
+    assert flop_check.model_work(ModelEntry(), "palm", 10, None) is None
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ def test_the_configuration_that_ran_is_marked_among_the_plans() -> None:
 
 def test_swept_configurations_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = tuple(Cell(2, (("tp", str(tp)), ("zero", zero))) for tp in (1, 2) for zero in "01")
-    sweep = runner.opened(tmp_path / "swept", runner.Sweep("", (("batch", "8"),), cells))
+    sweep = runner.open_sweep(tmp_path / "swept", runner.Sweep("", (("batch", "8"),), cells))
     for place, cell in enumerate(sweep.cells[:3]):
         folder = runner.folder_of(tmp_path / "swept", cell)
         folder.mkdir(parents=True)

@@ -6,7 +6,7 @@ import numpy as np
 from gate_runs import measured, series, steps, with_fact
 
 from usp_prof.gate.facts import FactKind
-from usp_prof.gate.measured import Baseline, Measured, SeenFinding, seen
+from usp_prof.gate.measured import Baseline, Measured, SeenFinding, seen_findings
 from usp_prof.gate.policy import Policy
 from usp_prof.gate.verdict import Report, Verdict, check
 from usp_prof.model.finding import Finding, Level
@@ -56,5 +56,5 @@ def test_a_finding_in_another_step_is_the_same_finding() -> None:
     def paused(step: int) -> Finding:
         return Finding("host-pause", "the host paused", {"rank": 1, "step": step}, {}, gain_fraction=0.2)
 
-    assert seen([paused(3)]) == seen([paused(7)])
-    assert seen([paused(3)])[0].gain == 0.2
+    assert seen_findings([paused(3)]) == seen_findings([paused(7)])
+    assert seen_findings([paused(3)])[0].gain == 0.2

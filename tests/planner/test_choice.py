@@ -8,13 +8,13 @@ import pytest
 from planned import LLAMA_8B
 
 from usp_prof.extras.planner.choice import runners_up
-from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.predict import predict
 from usp_prof.extras.planner.search import Question, search
 from usp_prof.model.configuration import Configuration
 
 FIRST = replace(
-    predict(LLAMA_8B, Configuration(dp=8, zero=1), of_device("H100")),
+    predict(LLAMA_8B, Configuration(dp=8, zero=1), cluster_of("H100")),
     step_ns=100.0, compute_ns=50.0, exposed_ns={"dp": 50.0}, bubble_ns=0.0, optimizer_ns=0.0, fixed_ns=0.0,
     step_high_ns=130.0,
 )  # fmt: skip
@@ -45,7 +45,7 @@ def test_plans_with_equal_degrees_are_not_runners_up() -> None:
 
 
 def test_values_with_which_nothing_fits_are_listed() -> None:
-    plans = search(Question(replace(LLAMA_8B, layers=80), of_device("H100"), 8, 32, pinned={"cp": 1, "pp": 1}))
+    plans = search(Question(replace(LLAMA_8B, layers=80), cluster_of("H100"), 8, 32, pinned={"cp": 1, "pp": 1}))
     unsharded = [value for value in plans.barred if (value.knob, value.value) == ("zero", 0)]
     fitting = {plan.configuration.zero for plan in plans.best}
     assert bool(unsharded) == (0 not in fitting)

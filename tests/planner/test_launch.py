@@ -8,7 +8,7 @@ import pytest
 from planned import EXPERTS, LLAMA_8B
 
 from usp_prof.contract import ModelEntry
-from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.launch import command, refusal
 from usp_prof.extras.planner.launch_usp_prof import PRESETS
 from usp_prof.model.configuration import Configuration, Offload, Recompute
@@ -304,9 +304,9 @@ def test_commands_start_one_process_per_device_of_each_node(trainer: str, ranks:
 
 
 def test_a_command_starts_the_devices_of_a_host_and_not_of_an_nvlink_domain() -> None:
-    assert of_device("GB200").devices_per_node == 72
-    assert of_device("GB200").devices_per_host == 4
-    assert replace(of_device("H100"), devices_per_node=4).devices_per_host == 4
+    assert cluster_of("GB200").devices_per_node == 72
+    assert cluster_of("GB200").devices_per_host == 4
+    assert replace(cluster_of("H100"), devices_per_node=4).devices_per_host == 4
 
 
 @pytest.mark.parametrize(

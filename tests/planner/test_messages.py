@@ -41,7 +41,7 @@ def cases_of_row(row: dict[str, Any]) -> Cases:
 def weights_of_rank(c: Cases, stages: Stages, rank: int, ranks: int) -> messages.Weights:
     """Count the weights of a pipeline rank; `stages` has the first, a middle and the last one."""
     place = 0 if rank == 0 else 2 if rank == ranks - 1 else 1
-    return messages.of_rank(c, stages.layers[place], stages.embedding[place], stages.head[place])
+    return messages.weights_of_rank(c, stages.layers[place], stages.embedding[place], stages.head[place])
 
 
 def total(sent: dict[str, dict[str, int]], collective: str, operation: str) -> int:
@@ -72,16 +72,16 @@ def test_a_recorded_step_sent_each_layer_as_often_as_the_planner_counts(row: dic
     c = cases_of_row(row)
     if not messages.goes_by_layer(c)[0]:
         pytest.skip("buckets, whose number is a matter of their size")
-    often = messages.times_a_step(c)
+    often = messages.messages_per_step(c)
     # Experts, and with tensor parallelism norms, are separate units within a layer; they are not ends.
     is_mixture, has_slices = row["model"]["experts"] > 0, row["configuration"]["tp"] > 1
     units_of_layer, units_of_ends = 1 + is_mixture + has_slices, 1 + has_slices
     layers = stages_of(c).layers[:, 0]
-    stages_a_rank = float(c.stages_of_rank[0])
+    stages_per_rank = float(c.stages_of_rank[0])
     for rank, sent in enumerate(row["messages"]):
         held = layers[0 if rank == 0 else 2]
         # Ranks between the ends have none; with chunks, only one of a rank's stages has them.
-        of_ends = units_of_ends if stages_a_rank == 1 or rank in (0, len(row["messages"]) - 1) else 0
+        of_ends = units_of_ends if stages_per_rank == 1 or rank in (0, len(row["messages"]) - 1) else 0
         gathers = float(often.forward_gathers[0] + often.backward_gathers[0])
         assert sent["all_gather"]["calls"] == held * gathers * units_of_layer + often.end_gathers[0] * of_ends
         assert sent["reduce_scatter"]["calls"] == often.sums[0] * (held * units_of_layer + of_ends)
@@ -121,7 +121,7 @@ def test_messages_per_step_depend_on_trainer_stage_accumulation_and_pipeline(
     trainer: str, zero: int, micro_batches: int, pp: int
 ) -> None:
     configuration = Configuration(dp=4, pp=pp, zero=zero, micro_batches=micro_batches)
-    often = messages.times_a_step(cases(configuration, profile=PROFILES[trainer]))
+    often = messages.messages_per_step(cases(configuration, profile=PROFILES[trainer]))
     table = TABLE | IN_PIPELINE if pp > 1 else TABLE
     counts = (often.forward_gathers + often.backward_gathers, often.end_gathers, often.sums)
     for times, (fixed, per_micro_batch) in zip(counts, table[trainer, zero], strict=True):
@@ -185,7 +185,7 @@ SHARDED = [("fsdp", 2, 1), ("fsdp", 3, 1), ("torchtitan", 2, 2), ("torchtitan", 
 
 def assert_sent(counted: Counted, trainer: str, units_of_ends: int, configuration: Configuration) -> None:
     """Compare the messages of a three-layer model with the planner's counts."""
-    often = messages.times_a_step(cases(configuration, profile=PROFILES[trainer]))
+    often = messages.messages_per_step(cases(configuration, profile=PROFILES[trainer]))
     of_layers = 3 * (often.forward_gathers + often.backward_gathers)
     assert counted.gathers == of_layers[0] + units_of_ends * often.end_gathers[0]
     assert counted.sums == often.sums[0] * (3 + units_of_ends)
@@ -224,7 +224,9 @@ def test_fsdp2_exposes_the_ends_in_every_micro_batch(trainer: str) -> None:
     few, many = (
         cases(Configuration(dp=8, zero=3, micro_batches=number), profile=PROFILES[trainer]) for number in (2, 6)
     )
-    once, thrice = (data_parallel.in_a_step(c, stages_of(c), np.array([0.0]), np.array([0.0])) for c in (few, many))
+    once, thrice = (
+        data_parallel.exposed_per_step(c, stages_of(c), np.array([0.0]), np.array([0.0])) for c in (few, many)
+    )
     assert thrice[0] == pytest.approx(3 * once[0])
 
 

@@ -133,7 +133,7 @@ def test_hybrid_sharding_still_sums_over_its_replicas(model: str, trainer: str, 
 def test_more_sharding_never_needs_more_memory_except_for_gathers(model: str, configuration: Configuration) -> None:
     stages = [replace(configuration, zero=zero) for zero in (0, 1, 2, 3)]
     legal(model, *stages)
-    parts = memory.fullest(memory.of_stages(cases(*stages, model=MODELS[model])))
+    parts = memory.fullest(memory.stage_parts(cases(*stages, model=MODELS[model])))
     needs = memory.total(parts) - parts["gathered_bytes"]
     assert (np.diff(needs) <= 1).all()
 
@@ -171,7 +171,7 @@ def test_recomputation_costs_time_and_saves_memory(model: str, trainer: str, con
     kinds = [replace(configuration, recompute=kind) for kind in (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)]
     legal(model, *kinds)
     c = cases(*kinds, model=MODELS[model], profile=calm)
-    activations = memory.fullest(memory.of_stages(c))["activation_bytes"]
+    activations = memory.fullest(memory.stage_parts(c))["activation_bytes"]
     seconds = step(c).seconds
     # A longer backward hides more of the gradients, which may outweigh the little that selective recomputation costs.
     assert (seconds[1:] >= seconds[:-1] * 0.995).all()
@@ -206,7 +206,7 @@ def test_unfused_attention_is_never_faster_or_smaller(model: str, trainer: str, 
     )
     fused, unfused = step(c).compute
     assert longer_or_equal(unfused, fused)
-    activations = memory.fullest(memory.of_stages(c))["activation_bytes"]
+    activations = memory.fullest(memory.stage_parts(c))["activation_bytes"]
     assert longer_or_equal(activations[1], activations[0])
 
 
@@ -253,7 +253,7 @@ def test_more_ranks_of_dp_never_need_more_memory(model: str, trainer: str, confi
     more = replace(configuration, dp=2 * configuration.dp)
     legal(model, configuration, more)
     c = cases(configuration, more, model=MODELS[model], profile=PROFILES[trainer])
-    before, after = memory.total(memory.fullest(memory.of_stages(c)))
+    before, after = memory.total(memory.fullest(memory.stage_parts(c)))
     assert longer_or_equal(before, after)
 
 
@@ -268,7 +268,7 @@ def test_one_expert_for_every_token_needs_the_memory_of_a_dense_block_and_copies
     assume(not broken_rule(single_expert, configuration) and not broken_rule(dense, configuration))
     profile = PROFILES[trainer]
     mixed, plain = (
-        memory.fullest(memory.of_stages(cases(configuration, model=model, profile=profile)))
+        memory.fullest(memory.stage_parts(cases(configuration, model=model, profile=profile)))
         for model in (single_expert, dense)
     )
     for part in ("parameter_bytes", "gradient_bytes", "optimizer_bytes"):

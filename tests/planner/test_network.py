@@ -72,6 +72,6 @@ def test_no_device_exceeds_its_peak(dtype: str) -> None:
     """In fp32, the core of attention and the head also run in fp32; only narrow products keep them at 16 bits."""
     precision = Precision.FP32 if dtype == "fp32" else Precision(dtype)
     for device in (device for device in DEVICES if device.peak(precision) and device.link != "ICI"):
-        machine = cluster.of_device(device.name, dtype)
+        machine = cluster.cluster_of(device.name, dtype)
         assert 0 < machine.efficiency <= 1, device.name
         assert machine.core_flops <= machine.peak_flops, device.name

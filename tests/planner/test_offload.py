@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from planned import LLAMA_8B, MACHINE, PLAIN_TRAINER
 
-from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.predict import Prediction, predict
 from usp_prof.extras.planner.profiles import PROFILES
 from usp_prof.extras.planner.search import Question, search
@@ -57,5 +57,5 @@ def test_offloading_is_tried_only_if_nothing_fits_without_it() -> None:
 
 
 def test_hosts_of_newer_devices_are_faster() -> None:
-    old, new, superchip = (of_device(name).host_link_rate for name in ("A100", "H100", "GH200 144GB"))
+    old, new, superchip = (cluster_of(name).host_link_rate for name in ("A100", "H100", "GH200 144GB"))
     assert old < new < superchip

@@ -17,7 +17,7 @@ FULL = Configuration(pp=2, micro_batches=8, recompute=Recompute.FULL)
 
 def activations(*configurations: Configuration) -> list[float]:
     """Return the activation bytes of the first rank, which stores two micro-batches."""
-    first, *_ = memory.of_stages(cases(*configurations))
+    first, *_ = memory.stage_parts(cases(*configurations))
     return first["activation_bytes"].tolist()  # type: ignore[no-any-return]
 
 
@@ -92,7 +92,7 @@ def needed(layers: int = 0, group: int = 1, **more: object) -> float:
         recompute_group=group,
     )  # type: ignore[arg-type]  # fmt: skip
     return float(
-        np.ravel(memory.total(memory.fullest(memory.of_stages(cases(configuration, model=LLAMA_8B, **HABITS)))))[0]
+        np.ravel(memory.total(memory.fullest(memory.stage_parts(cases(configuration, model=LLAMA_8B, **HABITS)))))[0]
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN, PLAIN_TRAINER
 
 from usp_prof.contract import ModelEntry
-from usp_prof.extras.planner.cluster import Cluster, of_device
+from usp_prof.extras.planner.cluster import Cluster, cluster_of
 from usp_prof.extras.planner.predict import Prediction, predict
 from usp_prof.extras.planner.profiles import PROFILES, Profile
 from usp_prof.model.configuration import Configuration, Recompute
@@ -97,7 +97,7 @@ def test_weights_gathered_during_the_next_forward_expose_their_first_bucket() ->
 @pytest.mark.parametrize("trainer", sorted(PROFILES))
 def test_large_8_bit_products_are_faster_than_16_bit_ones(trainer: str) -> None:
     wide, narrow = (
-        plain(LLAMA_8B, Configuration(dp=8, zero=1, micro_batches=4), of_device("H100", dtype), PROFILES[trainer])
+        plain(LLAMA_8B, Configuration(dp=8, zero=1, micro_batches=4), cluster_of("H100", dtype), PROFILES[trainer])
         for dtype in ("bf16", "fp8")
     )
     assert 1.15 < wide.compute_ns / narrow.compute_ns < 1.8
@@ -170,7 +170,7 @@ def test_the_parts_add_up_to_the_step(tp: int, pp: int, micro_batches: int, zero
 
 
 def test_compute_does_not_depend_on_how_weights_are_gathered() -> None:
-    """ZeRO-3's exposed gathers lie among the layers: they are communication, not compute."""
+    """ZeRO-3's exposed gathers are among the layers: they are communication, not compute."""
     slow = replace(MACHINE, link_rate=1e9)
     replicated, sharded = (plain(LLAMA_8B, Configuration(dp=8, zero=zero), slow) for zero in (1, 3))
     assert sharded.compute_ns == pytest.approx(replicated.compute_ns, rel=1e-6)

@@ -8,7 +8,7 @@ from planned import EXPERTS, LLAMA_8B
 
 from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner import functions
-from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.launch import command, refusal
 from usp_prof.extras.planner.predict import Prediction, predict
 from usp_prof.extras.planner.table import predict_table, understood
@@ -20,7 +20,7 @@ from usp_prof.model.shape import shape_of
 DEEPSEEK = model_named("DeepSeek-V3", 4096)
 NONE = Configuration(dp=8, tp=2, ep=4, zero=1, micro_batches=4)
 SELECTIVE = replace(NONE, recompute=Recompute.SELECTIVE)
-H100 = of_device("H100")
+H100 = cluster_of("H100")
 
 
 def of_modules(model: ModelEntry, *modules: str) -> Prediction:

@@ -9,7 +9,7 @@ import pytest
 from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN
 
 from usp_prof.extras.planner.calibration import calibrate
-from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.launch import refusal
 from usp_prof.extras.planner.memory import SAFE_PROBABILITY
 from usp_prof.extras.planner.search import EQUAL, Question, configurations, search, search_both
@@ -52,7 +52,7 @@ def test_no_plan_recomputes_more_than_needed() -> None:
 
 def test_each_plan_is_listed_once() -> None:
     pinned = {"dp": 32, "tp": 8, "pp": 64, "zero": 1}
-    question = Question(model_named("Llama-3-405B", 8192), of_device("H100"), devices=16384, batch=2048, pinned=pinned)
+    question = Question(model_named("Llama-3-405B", 8192), cluster_of("H100"), devices=16384, batch=2048, pinned=pinned)
     counts = Counter(str(plan.configuration) for plan in search(question).best)
     assert max(counts.values()) == 1
 
@@ -71,7 +71,7 @@ def test_the_simpler_of_equally_fast_plans_is_first() -> None:
 
 
 def test_a_tight_plan_follows_an_equally_fast_one_that_is_not_tight() -> None:
-    plans = search(Question(LLAMA_8B, of_device("H100"), devices=64, batch=512)).best
+    plans = search(Question(LLAMA_8B, cluster_of("H100"), devices=64, batch=512)).best
     speed = [round(log(plan.expected_step_ns) / log(EQUAL)) for plan in plans]
     is_tight = [plan.fit_probability < SAFE_PROBABILITY for plan in plans]
     assert any(is_tight)

@@ -20,12 +20,12 @@ from pathlib import Path
 import pytest
 
 from usp_prof.cli.app import main
-from usp_prof.extras.planner.answers.sweep import judged
+from usp_prof.extras.planner.answers.sweep import planner_accuracy
 from usp_prof.extras.planner.calibration import calibrate
 from usp_prof.extras.planner.sweep import rows, runner
-from usp_prof.extras.planner.sweep.cells import Cell, configuration_of, of_fixed, of_grid, of_list
+from usp_prof.extras.planner.sweep.cells import Cell, cells_of_grid, cells_of_list, configuration_of, parse_fixed
 from usp_prof.extras.planner.sweep.rows import Status
-from usp_prof.extras.planner.sweep.score import predicted, score, to_learn_from
+from usp_prof.extras.planner.sweep.score import cell_to_record, predict_rows, score
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.report.document import Text
@@ -68,27 +68,27 @@ def started() -> list[str]:
 
 
 def test_a_grid_is_the_product_of_its_values() -> None:
-    cells = of_grid(["tp=1,2", "zero=0,1", "processes=2"], 1)
+    cells = cells_of_grid(["tp=1,2", "zero=0,1", "processes=2"], 1)
     assert [cell.name for cell in cells] == [
         "2p-tp=1-zero=0", "2p-tp=1-zero=1", "2p-tp=2-zero=0", "2p-tp=2-zero=1",
     ]  # fmt: skip
 
 
 def test_a_cell_list_ignores_empty_values_and_duplicates() -> None:
-    cells = of_list(io.StringIO("devices,tp,chunks,prefetch\n4,2,,off\n4,2,,off\n2,,2,\n"), 1)
+    cells = cells_of_list(io.StringIO("devices,tp,chunks,prefetch\n4,2,,off\n4,2,,off\n2,,2,\n"), 1)
     assert cells == [Cell(4, (("prefetch", "off"), ("tp", "2"))), Cell(2, (("stages-per-rank", "2"),))]
 
 
 @pytest.mark.parametrize("axis", ["tp", "tp=", "=1", "processes=0", "processes=x", "output=here"])
 def test_unknown_axes_are_refused(axis: str) -> None:
     with pytest.raises(UsageError):
-        of_grid([axis], 1)
+        cells_of_grid([axis], 1)
 
 
 @pytest.mark.parametrize("pair", ["batch", "batch=", "processes=2", "resume=on"])
 def test_invalid_fixed_options_are_refused(pair: str) -> None:
     with pytest.raises(UsageError):
-        of_fixed([pair])
+        parse_fixed([pair])
 
 
 def test_cells_have_distinct_folder_names() -> None:
@@ -216,7 +216,7 @@ def test_a_sweep_of_an_older_version_is_shown_and_continued(
     assert "--tp 2" in command
     stored = runner.read(tmp_path / "s")
     assert stored is not None
-    assert [result.status for result in runner.finished(tmp_path / "s", stored)] == [Status.OK, Status.OK]
+    assert [result.status for result in runner.finished_cells(tmp_path / "s", stored)] == [Status.OK, Status.OK]
 
 
 def test_a_sweep_of_a_later_version_is_refused(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_the_cell_that_was_learned_from_is_neither_predicted_nor_judged() -> Non
         replace(row(math.nan, calibration.measured_step_ns, 4), configuration=configuration, cell=cell)
         for cell, configuration in (("0", calibration.configuration), ("1", replace(calibration.configuration, zero=1)))
     ]
-    recorded, other = predicted(measured, outcomes, calibration, "0")
+    recorded, other = predict_rows(measured, outcomes, calibration, "0")
     assert math.isnan(recorded.predicted_step_ns)
     assert other.predicted_step_ns > 0
     assert score([recorded, other]).judged == 1
@@ -261,7 +261,7 @@ def test_the_cell_that_was_learned_from_is_neither_predicted_nor_judged() -> Non
 
 @pytest.mark.parametrize(("slowdown", "is_shown"), [(2.3, True), (1.02, False)])
 def test_predictions_from_a_step_that_recording_slowed_down_are_explained(slowdown: float, is_shown: bool) -> None:
-    section = judged(score([row(2.0, 1.0)], calibration_error=0.0, recording_slowdown=slowdown))
+    section = planner_accuracy(score([row(2.0, 1.0)], calibration_error=0.0, recording_slowdown=slowdown))
     text = " ".join(block.text for block in section.blocks if isinstance(block, Text))
     assert ("Recording made that step 2.30x as long" in text) == is_shown
 
@@ -275,8 +275,8 @@ def test_the_cell_to_learn_from_has_the_axes_of_the_others() -> None:
             (3.0, Configuration(dp=2, tp=2)),
         )
     )
-    assert to_learn_from([alone, data, both]) is both
-    assert to_learn_from([replace(both, status=Status.CRASHED)]) is None
+    assert cell_to_record([alone, data, both]) is both
+    assert cell_to_record([replace(both, status=Status.CRASHED)]) is None
 
 
 def test_the_median_error_is_withheld_if_the_recorded_step_is_missed() -> None:

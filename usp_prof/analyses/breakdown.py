@@ -111,7 +111,7 @@ class BreakdownResult:
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> BreakdownResult:
     """Partition the selected steps."""
-    parts = partition.of_run(tables, selection)
+    parts = partition.divide_run(tables, selection)
     return BreakdownResult(parts, tuple(_notes(tables, parts)))
 
 

@@ -188,7 +188,7 @@ class CriticalPathResult:
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPathResult:
     """Compute the critical path of the selected steps. It covers all ranks, whichever ranks are selected."""
-    parts = partition.of_run(tables, Selection(None, selection.first_step, selection.last_step))
+    parts = partition.divide_run(tables, Selection(None, selection.first_step, selection.last_step))
     clocks, notes = clock.fit_clocks(tables), _notes(tables)
     if not len(parts.rank):
         return CriticalPathResult((), (), (), parts, tuple(notes))

@@ -172,7 +172,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
                 "no_model_flop", f"FLOPs per token cannot be computed from the model's description: {_missing(model)}"
             )
         )
-    trace = flop_check.traced(work.ops, work.total_ns)
+    trace = flop_check.traced_work(work.ops, work.total_ns)
     contradictions = [
         *withheld(tables, "MFU and HFU are not shown"),
         *_wrong_devices(tables),
@@ -334,7 +334,7 @@ def _wrong_model(
     """Return an error if the ops' FLOP contradict model and tokens. Ranks that were not read count like the others."""
     devices, rank_steps = _devices(tables), int(np.count_nonzero(~times.is_window))
     tokens = float(tables.tokens_per_step)
-    needs = flop_check.of_model(model, tables.assumptions.convention, tokens, backward.measured(tables))
+    needs = flop_check.model_work(model, tables.assumptions.convention, tokens, backward.measured(tables))
     if needs is None or not rank_steps:
         return []
     scale = devices / rank_steps
@@ -375,6 +375,6 @@ def check(
     again = backward.measured(tables)
     recorded = tables.manifest.recompute if tables.manifest is not None else ""
     is_recomputed = again.products > 0 if again is not None else recorded != "none"
-    return flop_check.compared(
+    return flop_check.compare_work(
         model, float(tables.tokens_per_step) * len(times.job), trace, is_recomputed=is_recomputed
     )

@@ -130,7 +130,7 @@ class OverlapResult:
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> OverlapResult:
     """Compute the overlap in the selected steps."""
-    parts = partition.of_run(tables, selection)
+    parts = partition.divide_run(tables, selection)
     # If a rank lost device work, the length of its communication and the compute that hides it are unknown.
     damaged = np.isin(parts.rank, sorted(ranks_without_work(tables)))
     notes = withheld(tables, "communication and its overlap are not shown for these ranks") if damaged.any() else []

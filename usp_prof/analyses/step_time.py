@@ -128,7 +128,7 @@ class StepTimeResult:
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StepTimeResult:
     """Compute the step times of the selected steps."""
-    parts = partition.of_run(tables, selection)
+    parts = partition.divide_run(tables, selection)
     clocks = clock.fit_clocks(tables)
     start, end = (clocks.align(parts.rank, when) for when in (parts.start, parts.end))
     component = clocks.component_rows(parts.rank)

@@ -150,7 +150,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
         note = HealthRow("ranks_not_compared", Severity.ERROR, detail=f"stragglers are unknown: {tables.incomparable}")
         return StragglersResult((), (), nothing, nothing, unknown, nothing, {}, (note,))
     steps_only = Selection(None, selection.first_step, selection.last_step)
-    parts = partition.of_run(tables, steps_only)
+    parts = partition.divide_run(tables, steps_only)
     seen = arrivals.arrivals(tables)
     is_selected = np.isin(seen.step, parts.step)
     own, peers = lateness.own_time(tables, parts), lateness.peers_of(tables)

@@ -92,7 +92,7 @@ class Asking:
         facts = run_facts(self.tables, EVERYTHING, self.name) if question.is_of_all_ranks else document.run
         return Answer(
             question=question.text,
-            sentence=sentences.of_ranks(facts, sentence),
+            sentence=sentences.naming_ranks(facts, sentence),
             metric_values=tuple(values),
             notes=tuple(sorted(result.notes)),
             picture=picture(question.analysis, section, result, figures),

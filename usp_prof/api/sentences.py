@@ -34,7 +34,7 @@ _MOST_OPS = 3
 """Number of ops that a sentence names."""
 
 
-def of_ranks(run: RunFacts, sentence: str) -> str:
+def naming_ranks(run: RunFacts, sentence: str) -> str:
     """Prefix a sentence with the ranks that it covers, if the job has more."""
     return f"{ranks_phrase(run)} only: {sentence}" if run.is_part else sentence
 

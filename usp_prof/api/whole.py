@@ -50,7 +50,7 @@ class Report:
         document = self.document
         return Answer(
             question="Where does the step go, and what should be done about it?",
-            sentence=sentences.of_ranks(document.run, sentences.summary(document, Figures(document.values))),
+            sentence=sentences.naming_ranks(document.run, sentences.summary(document, Figures(document.values))),
             metric_values=document.values,
             notes=document.health,
             picture=stack_of(document.summary.blocks),

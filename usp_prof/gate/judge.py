@@ -37,7 +37,7 @@ class Shift:
 
     amount: float
     error: float
-    mendable: float
+    reducible: float
     freedom: float
     runs: int
 
@@ -66,8 +66,8 @@ def shift_of(series: Series, gauge: Gauge, olds: Sequence[Sample], new: Sample, 
     # Degrees of freedom of the sum, by Welch and Satterthwaite.
     doubt = sum(part * part / max(freedom, 1.0) for part, freedom in zip(variances, freedoms, strict=True))
     freedom = variance * variance / doubt if doubt > 0 else 1e9
-    mendable = variances[0] + variances[1] if rule.medians else variances[0]
-    return Shift(new.center - center, math.sqrt(variance), mendable, freedom, runs)
+    reducible = variances[0] + variances[1] if rule.medians else variances[0]
+    return Shift(new.center - center, math.sqrt(variance), reducible, freedom, runs)
 
 
 def _spread_of_steps(series: Series, gauge: Gauge, samples: Sequence[Sample], noise: Noise) -> float:
@@ -214,12 +214,12 @@ def _with_steps_needed(judgement: Judgement, shift: Shift, rule: Rule, tail: flo
     # Distance from the limit that decides the verdict, and the largest variance that still resolves it.
     margin = amount - allowed if amount > allowed else resolve - amount
     needed = (margin / t_quantile(tail, max(shift.freedom, 10.0))) ** 2
-    fixed = shift.error**2 - shift.mendable  # variance that more steps do not remove
+    fixed = shift.error**2 - shift.reducible  # variance that more steps do not remove
     if needed <= fixed:
         for_one = "one baseline run does not show how much runs differ; save a baseline of several runs"
         for_many = "runs differ too much for more steps to decide it; save a baseline of more and longer runs"
         return replace(judgement, more_steps=-1, reason=for_one if shift.runs == 1 else for_many)
-    steps_in_all = judgement.steps * shift.mendable / (needed - fixed)
+    steps_in_all = judgement.steps * shift.reducible / (needed - fixed)
     if not math.isfinite(steps_in_all):
         return replace(judgement, more_steps=-1, reason="the steps of this run do not show its noise")
     more = max(math.ceil(steps_in_all) - judgement.steps, 1)

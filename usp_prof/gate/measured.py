@@ -257,7 +257,7 @@ def measure(
         created=manifest.created if manifest else "",
         facts=facts_of(tables),
         series=with_derived(from_values(values)),
-        findings=seen(findings),
+        findings=seen_findings(findings),
         damage=tuple(sorted(Damage(r.code, r.severity, r.rank, r.count, r.detail) for r in health)),
         ranks=tables.ranks,
         missing_ranks=missing_ranks(tables),
@@ -274,12 +274,12 @@ def missing_ranks(tables: TableSet) -> tuple[int, ...]:
     return tuple(sorted(set(range(world)) - set(tables.ranks)))
 
 
-def seen(findings: Iterable[Finding]) -> tuple[SeenFinding, ...]:
+def seen_findings(findings: Iterable[Finding]) -> tuple[SeenFinding, ...]:
     """Return the fields that identify each finding in another run, sorted."""
-    return tuple(sorted(_seen(finding) for finding in findings))
+    return tuple(sorted(_seen_finding(finding) for finding in findings))
 
 
-def _seen(finding: Finding) -> SeenFinding:
+def _seen_finding(finding: Finding) -> SeenFinding:
     place = sorted((name, value) for name, value in finding.where.items() if name not in MOMENTS)
     where = " ".join(f"{name}={value}" for name, value in place)
     return SeenFinding(finding.code, finding.level, finding.title, where, finding.gain_fraction)

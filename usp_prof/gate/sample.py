@@ -159,7 +159,7 @@ _NORMAL = NormalDist()
 def t_quantile(tail: float, freedom: float) -> float:
     """Return the value that Student's t with `freedom` degrees of freedom exceeds with probability `tail` (< 0.5)."""
     if not 0 < tail < 0.5:
-        raise ValueError(f"tail must lie between 0 and 0.5, not {tail}")
+        raise ValueError(f"tail must be between 0 and 0.5, not {tail}")
     two_tails = 2 * tail
     if freedom >= 1e6:
         return -_NORMAL.inv_cdf(tail)

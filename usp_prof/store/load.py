@@ -71,9 +71,9 @@ class LoadedRank:
 class MendingSource:
     """The tables of an entry that is fetched table by table; if one is damaged, the rank's trace is read again."""
 
-    def __init__(self, stored: StoredTables, read_anew: Callable[[str], tuple[Source, list[HealthRow]]]) -> None:
+    def __init__(self, stored: StoredTables, read_again: Callable[[str], tuple[Source, list[HealthRow]]]) -> None:
         self._source: Source = stored
-        self._read_anew = read_anew
+        self._read_again = read_again
         self.health: list[HealthRow] = []
         """Receives health rows that are found during access."""
 
@@ -87,7 +87,7 @@ class MendingSource:
         try:
             return self._source.view(name)
         except BrokenSealError as error:
-            self._source, rows = self._read_anew(str(error))
+            self._source, rows = self._read_again(str(error))
             self.health += rows
             return self._source.view(name)
 
@@ -97,10 +97,10 @@ class MendingSource:
 
     def __reduce__(self) -> tuple[Callable[[Source], Source], tuple[Source]]:
         """Pickle the tables only: a worker that finds a damaged one fails, and this process repairs it."""
-        return _unmended, (self._source,)
+        return _unchanged, (self._source,)
 
 
-def _unmended(source: Source) -> Source:
+def _unchanged(source: Source) -> Source:
     return source
 
 

@@ -67,7 +67,7 @@ def _run_once(
     not_submitted = [job for job in jobs if job not in submitted]
     try:
         if read_here is not None:
-            _read_beside(futures, read_here)
+            _read_alongside(futures, read_here)
         for future in _as_completed(futures):
             try:
                 yield futures[future], _own_result(future.result())
@@ -105,7 +105,7 @@ def _submitted(
     return futures
 
 
-def _read_beside(futures: dict[Future[JobResult], RankJob], read_here: Callable[[RankJob], None]) -> None:
+def _read_alongside(futures: dict[Future[JobResult], RankJob], read_here: Callable[[RankJob], None]) -> None:
     """Read the files that no worker has begun, the last first; their futures are dropped."""
     for future, job in reversed(list(futures.items())):
         if future.cancel():

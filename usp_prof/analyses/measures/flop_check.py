@@ -86,7 +86,7 @@ class Traced:
         return self.uncovered_ns / 1e9 * (self.best_rate if is_small else max(peak, self.best_rate))
 
 
-def traced(ops: Sequence[OpStat], total_ns: int) -> Traced | None:
+def traced_work(ops: Sequence[OpStat], total_ns: int) -> Traced | None:
     """Return the sums over the ops, or `None` if no shapes were recorded."""
     counted = [op for op in ops if op.flop]
     if not counted or not total_ns:
@@ -100,7 +100,7 @@ def traced(ops: Sequence[OpStat], total_ns: int) -> Traced | None:
     return Traced(sum(op.flop for op in counted) - attention, attention, rate, best, uncovered_ns, total_ns)
 
 
-def compared(model: ModelEntry, tokens: float, work: Traced, *, is_recomputed: bool) -> tuple[Part, ...]:
+def compare_work(model: ModelEntry, tokens: float, work: Traced, *, is_recomputed: bool) -> tuple[Part, ...]:
     """Compare the model's FLOP for these tokens with the trace's, and name the reason for a difference.
 
     `is_recomputed` is false if the ops or the manifest show that no forward is recomputed. Additional FLOP then have
@@ -184,7 +184,7 @@ class Range:
     most: float
 
 
-def of_model(model: ModelEntry, convention: str, tokens: float, recomputation: Recomputation | None) -> Range | None:
+def model_work(model: ModelEntry, convention: str, tokens: float, recomputation: Recomputation | None) -> Range | None:
     """Return the range of FLOP of a step with `tokens` tokens, or `None` if the model's FLOP are unknown."""
     per_token = flops.per_token(model, convention)
     if not per_token:

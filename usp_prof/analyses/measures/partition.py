@@ -197,7 +197,7 @@ class Sets:
         return (self.axes[axis] - self.compute) - self.exposed[axis]
 
 
-def of_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition:
+def divide_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition:
     """Return the partition of the selected steps and ranks. Ranks without recorded device work have no rows."""
     parts = _measured(tables).parts
     is_selected = selection.takes_steps(parts.step)

@@ -142,8 +142,8 @@ class Answers:
             return Reply("", (table,))
         tables = opened.tables
         on_cpu = not any(len(tables.columns("kernels", rank)) for rank in tables.ranks)
-        notes = ("The traces hold no GPU events: `kernels` is empty, compute is in `activities`.",) if on_cpu else ()
-        return Reply("No row answers it.", (table,), notes)
+        notes = ("The traces have no GPU events: `kernels` is empty, compute is in `activities`.",) if on_cpu else ()
+        return Reply("The query returned no rows.", (table,), notes)
 
     def tables(self, name: str = "") -> Reply:
         """List the tables for `sql`, or the columns of one table with unit and meaning."""

@@ -52,7 +52,7 @@ class Folders:
         except (OSError, RuntimeError, ValueError):  # too long, a loop of links, a null byte
             raise self._refused(text, "is not a path") from None
         if not text or not inside:
-            raise self._refused(text, "lies outside")
+            raise self._refused(text, "is outside")
         if place is None:
             raise InputError(f"{text} does not exist", hint="call open without a path to list the runs")
         for link in _links_below(place):

@@ -234,8 +234,8 @@ def _with_links(profile: Profile, recorded: _Recorded, tables: TableSet) -> Prof
         profile = replace(profile, data_share=profile.data_share * formula_ns / measured_ns)
     sums = columns["bytes"][is_data & (columns.matches("op", "all_reduce") | columns.matches("op", "reduce_scatter"))]
     if not np.any(messages.goes_by_layer(c)) and len(sums):
-        in_a_step = sums.sum() / len(np.unique(columns["step"][is_data])) / len(np.unique(of_group[is_data]))
-        profile = replace(profile, bucket_bytes=float(sums.max()), least_buckets=max(1.0, in_a_step / sums.max()))
+        sums_in_step = sums.sum() / len(np.unique(columns["step"][is_data])) / len(np.unique(of_group[is_data]))
+        profile = replace(profile, bucket_bytes=float(sums.max()), least_buckets=max(1.0, sums_in_step / sums.max()))
     return profile
 
 
@@ -249,7 +249,7 @@ def _with_habits(profile: Profile, recorded: _Recorded, columns: Columns, is_dat
         habits = {habit: getattr(PROFILES[name], habit) for habit in HABITS}
         candidate = replace(profile, **habits)
         c = recorded.cases(candidate)
-        weights = messages.of_fullest(c, stages_of(c))
+        weights = messages.weights_of_fullest_rank(c, stages_of(c))
         planned_bytes = float(np.ravel(messages.gathered_bytes(c, weights) + messages.summed_bytes(c, weights))[0])
         candidates.append((abs(planned_bytes - sent_bytes), candidate))
     return min(candidates, key=lambda pair: pair[0])[1]

@@ -293,7 +293,7 @@ def layers_of_stage(c: Cases) -> NDArray[np.int64]:
 
 def needs(c: Cases, stages: Stages) -> Bytes:
     """Return the peak memory of the fullest rank of each case."""
-    return np.max([memory.total(rank_parts) for rank_parts in memory.of_stages(c, stages)], axis=0)  # type: ignore[no-any-return]
+    return np.max([memory.total(rank_parts) for rank_parts in memory.stage_parts(c, stages)], axis=0)  # type: ignore[no-any-return]
 
 
 def _rows(c: Cases, stages: Stages, rows: NDArray[np.int64]) -> tuple[Cases, Stages]:

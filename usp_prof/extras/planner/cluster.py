@@ -151,7 +151,7 @@ class Cluster:
         return min(self.devices_per_node, DEVICES_OF_HOST.get(self.device, self.devices_per_node))
 
 
-def of_device(name: str, dtype: str = "bf16") -> Cluster:
+def cluster_of(name: str, dtype: str = "bf16") -> Cluster:
     """Build the cluster of a device in the hardware table."""
     device = find(name)
     if device is None:

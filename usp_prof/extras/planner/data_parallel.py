@@ -35,30 +35,30 @@ READ_AND_WRITTEN = 2
 """Passes over memory per copy: weights are copied out of the gathered buffer, gradients into the send buffer."""
 
 
-def beside(message: Column, compute: Column) -> Column:
+def exposed_part(message: Column, compute: Column) -> Column:
     """Return the exposed part of a message that overlaps with compute."""
     return np.maximum(message - compute, LEAST_EXPOSED * np.asarray(message))
 
 
-def in_a_layer(c: Cases, times: Direction, stages: Stages) -> Column:
+def exposed_per_layer(c: Cases, times: Direction, stages: Stages) -> Column:
     """Return the exposed time of the mean layer and micro-batch, forward and backward together."""
     p = c.profile
-    often = messages.times_a_step(c)
+    often = messages.messages_per_step(c)
     forward_gathers = often.forward_gathers / c.micro_batches
     backward_gathers = often.backward_gathers / c.micro_batches
     sums = often.sums / c.micro_batches
-    shared, routed = messages.of_layer(c)
+    shared, routed = messages.weights_of_layer(c)
     weights, sent = _on_ring(c, shared, routed), messages.gradient_width(c)
     gathered, summed = gather(c, weights * c.width), _sum(c, shared * sent, routed * sent)
 
     # Layers per pass: the first one is gathered when it is needed; in backward the host of a device runs ahead.
     of_pass = np.maximum(stages.layers.max(axis=0) / c.stages_of_rank, 1)
-    hidden_gather = beside(gathered, p.gather_overlap * times.forward)
+    hidden_gather = exposed_part(gathered, p.gather_overlap * times.forward)
     in_forward = forward_gathers * (gathered + (of_pass - 1) * hidden_gather) / of_pass
 
     own_gather = backward_gathers * gathered
-    without_sum = beside(own_gather, p.gather_overlap * times.backward)
-    with_sum = _beside_backward(c, own_gather, summed, times.backward)
+    without_sum = exposed_part(own_gather, p.gather_overlap * times.backward)
+    with_sum = _exposed_with_backward(c, own_gather, summed, times.backward)
     in_backward = (1 - sums) * without_sum + sums * with_sum
     in_backward = np.where(p.gloo, (own_gather + (of_pass - 1) * in_backward) / of_pass, in_backward)
 
@@ -68,19 +68,21 @@ def in_a_layer(c: Cases, times: Direction, stages: Stages) -> Column:
     return np.where(np.logical_and(messages.goes_by_layer(c), _is_shared(c)), shown, 0.0)
 
 
-def _beside_backward(c: Cases, gathered: Column, summed: Column, backward: Column) -> Column:
+def _exposed_with_backward(c: Cases, gathered: Column, summed: Column, backward: Column) -> Column:
     """Return the exposed part of a layer's gather and of its reduction in backward."""
     hides = c.profile.gather_overlap * backward
-    on_one_link = beside(gathered + summed, hides)
-    on_two_links = np.maximum(beside(gathered, hides), beside(summed, backward))
+    on_one_link = exposed_part(gathered + summed, hides)
+    on_two_links = np.maximum(exposed_part(gathered, hides), exposed_part(summed, backward))
     # PyTorch's pipelines reduce after their last backward, with nothing to hide it.
     sums_after = np.logical_and(c.profile.is_fsdp2, c.pp > 1)
-    return np.where(sums_after, beside(gathered, hides) + summed, np.where(c.profile.gloo, on_two_links, on_one_link))
+    return np.where(
+        sums_after, exposed_part(gathered, hides) + summed, np.where(c.profile.gloo, on_two_links, on_one_link)
+    )
 
 
-def in_a_step(c: Cases, stages: Stages, forward: Column, backward: Column) -> Column:
-    """Return the exposed time per step outside `in_a_layer`; `forward` and `backward` are per micro-batch."""
-    weights = messages.of_fullest(c, stages)
+def exposed_per_step(c: Cases, stages: Stages, forward: Column, backward: Column) -> Column:
+    """Return the exposed time per step outside `exposed_per_layer`; `forward` and `backward` are per micro-batch."""
+    weights = messages.weights_of_fullest_rank(c, stages)
     layer_backward = backward / np.maximum(stages.layers.max(axis=0), 1)
     by_layer = _of_ends(c, weights.ends, forward, backward, layer_backward) * c.profile.sharded_exposed
     in_buckets = _of_buckets(c, weights, forward, backward) * c.profile.data_exposed
@@ -102,8 +104,8 @@ def _of_buckets(c: Cases, weights: messages.Weights, forward: Column, backward: 
     sum_of_one = _sum(c, shared * sent / buckets, routed * sent / buckets)
     # The first bucket waits for its share of backward.
     last_sums = np.maximum(buckets * sum_of_one - overlap * backward * (1 - 1 / buckets), sum_of_one)
-    earlier_sums = beside(buckets * sum_of_one, overlap * (forward + backward))
-    sums = last_sums + np.maximum(messages.times_a_step(c).sums - 1, 0) * earlier_sums
+    earlier_sums = exposed_part(buckets * sum_of_one, overlap * (forward + backward))
+    sums = last_sums + np.maximum(messages.messages_per_step(c).sums - 1, 0) * earlier_sums
 
     gathered = buckets * gather(c, on_ring * c.width / buckets)
     # During the next step's first forward, only the wait for the first bucket is exposed.
@@ -119,20 +121,22 @@ def _of_ends(c: Cases, ends: Column, forward: Column, backward: Column, layer_ba
     every micro-batch, unless a pipeline keeps them.
     """
     p = c.profile
-    often = messages.times_a_step(c)
+    often = messages.messages_per_step(c)
     sent = messages.gradient_width(c)
-    shared, routed = messages.of_layer(c)
+    shared, routed = messages.weights_of_layer(c)
     # Weights that the first layer needs; embedding and head are one unit, or one each.
     first = np.where(p.ends_are_units, np.minimum(ends, c.shape.vocabulary * c.shape.hidden / c.tp), ends)
     begins = np.where(np.logical_and(p.is_fsdp2, c.pp == 1), c.micro_batches, 1)
     begins = np.where(c.shards > 1, begins, 0)
     beginning = gather(c, first * c.width)
-    later = np.maximum(often.end_gathers - begins, 0) * beside(gather(c, ends * c.width), p.gather_overlap * backward)
+    later = np.maximum(often.end_gathers - begins, 0) * exposed_part(
+        gather(c, ends * c.width), p.gather_overlap * backward
+    )
 
     of_first_layer = _sum(c, shared * sent, routed * sent)
-    of_first_layer = np.where(p.is_paced, beside(of_first_layer, layer_backward), of_first_layer)
+    of_first_layer = np.where(p.is_paced, exposed_part(of_first_layer, layer_backward), of_first_layer)
     ending = _sum(c, first * sent, 0.0) + of_first_layer
-    earlier_ending = np.where(p.is_fsdp2, ending, beside(ending, p.gather_overlap * forward))
+    earlier_ending = np.where(p.is_fsdp2, ending, exposed_part(ending, p.gather_overlap * forward))
     earlier_sums = np.maximum(often.sums - 1, 0) * earlier_ending
     return np.asarray(begins * beginning + later + ending + earlier_sums)
 

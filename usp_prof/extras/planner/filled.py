@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from usp_prof.analyses import memory as measured_memory
 from usp_prof.extras.planner.answers.one_plan import FILLS, fullest, memory_chart
 from usp_prof.extras.planner.calibration import NEUTRAL, described, recorded_configuration
-from usp_prof.extras.planner.cluster import of_device
-from usp_prof.extras.planner.memory import of_ranks
+from usp_prof.extras.planner.cluster import cluster_of
+from usp_prof.extras.planner.memory import footprints_of_ranks
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES, profile_named
 from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule, modules_named
 from usp_prof.model.errors import UsageError, unknown_name
@@ -130,8 +130,8 @@ def _filled(
     rule = broken_rule(model, configuration)
     if rule:
         raise UsageError(rule, hint="change one of these degrees")
-    room = of_device(device, configuration.dtype).room_bytes if device else inf
-    return Filled(configuration, of_ranks(model, configuration, profile), measured, room)
+    room = cluster_of(device, configuration.dtype).room_bytes if device else inf
+    return Filled(configuration, footprints_of_ranks(model, configuration, profile), measured, room)
 
 
 def _measured(tables: TableSet) -> dict[int, int]:

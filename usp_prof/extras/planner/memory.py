@@ -38,7 +38,7 @@ NO_STAGE = 4
 """Value above all ZeRO stages, for tensors that are never sharded."""
 
 
-def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
+def stage_parts(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
     """Return the footprint of the first, a middle and the last rank of each pipeline."""
     stages = stages or stages_of(c)
     habits = habits_of(c.profile, c, c.machine.product_bytes)
@@ -51,7 +51,7 @@ def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
 
 def habits_of(p: Profile, c: Columns, product_bytes: Column) -> Habits:
     """Return a trainer's memory habits beyond the formulas; `product_bytes` are per value in the type of products."""
-    keeps_gradients = (c.micro_batches > 1) & (messages.sums_a_step(p, c) == 1)
+    keeps_gradients = (c.micro_batches > 1) & (messages.sums_per_step(p, c) == 1)
     # PyTorch's pipelines keep weights gathered in backward for the next forward.
     keeps_weights = np.logical_and(p.is_fsdp2, c.pp > 1)
     return Habits(
@@ -69,7 +69,7 @@ def habits_of(p: Profile, c: Columns, product_bytes: Column) -> Habits:
     )
 
 
-def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) -> tuple[Footprint, ...]:
+def footprints_of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) -> tuple[Footprint, ...]:
     """Return the footprint of every pipeline rank of one configuration."""
     product_bytes = PRODUCT_BYTES.get(configuration.dtype, 2.0)
     shape, columns = shape_of(model), columns_of([configuration], gradient_bytes_of(profile, product_bytes))
@@ -98,10 +98,10 @@ def total(parts: Parts) -> NDArray[np.float64]:
     return np.sum(list(parts.values()), axis=0)  # type: ignore[no-any-return]
 
 
-def fullest(of_ranks: tuple[Parts, ...]) -> Parts:
+def fullest(parts_by_rank: tuple[Parts, ...]) -> Parts:
     """Return the parts of the rank with the highest need, case by case."""
-    worst = np.stack([total(rank_parts) for rank_parts in of_ranks]).argmax(axis=0)
-    return {part: np.choose(worst, [rank_parts[part] for rank_parts in of_ranks]) for part in of_ranks[0]}
+    worst = np.stack([total(rank_parts) for rank_parts in parts_by_rank]).argmax(axis=0)
+    return {part: np.choose(worst, [rank_parts[part] for rank_parts in parts_by_rank]) for part in parts_by_rank[0]}
 
 
 def weights_to_update(c: Cases, stages: Stages) -> NDArray[np.float64]:

@@ -64,7 +64,7 @@ class Weights:
     ends: Column
 
 
-def times_a_step(c: Cases) -> Times:
+def messages_per_step(c: Cases) -> Times:
     """Return the number of messages of each kind per step."""
     p = c.profile
     micro_batches = np.asarray(c.micro_batches, float)
@@ -76,7 +76,7 @@ def times_a_step(c: Cases) -> Times:
     backward = np.where(c.zero == 3, micro_batches, 0.0)
     ends = np.where(is_fsdp2 & (c.zero >= 2), every, 1.0)
     ends = ends + np.where(is_fsdp2 & (np.asarray(p.ends_are_units) > 0), backward, 0.0)
-    sums = sums_a_step(p, c)
+    sums = sums_per_step(p, c)
     has_shards = (c.zero > 0) & (c.shards > 1)
     return Times(
         forward_gathers=np.where(has_shards, forward, 0.0),
@@ -86,7 +86,7 @@ def times_a_step(c: Cases) -> Times:
     )
 
 
-def sums_a_step(p: Profile, c: Columns) -> Column:
+def sums_per_step(p: Profile, c: Columns) -> Column:
     """Return the number of gradient reductions per step; if one, micro-batches are added up unreduced."""
     in_pipeline = np.logical_and(p.is_fsdp2, c.pp > 1)
     sums_each = (c.zero >= 2) & np.logical_not(p.sums_once) & np.logical_not(in_pipeline)
@@ -98,22 +98,22 @@ def goes_by_layer(c: Cases) -> NDArray[np.bool_]:
     return np.asarray((c.zero == 3) | ((c.zero == 2) & (np.asarray(c.profile.layer_by_layer) > 0)))
 
 
-def of_layer(c: Cases) -> tuple[Column, Column]:
+def weights_of_layer(c: Cases) -> tuple[Column, Column]:
     """Return the number of a layer's weights on a rank: those that all tokens use, and its experts'."""
     return c.shape.shared_parameters / c.tp, c.shape.routed_parameters / c.ep / c.expert_tp
 
 
-def of_rank(c: Cases, layers: Column, embedding: Column, head: Column) -> Weights:
+def weights_of_rank(c: Cases, layers: Column, embedding: Column, head: Column) -> Weights:
     """Return the weights of a rank with this number of layers, and with these ends."""
-    shared, routed = of_layer(c)
+    shared, routed = weights_of_layer(c)
     matrices, _ = parameters(c.shape, c, Stage(0.0, embedding, head, 1.0))
     norm = np.where(head, c.shape.hidden, 0.0)
     return Weights(layers * shared, layers * routed, matrices + norm)
 
 
-def of_fullest(c: Cases, stages: Stages) -> Weights:
+def weights_of_fullest_rank(c: Cases, stages: Stages) -> Weights:
     """Return the weights of the pipeline rank with the most of them."""
-    rows = [of_rank(c, *row) for row in zip(stages.layers, stages.embedding, stages.head, strict=True)]
+    rows = [weights_of_rank(c, *row) for row in zip(stages.layers, stages.embedding, stages.head, strict=True)]
     columns = {name: np.stack([_wide(c, getattr(row, name)) for row in rows]) for name in Weights.__slots__}
     fullest = np.sum(list(columns.values()), axis=0).argmax(axis=0)
     return Weights(**{name: np.take_along_axis(column, fullest[None], 0)[0] for name, column in columns.items()})
@@ -121,7 +121,7 @@ def of_fullest(c: Cases, stages: Stages) -> Weights:
 
 def gathered_bytes(c: Cases, weights: Weights) -> Column:
     """Return the bytes of all weights gathered per step from a rank's shards."""
-    often = times_a_step(c)
+    often = messages_per_step(c)
     of_layers = (weights.shared + weights.routed) * (often.forward_gathers + often.backward_gathers)
     return np.asarray((of_layers + weights.ends * often.end_gathers) * c.width)
 
@@ -129,7 +129,7 @@ def gathered_bytes(c: Cases, weights: Weights) -> Column:
 def summed_bytes(c: Cases, weights: Weights) -> Column:
     """Return the bytes of all gradients that a rank reduces per step with the others."""
     everything = weights.shared + weights.routed + weights.ends
-    return np.asarray(everything * times_a_step(c).sums * gradient_width(c))
+    return np.asarray(everything * messages_per_step(c).sums * gradient_width(c))
 
 
 def gradient_width(c: Cases) -> Column:

@@ -119,7 +119,7 @@ def records(
     """Predict cases and return one record per case."""
     stages = stages_of(c)
     times = step(c, stages, simulates=True)
-    need = memory.fullest(memory.of_stages(c, stages))
+    need = memory.fullest(memory.stage_parts(c, stages))
     total = memory.total(need)
     size = len(configurations)
 

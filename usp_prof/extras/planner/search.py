@@ -16,7 +16,7 @@ from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.candidates import legal, nearest_legal, needs, refined
 from usp_prof.extras.planner.cases import cases_of, concatenated, machine_of, rows_of, selected, with_columns
 from usp_prof.extras.planner.choice import Barred, barred
-from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.predict import Prediction, records
 from usp_prof.extras.planner.profiles import DEFAULT_PROFILE, Profile
 from usp_prof.extras.planner.stages import stages_of
@@ -89,10 +89,10 @@ def question_of(
     """
     if calibration is None:
         dtype = dtype or "bf16"
-        return Question(model, of_device(device, dtype), devices, batch, dtype, profile=profile)
+        return Question(model, cluster_of(device, dtype), devices, batch, dtype, profile=profile)
     recorded = calibration.configuration
     dtype = dtype or recorded.dtype
-    cluster, habits = (of_device(device, dtype), profile) if device else (calibration.cluster, calibration.profile)
+    cluster, habits = (cluster_of(device, dtype), profile) if device else (calibration.cluster, calibration.profile)
     return Question(model, cluster, devices or recorded.devices, batch or recorded.batch, dtype, profile=habits)
 
 

@@ -89,7 +89,7 @@ def chance(c: Cases, stages: Stages) -> Column:
 
 def chance_of_full_memory(c: Cases, stages: Stages) -> Column:
     """Return the probability that a pipeline's memory is full, by the planner's own prediction and its spread."""
-    peak = memory.total(memory.fullest(memory.of_stages(c, stages)))
+    peak = memory.total(memory.fullest(memory.stage_parts(c, stages)))
     fits = memory.fit_probability(peak, c.machine.room_bytes, c.profile.memory_spread)
     return np.where(c.pp > 1, 1 - fits, 0.0)
 

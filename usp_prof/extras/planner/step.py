@@ -96,7 +96,7 @@ def step(
     exposed = {axis: value * held * c.micro_batches for axis, value in messages.items()}
     # A layer that waits for its launches also hides messages.
     longer = layer / (layer - held_up)
-    gradients = data_parallel.in_a_step(c, stages, held * times.forward * longer, held * times.backward * longer)
+    gradients = data_parallel.exposed_per_step(c, stages, held * times.forward * longer, held * times.backward * longer)
     compute_time = busy - sum(exposed.values())
     exposed["dp"] = exposed["dp"] + gradients
     optimizer = _optimizer(c, stages)
@@ -142,7 +142,7 @@ def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[
     expert_passes = passes + c.repeats("moe")
     experts = 2 * expert_passes * s.mixed * cluster.dispatch(c, size / c.tp) * p.expert_exposed
     ring = _ring(c)
-    return {"tp": tensor, "ep": experts, "cp": ring, "dp": data_parallel.in_a_layer(c, times, stages)}
+    return {"tp": tensor, "ep": experts, "cp": ring, "dp": data_parallel.exposed_per_layer(c, times, stages)}
 
 
 def _ring(c: Cases) -> Column:
@@ -150,8 +150,8 @@ def _ring(c: Cases) -> Column:
     values = c.tokens * c.shape.key_value / c.tp * c.width
     send_time = cluster.send(c, "cp", values)
     core = compute.core_time(c) / c.cp
-    forward = data_parallel.beside(send_time, core)
-    backward = data_parallel.beside(2 * send_time, compute.CORE_BACKWARD * core)
+    forward = data_parallel.exposed_part(send_time, core)
+    backward = data_parallel.exposed_part(2 * send_time, compute.CORE_BACKWARD * core)
     return np.where(c.cp > 1, (c.cp - 1) * (forward + backward) * c.profile.context_exposed, 0.0)
 
 

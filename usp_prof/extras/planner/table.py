@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from usp_prof import limits
 from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.cases import cases_of, machine_of
-from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.launch_nanotron import has_empty_rank
 from usp_prof.extras.planner.predict import records
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, profile_named
@@ -217,7 +217,7 @@ def _cluster(key: tuple[tuple[str, str], ...], dtype: str) -> Cluster:
     cells = dict(key)
     if "device" not in cells:
         raise UsageError("the row names no device", hint=_HINT)
-    cluster = of_device(cells["device"], dtype)
+    cluster = cluster_of(cells["device"], dtype)
     node = _integer(cells, "node", cluster.devices_per_node, least=1)
     network_rate = _number(cells, "network") * 1e9
     return replace(

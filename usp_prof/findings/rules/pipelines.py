@@ -257,6 +257,6 @@ def _has_more_work(tables: TableSet, stage: int, ratio: float) -> bool:
     stages_of_rank = {rank: set(tables.columns("actions", rank)["stage"].tolist()) - {-1} for rank in tables.ranks}
     ranks = [rank for rank, own_stages in stages_of_rank.items() if own_stages == {stage}]
     other_ranks = tuple(rank for rank, own_stages in stages_of_rank.items() if own_stages and stage not in own_stages)
-    parts = partition.of_run(tables)
+    parts = partition.divide_run(tables)
     own, steps = own_time(tables, parts), np.unique(parts.step)
     return any(work_ratio(own, rank, other_ranks, steps) >= 1 + (ratio - 1) / 2 for rank in ranks)

@@ -71,9 +71,9 @@ class _Reading:
         return self._result()
 
     def _no_trace(self) -> InputError:
-        problem = "holds no list of trace events" if self.source.size else "is empty"
+        problem = "has no list of trace events" if self.source.size else "is empty"
         if self.damage.events_lost:
-            problem = "holds no event that can be read"
+            problem = "has no event that can be read"
         if self.source.fault is not None:
             problem = f"cannot be unpacked ({self.source.fault.detail})"
         return InputError(

@@ -22,9 +22,9 @@ from usp_prof.tables.parallelism.inference import (
     Inferred,
     Traffic,
     axis_health,
-    inferred,
-    made_for,
-    of_operation,
+    axis_of_library,
+    axis_of_operation,
+    infer_axes,
     traffic_of,
 )
 from usp_prof.tables.parallelism.mesh import Job, job_group, lay_out, talking
@@ -65,7 +65,7 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[A
         groups.setdefault(group_of_job.key, group_of_job)
     # Traffic and guesses by group; "" is traffic without a known group, which is added to the job's group.
     traffic = traffic_of(parts)
-    guesses = inferred(traffic, groups.values())
+    guesses = infer_axes(traffic, groups.values())
     ungrouped = guesses.get("", Inferred())
     if group_of_job is not None and "" in traffic:
         guesses.setdefault(group_of_job.key, ungrouped)
@@ -266,7 +266,7 @@ def _collectives(view: View, common: Common[AxisLayout]) -> View:
         key = key or layout.job_group
         own = groups.get(key)
         trusted = own is not None and own.axis_source in TRUSTED and own.axis != Axis.WORLD
-        purpose = made_for(library).axis
+        purpose = axis_of_library(library).axis
         if purpose != Axis.UNKNOWN and source != AxisSource.MARK and not trusted:
             axis, source = purpose, AxisSource.INFERRED
         else:
@@ -300,7 +300,7 @@ def _part_axis(
         return axis, source
     group_axis, group_source = (group.axis, group.axis_source) if group else (layout.ungrouped, AxisSource.INFERRED)
     if group_source == AxisSource.INFERRED or (group_source == AxisSource.MARK and group_axis == Axis.PP):
-        served = of_operation(group_axis, op, everyone=group is not None and len(group.ranks) == layout.world)
+        served = axis_of_operation(group_axis, op, everyone=group is not None and len(group.ranks) == layout.world)
         group_source = group_source if served == group_axis else AxisSource.INFERRED
         group_axis = served
     return group_axis, AxisSource.NONE if group_axis == Axis.UNKNOWN else group_source

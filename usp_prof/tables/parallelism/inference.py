@@ -73,7 +73,7 @@ class Traffic:
         self.kinds.update(other.kinds)
         self.marks.update(other.marks)
         self.steps += other.steps
-        self.transfers = self.transfers.beside(other.transfers)
+        self.transfers = self.transfers.combined(other.transfers)
 
 
 def traffic_of(ranks: Mapping[int, Columns]) -> dict[str, Traffic]:
@@ -104,11 +104,11 @@ def traffic_of(ranks: Mapping[int, Columns]) -> dict[str, Traffic]:
             traffic.steps += steps
             transfers = columns.take((group == code) & columns.matches("op", *P2P))
             if len(transfers):
-                traffic.transfers = traffic.transfers.beside(transfers_of(transfers))
+                traffic.transfers = traffic.transfers.combined(transfers_of(transfers))
     return traffic_of_group
 
 
-def inferred(traffic: Mapping[str, Traffic], groups: Iterable[Group]) -> dict[str, Inferred]:
+def infer_axes(traffic: Mapping[str, Traffic], groups: Iterable[Group]) -> dict[str, Inferred]:
     """Infer the axis of each group's traffic; groups with the same layout and traffic are judged together.
 
     The groups 0-7 and 8-15 serve one axis: evidence from one of them holds for both.
@@ -138,12 +138,12 @@ def infer(traffic: Traffic) -> Inferred:
     return fitting[0] if len(fitting) == 1 else Inferred()
 
 
-def made_for(library: str) -> Inferred:
+def axis_of_library(library: str) -> Inferred:
     """Return the axis of a library's kernels, independent of their content."""
     return _MADE_FOR.get(library, Inferred())
 
 
-def of_operation(axis: str, op: str, *, everyone: bool) -> str:
+def axis_of_operation(axis: str, op: str, *, everyone: bool) -> str:
     """Return traffic of one inferred group separately if it may serve another axis than the group's other operations.
 
     With a pipeline's sends, the collectives of the job's group are for the whole job (a loss to log, a norm).
@@ -248,18 +248,19 @@ def axis_health(
         if group.axis_source == AxisSource.INFERRED:
             by_reason.setdefault((str(group.axis), group.axis_reason), []).append(group.key)
     rows = [
-        _inferred(f"the axis of {_few(keys)} is inferred to be {axis}: {reason}", len(keys))
+        _inferred_row(f"the axis of {_few(keys)} is inferred to be {axis}: {reason}", len(keys))
         for (axis, reason), keys in sorted(by_reason.items())
     ]
     libraries = sorted({name for columns in parts.values() for name in set(columns["library"].tolist())})
+    purposes = [(library, axis_of_library(library)) for library in libraries]
     rows += [
-        _inferred(f"the axis of {library} is inferred to be {made_for(library).axis}: {made_for(library).reason}", 1)
-        for library in libraries
-        if made_for(library).reason
+        _inferred_row(f"the axis of {library} is inferred to be {purpose.axis}: {purpose.reason}", 1)
+        for library, purpose in purposes
+        if purpose.reason
     ]
     if ungrouped.reason:
         subject = "communication without a group"
-        rows.append(_inferred(f"the axis of {subject} is inferred to be {ungrouped.axis}: {ungrouped.reason}", 1))
+        rows.append(_inferred_row(f"the axis of {subject} is inferred to be {ungrouped.axis}: {ungrouped.reason}", 1))
     unknown = [group.key for group in used if group.axis == Axis.UNKNOWN]
     if unknown:
         detail = f"the axis of {_few(unknown)} is unknown; their communication is shown as axis unknown; {_HINT}"
@@ -267,7 +268,7 @@ def axis_health(
     return rows
 
 
-def _inferred(detail: str, count: int) -> HealthRow:
+def _inferred_row(detail: str, count: int) -> HealthRow:
     return HealthRow("axis_inferred", Severity.INFO, count=count, detail=f"{detail}; {_HINT}")
 
 

@@ -65,15 +65,15 @@ def lay_out(groups: list[Group], job: Job, manifest: Manifest | None) -> tuple[T
         return Topology(groups=tuple(groups)), reason
     axes = {axis: size for axis, size in sizes.items() if size > 1}
     # A rank with some unknown coordinates gets none: a single file does not show those of other ranks.
-    sizes_beside_ep = {axis: size for axis, size in axes.items() if axis != Axis.EP}
+    sizes_without_ep = {axis: size for axis, size in axes.items() if axis != Axis.EP}
     shown = {
         rank: MappingProxyType({axis: own[axis][0] for axis in axes if axis in own})
         for rank, own in places.items()
-        if all(own.get(axis, (-1, -1))[1] == size for axis, size in sizes_beside_ep.items())
+        if all(own.get(axis, (-1, -1))[1] == size for axis, size in sizes_without_ep.items())
     }
     if not axes and len(job.ranks) > 1:
         return Topology(groups=tuple(groups)), "no group shows a parallel axis"
-    if _shared([{axis: own[axis] for axis in sizes_beside_ep} for own in shown.values()]):
+    if _shared([{axis: own[axis] for axis in sizes_without_ep} for own in shown.values()]):
         return Topology(groups=tuple(groups)), f"several ranks share a place of the mesh {_product(axes)}"
     sources = [group.axis_source for group in groups if group.axis in axes]
     order = [source.value for source in AxisSource]

@@ -45,7 +45,7 @@ class Transfers:
         """Whether the transfers belong to a pipeline."""
         return self.ahead and not self.refused
 
-    def beside(self, other: Transfers) -> Transfers:
+    def combined(self, other: Transfers) -> Transfers:
         """Combine with the evidence of other ranks."""
         return Transfers(self.ahead or other.ahead, self.refused or other.refused)
 

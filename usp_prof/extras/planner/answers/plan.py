@@ -12,7 +12,7 @@ from usp_prof.charts.inputs import MemoryParts, PlanPoints
 from usp_prof.extras.planner.answers.one_plan import memory_chart
 from usp_prof.extras.planner.launch import command as launch_command
 from usp_prof.extras.planner.launch import refusal as refusal_by
-from usp_prof.extras.planner.memory import of_ranks as memory_of_ranks
+from usp_prof.extras.planner.memory import footprints_of_ranks as memory_of_ranks
 from usp_prof.extras.planner.models import not_modelled
 from usp_prof.extras.planner.search import EQUAL, speed_class
 from usp_prof.model.metric import Unit

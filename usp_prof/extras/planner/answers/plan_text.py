@@ -119,15 +119,15 @@ def refusals(plans: Plans, trainer: str) -> str:
     shown = plans.refused[:MOST_REASONS]
     if plans.best and refusal(trainer, plans.question.model, plans.best[0].configuration):
         reasons = "; ".join(refused.reason for refused in shown)
-        return f"{_called(trainer)} cannot run any plan that fits, so all are listed: {reasons}"
+        return f"{_trainer_name(trainer)} cannot run any plan that fits, so all are listed: {reasons}"
     reasons = "; ".join(f"{refused.reason} ({refused.count:,})" for refused in shown)
     more = len(plans.refused) - len(shown)
     behind = f"; {counted(more, 'more reason')}" if more else ""
     count = sum(refused.count for refused in plans.refused)
-    return f"{_called(trainer)} cannot run {count:,} of them: {reasons}{behind}"
+    return f"{_trainer_name(trainer)} cannot run {count:,} of them: {reasons}{behind}"
 
 
-def _called(trainer: str) -> str:
+def _trainer_name(trainer: str) -> str:
     """Return the name of a trainer in a sentence. Ours has the name of this program."""
     return "our trainer" if trainer == "usp-prof" else trainer
 
@@ -137,7 +137,7 @@ def _start(plans: Plans, trainer: str, heading: str, width: int) -> str:
     command, reason = command_or_reason(trainer, plans.question, plans.best[0].configuration)
     if reason:
         # For several plans, the reasons are in the list of refusals.
-        shown = reason if len(plans.best) == 1 else f"{_called(trainer)} cannot run these plans"
+        shown = reason if len(plans.best) == 1 else f"{_trainer_name(trainer)} cannot run these plans"
         return wrapped(f"no command: {shown}", width, hanging=2).rstrip("\n")
     return f"{heading}:\n{wrapped_command(command, width)}"
 
@@ -299,11 +299,13 @@ def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, str]], prediction
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([csv_cell(column) for column in (*input_columns, *GIVEN)])
     for row, prediction in zip(rows, predictions, strict=True):
-        writer.writerow([csv_cell(text) for text in (*(row[column] for column in input_columns), *_given(prediction))])
+        writer.writerow(
+            [csv_cell(text) for text in (*(row[column] for column in input_columns), *_figure_cells(prediction))]
+        )
     return file.getvalue()
 
 
-def _given(prediction: Prediction | str) -> list[str]:
+def _figure_cells(prediction: Prediction | str) -> list[str]:
     """Return the cells of `GIVEN`; for a rejected row only the reason."""
     if isinstance(prediction, str):
         return [""] * len(FIGURES) + [prediction]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof._version import __version__
-from usp_prof.extras.planner.answers.sweep_maps import best_map, degree_maps, fastest, sized, varied
+from usp_prof.extras.planner.answers.sweep_maps import best_map, degree_maps, fastest, size_words, varied_axes
 from usp_prof.extras.planner.sweep.score import DOUBTFUL, FEWEST
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
@@ -46,11 +46,11 @@ def sections(
     if any(row.is_ok for row in rows):
         if len(models) > 1 or len(sizes) > 1:
             parts.append(best_map(rows, models, sizes, drawn=drawn))
-        parts += degree_maps(rows, axes or varied(rows), drawn=drawn)
+        parts += degree_maps(rows, axes or varied_axes(rows), drawn=drawn)
     parts += _failures(rows)
     parts.append(Section("sweep-rows", "Configurations, fastest first", (fastest_rows(rows),)))
     if score is not None:
-        parts.append(judged(score))
+        parts.append(planner_accuracy(score))
     return tuple(parts)
 
 
@@ -81,7 +81,9 @@ def summary(rows: Sequence[Row], notes: Sequence[str] = ()) -> Section:
 def sentence(row: Row) -> str:
     """Return how fast a configuration is."""
     mfu = f", MFU {row.mfu:.1%}" if np.isfinite(row.mfu) else ""
-    return f"Fastest of {row.model}: {row.configuration} on {sized(row)}, {row.tokens_per_second:,.0f} tokens/s{mfu}."
+    return (
+        f"Fastest of {row.model}: {row.configuration} on {size_words(row)}, {row.tokens_per_second:,.0f} tokens/s{mfu}."
+    )
 
 
 # Rows and failures.
@@ -142,7 +144,7 @@ def _failures(rows: Sequence[Row]) -> list[Section]:
     return [Section("sweep-failures", f"Failed: {len(failed)} of {len(rows)}", (table,))]
 
 
-def judged(score: Score) -> Section:
+def planner_accuracy(score: Score) -> Section:
     """Build the planner's accuracy on these rows."""
     left_out = [f"{counted(count, 'cell')} not predicted: {reason}." for reason, count in score.not_predicted]
     if not score.judged:
@@ -164,11 +166,11 @@ def judged(score: Score) -> Section:
     else:
         left_out.append(f"To judge the order, at least {FEWEST} cells of one model and size must be predicted.")
     blocks: list[Block] = [KeyFigures(tuple(figures))]
-    notes = [*_learned(score), *left_out]
+    notes = [*_calibration_notes(score), *left_out]
     return Section("sweep-planner", TITLE, (*blocks, *(Text(note, quiet=True) for note in notes)))
 
 
-def _learned(score: Score) -> list[str]:
+def _calibration_notes(score: Score) -> list[str]:
     """Describe the cell that the planner learned from, and how well it is predicted itself."""
     notes = [f"Learned from a recording of {score.learned_from}."] if score.learned_from else []
     if np.isfinite(score.calibration_error):

@@ -44,7 +44,7 @@ def best_map(rows: Sequence[Row], models: Sequence[str], sizes: Sequence[int], *
     return Section("sweep-best", title, (best.block(drawn=drawn),))
 
 
-def varied(rows: Iterable[Row]) -> tuple[str, str]:
+def varied_axes(rows: Iterable[Row]) -> tuple[str, str]:
     """Return the axes of the maps: tp and pp as in the playbook, others if one of these does not vary."""
     rows = list(rows)
     counts = {axis: len({read(row) for row in rows if row.configuration is not None}) for axis, read in AXES.items()}
@@ -68,8 +68,8 @@ def degree_maps(rows: Sequence[Row], axes: tuple[str, str], *, drawn: bool) -> l
         columns = tuple(sorted({AXES[across](row) for row in part}))
         cells = fastest(part, lambda row: (lines.index(AXES[down](row)), AXES[across](row)))  # noqa: B023 - used at once
         metric = "MFU" if _has_mfu(part) else "tokens/s"
-        title = f"{metric} by {down} and {across}: {model} on {sized(part[0])}"
-        degrees_map = _Map(axes, lines, columns, cells, _tried(part, axes, lines))
+        title = f"{metric} by {down} and {across}: {model} on {size_words(part[0])}"
+        degrees_map = _Map(axes, lines, columns, cells, _failure_statuses(part, axes, lines))
         maps.append(Section(f"sweep-map-{len(maps)}", title, (degrees_map.block(drawn=drawn),)))
     if maps and len(several) > len(chosen):
         note = Text(f"{len(several) - len(chosen)} more models and sizes have a map: choose with --only.", quiet=True)
@@ -77,7 +77,7 @@ def degree_maps(rows: Sequence[Row], axes: tuple[str, str], *, drawn: bool) -> l
     return maps
 
 
-def _tried(rows: Iterable[Row], axes: tuple[str, str], lines: Sequence[int]) -> dict[tuple[int, int], str]:
+def _failure_statuses(rows: Iterable[Row], axes: tuple[str, str], lines: Sequence[int]) -> dict[tuple[int, int], str]:
     """Return why the configurations failed, for each cell without a measured row."""
     down, across = axes
     why: dict[tuple[int, int], Counter[str]] = {}
@@ -176,7 +176,7 @@ def degrees(row: Row) -> str:
     return " ".join([*words, *([f"z{c.zero}"] if c.zero else [])]) or "alone"
 
 
-def sized(row: Row) -> str:
+def size_words(row: Row) -> str:
     """Format the cluster size of a configuration."""
     devices = f"{row.devices} device{'s' if row.devices > 1 else ''}"
     return f"{row.nodes} node{'s' if row.nodes > 1 else ''} ({devices})" if row.nodes else devices

@@ -17,9 +17,9 @@ from usp_prof.extras.planner.answers import sweep as answer
 from usp_prof.extras.planner.answers.sweep_maps import AXES
 from usp_prof.extras.planner.calibration import calibrate
 from usp_prof.extras.planner.sweep import published, rows, runner
-from usp_prof.extras.planner.sweep.cells import MOST_PROCESSES, of_fixed, of_grid, of_list
-from usp_prof.extras.planner.sweep.runner import recorded
-from usp_prof.extras.planner.sweep.score import predicted, reasons_against, score, to_learn_from
+from usp_prof.extras.planner.sweep.cells import MOST_PROCESSES, cells_of_grid, cells_of_list, parse_fixed
+from usp_prof.extras.planner.sweep.runner import record_cell
+from usp_prof.extras.planner.sweep.score import cell_to_record, predict_rows, reasons_against, score
 from usp_prof.model.errors import InputError, UsageError, UspProfError
 from usp_prof.model.files import check_name, read_text, write
 from usp_prof.run import open_run
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.folder)
     check_name(folder, "name another folder")
     sweep, outcomes = _run(args, folder)
-    rows_of_cells = rows.of_folder(sweep, outcomes)
+    rows_of_cells = rows.rows_of_folder(sweep, outcomes)
     judged: Score | None = None
     if args.judge:
         rows_of_cells, judged = _judge(args, folder, sweep, outcomes, rows_of_cells)
@@ -128,15 +128,15 @@ def _run(args: argparse.Namespace, folder: Path) -> tuple[Sweep, list[Outcome]]:
             )
     if not args.timeout > 0:
         raise UsageError(f"--timeout is a number of seconds, not {args.timeout:g}", hint="--timeout 600")
-    cells = of_grid(args.grid, args.processes) if args.grid else []
+    cells = cells_of_grid(args.grid, args.processes) if args.grid else []
     if args.list:
         text = read_text(args.list, "list of cells", "a CSV file with a row for each cell")
-        cells += of_list(StringIO(text, newline=""), args.processes)
+        cells += cells_of_list(StringIO(text, newline=""), args.processes)
     trainer = args.trainer or runner.trainer_of_clone()
     if not trainer or not Path(trainer).is_file():
         raise InputError("there is no trainer to run", hint="--trainer FILE, such as trainer/run.py of a clone")
-    requested = runner.Sweep(trainer, of_fixed(args.fixed), tuple(cells))
-    sweep = runner.opened(folder, requested)
+    requested = runner.Sweep(trainer, parse_fixed(args.fixed), tuple(cells))
+    sweep = runner.open_sweep(folder, requested)
     with _stopped_by_termination():
         outcomes = runner.run(
             folder, sweep, at_once=args.at_once, timeout=args.timeout, again=args.again, progress=_progress_writer(args)
@@ -173,17 +173,17 @@ def _judge(
     args: argparse.Namespace, folder: Path, sweep: Sweep, outcomes: Sequence[Outcome], table: tuple[Row, ...]
 ) -> tuple[tuple[Row, ...], Score | None]:
     """Record one cell, calibrate the planner with it, and measure its error on the others."""
-    chosen = to_learn_from(table)
+    chosen = cell_to_record(table)
     if chosen is None:
         return table, None
     note(args, f"recording {chosen.cell} once more, for the planner to learn from")
     try:
-        traces = recorded(folder, sweep, chosen.cell, args.timeout)
+        traces = record_cell(folder, sweep, chosen.cell, args.timeout)
         calibration = calibrate(open_run(str(traces), cache_dir=args.cache_dir).tables)
     except UspProfError as error:
         note(args, f"the planner is not judged: {error.message}")
         return table, None
-    predicted_rows = predicted(table, outcomes, calibration, chosen.cell)
+    predicted_rows = predict_rows(table, outcomes, calibration, chosen.cell)
     reasons = Counter(
         reason
         for row, reason in zip(table, reasons_against(table, outcomes, calibration, chosen.cell), strict=True)

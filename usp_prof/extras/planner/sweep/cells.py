@@ -55,7 +55,7 @@ class Cell:
         return f"{plain}-{blake2b(repr(self).encode(), digest_size=4).hexdigest()}"
 
 
-def typed(options: Iterable[tuple[str, str]]) -> list[str]:
+def trainer_words(options: Iterable[tuple[str, str]]) -> list[str]:
     """Return options as command-line words."""
     words: list[str] = []
     for option, value in options:
@@ -67,7 +67,7 @@ OURS = frozenset({"metrics", "log", "output", "checkpoint", "resume", "profile"}
 """Options of the trainer that a sweep sets itself, or that cells cannot share."""
 
 
-def of_fixed(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def parse_fixed(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Parse `name=value` pairs that apply to all cells."""
     settings: dict[str, str] = {}
     for pair in pairs:
@@ -81,7 +81,7 @@ def of_fixed(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(settings.items()))
 
 
-def of_grid(axes: Sequence[str], processes: int) -> list[Cell]:
+def cells_of_grid(axes: Sequence[str], processes: int) -> list[Cell]:
     """Return the cells of all combinations of `name=value,value` axes."""
     values: dict[str, list[str]] = {}
     for axis in axes:
@@ -100,7 +100,7 @@ def of_grid(axes: Sequence[str], processes: int) -> list[Cell]:
     return _different(_cell(dict(zip(values, chosen, strict=True)), processes) for chosen in product(*values.values()))
 
 
-def of_list(file: TextIO, processes: int) -> list[Cell]:
+def cells_of_list(file: TextIO, processes: int) -> list[Cell]:
     """Read one cell per row."""
     _, rows = csv_rows(file, "list of cells")
     if len(rows) > MOST_CELLS:

@@ -96,7 +96,7 @@ def _notes(dropped: int) -> Iterator[str]:
         rows = counted(dropped, "row")
         yield f"Left out: {rows} whose batch is not 256 sequences, or whose model is not the sweep's."
     yield (
-        "One measurement each: repeats in that sweep lie 5 to 25% apart. Two in five of its successful runs, nearly "
+        "One measurement each: repeats in that sweep differ by 5 to 25%. Two in five of its successful runs, nearly "
         "all with a pipeline, are slowed by stalled sends that no property of them explains."
     )
     yield "Rows are ordered by tokens per second. Its MFU counts the embedding of small models twice with a pipeline."

@@ -69,7 +69,7 @@ class Outcome:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-def measured(lines: Sequence[str]) -> dict[str, Any]:
+def figures_of_cell(lines: Sequence[str]) -> dict[str, Any]:
     """Return the figures of a cell from the trainer's lines (`--metrics json`); empty if it completed no step."""
     steps = [line for line in map(_json, lines) if line.get("seconds")]
     if not steps:
@@ -194,7 +194,7 @@ class Row:
         return self.nodes or self.devices
 
 
-def of_folder(sweep: Sweep, outcomes: Sequence[Outcome]) -> tuple[Row, ...]:
+def rows_of_folder(sweep: Sweep, outcomes: Sequence[Outcome]) -> tuple[Row, ...]:
     """Return the rows of cells that ran here."""
     cells: dict[str, Cell] = {cell.name: cell for cell in sweep.cells}
     fixed = dict(sweep.fixed)

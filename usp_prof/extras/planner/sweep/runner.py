@@ -23,13 +23,13 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.contract import SWEEP_FILE
-from usp_prof.extras.planner.sweep.cells import Cell, typed
+from usp_prof.extras.planner.sweep.cells import Cell, trainer_words
 from usp_prof.extras.planner.sweep.rows import (
     CELL_FILE,
     Outcome,
     Status,
     failure,
-    measured,
+    figures_of_cell,
     read_outcome,
     write_outcome,
 )
@@ -59,7 +59,7 @@ class Sweep:
 
     def words(self, cell: Cell) -> list[str]:
         """Return the command of a cell; the cell's options are last, so they take precedence."""
-        return [*command(self.trainer, cell.processes), *typed(self.fixed), *typed(cell.options)]
+        return [*command(self.trainer, cell.processes), *trainer_words(self.fixed), *trainer_words(cell.options)]
 
 
 def trainer_of_clone() -> str:
@@ -68,13 +68,13 @@ def trainer_of_clone() -> str:
     return str(path) if path.exists() else ""
 
 
-def opened(folder: Path, requested: Sweep) -> Sweep:
+def open_sweep(folder: Path, requested: Sweep) -> Sweep:
     """Merge a request into the folder's sweep and store it; raise if its fixed options differ."""
     before = read(folder)
     if before is not None:
         if requested.fixed and requested.fixed != before.fixed:
             raise UsageError(
-                f"{folder} holds a sweep with other options: {' '.join(typed(before.fixed)) or 'none'}",
+                f"{folder} has a sweep with other options: {' '.join(trainer_words(before.fixed)) or 'none'}",
                 hint="leave the options out to continue it, or name another folder",
             )
         cells = tuple(dict.fromkeys([*before.cells, *requested.cells]))
@@ -117,7 +117,7 @@ def folder_of(folder: Path, cell: Cell) -> Path:
     return folder / "cells" / cell.name
 
 
-def finished(folder: Path, sweep: Sweep) -> list[Outcome]:
+def finished_cells(folder: Path, sweep: Sweep) -> list[Outcome]:
     """Return the outcomes that exist, in the order of the cells."""
     outcomes = (read_outcome(folder_of(folder, cell)) for cell in sweep.cells)
     return [outcome for outcome in outcomes if outcome is not None]
@@ -148,7 +148,7 @@ def run(
             for future in running:
                 future.cancel()
             raise
-    return finished(folder, sweep)
+    return finished_cells(folder, sweep)
 
 
 def _is_due(folder: Path, cell: Cell, *, again: bool) -> bool:
@@ -220,7 +220,7 @@ def _outcome(cell: Cell, status: int, output: Path, errors: Path, *, timed_out: 
     if status:
         kind, reason = failure(status, errors.read_text(encoding="utf-8", errors="replace"))
         return replace(start, status=kind, reason=reason)
-    figures = measured(lines)
+    figures = figures_of_cell(lines)
     if not figures:
         return replace(start, status=Status.CRASHED, reason="it ended without having printed a step")
     return replace(start, **figures)
@@ -229,7 +229,7 @@ def _outcome(cell: Cell, status: int, output: Path, errors: Path, *, timed_out: 
 FOLDER = "recorded"
 
 
-def recorded(folder: Path, sweep: Sweep, cell: str, timeout: float) -> Path:
+def record_cell(folder: Path, sweep: Sweep, cell: str, timeout: float) -> Path:
     """Record a cell by name, unless its traces exist; return their folder."""
     chosen = next(candidate for candidate in sweep.cells if candidate.name == cell)
     traces = folder / FOLDER / chosen.name

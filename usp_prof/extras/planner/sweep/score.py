@@ -102,7 +102,9 @@ def _spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
     return float((spread[0] * spread[1]).sum() / np.sqrt((spread[0] ** 2).sum() * (spread[1] ** 2).sum()))
 
 
-def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], calibration: Calibration, cell: str) -> tuple[Row, ...]:
+def predict_rows(
+    rows: Sequence[Row], outcomes: Sequence[Outcome], calibration: Calibration, cell: str
+) -> tuple[Row, ...]:
     """Predict every row but the recorded cell's that trains its model on the same number of devices."""
     reasons = reasons_against(rows, outcomes, calibration, cell)
     alike = [not reason and row.cell != cell for row, reason in zip(rows, reasons, strict=True)]
@@ -147,7 +149,7 @@ def reasons_against(
     return tuple(reason(row) for row in rows)
 
 
-def to_learn_from(rows: Sequence[Row]) -> Row | None:
+def cell_to_record(rows: Sequence[Row]) -> Row | None:
     """Return the cell to record: its axes cover those of most cells of its model and size; the fastest of several."""
     ok = [row for row in rows if row.is_ok and row.configuration is not None]
 
