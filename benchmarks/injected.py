@@ -128,10 +128,16 @@ def table(cases: list[Case]) -> list[str]:
         low, high = (100 * bound([case.truth for case in group]) for bound in (min, max))
         holds, first = (sum(flags) for flags in zip(*((c.off <= c.error, c.is_first) for c in group), strict=True))
         lines.append(
-            f"| {run} | {kind} | {len(group)} | {low:.0f}-{high:.0f}% | {np.median(off):.1f} "
+            f"| {run} | {kind} | {len(group)} | {_span(low, high)} | {np.median(off):.1f} "
             f"| {max(off):.1f} | {holds} of {len(group)} | {first} of {len(group)} |"
         )
     return lines
+
+
+def _span(low: float, high: float) -> str:
+    """Format a range of percentages; equal ends are written once."""
+    ends = dict.fromkeys((f"{low:.0f}", f"{high:.0f}"))
+    return f"{'-'.join(ends)}%"
 
 
 if __name__ == "__main__":
