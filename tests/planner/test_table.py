@@ -51,7 +51,7 @@ def test_a_row_with_a_shape_needs_no_model_name() -> None:
         ({"tp": "1.5"}, "tp is a whole number"),
         ({"tp": "true"}, "tp is a number"),
         ({"sequence": "8k"}, "sequence is a number"),
-        ({"mbs": "2"}, "mbs = 2, where another column gives micro_batch = 1"),
+        ({"mbs": "2"}, "mbs = 2 contradicts another column: micro_batch = 1"),
         ({"micro_batch": "0"}, "at least 1"),
         ({"dp": "4"}, "is not the 16 devices"),
         ({"batch": "33"}, "does not divide the batch of 33"),

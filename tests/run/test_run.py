@@ -278,7 +278,7 @@ def test_paths_without_traces_are_refused(tmp_path: Path) -> None:
 
 def test_misused_arguments_are_refused_with_a_hint(folder: Path) -> None:
     run = open_run(folder)
-    with pytest.raises(UsageError, match="an edit is a text, not list"):
+    with pytest.raises(UsageError, match="an edit is a string, not list"):
         run.whatif(["no_pauses"])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="the limit of step_time is a text with its unit"):
         check(run, max_regression={"step_time": 0.03})  # type: ignore[dict-item]

@@ -120,7 +120,7 @@ class Questions(Asking):
         """
         if odd := [edit for edit in edits if not isinstance(edit, str)]:
             hint = 'write each edit as its own text: run.whatif("no_pauses", "ideal,rank=3")'
-            raise UsageError(f"an edit is a text, not {type(odd[0]).__name__}", hint=hint)
+            raise UsageError(f"an edit is a string, not {type(odd[0]).__name__}", hint=hint)
         if not edits:
             raise UsageError("no edit was given", hint='run.findings().df["edit"] has those that help this run')
         from usp_prof.model.edit import parse_edit  # noqa: PLC0415 - the replay is loaded only for predictions

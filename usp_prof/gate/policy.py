@@ -137,7 +137,7 @@ class Policy:
         rules += _of_family(rules, self.rules)
         floors = {**dict(self.minimum), **minimum}
         if endless := [name for name, floor in floors.items() if not math.isfinite(floor)]:
-            raise UsageError(f"the least {endless[0]} is not a finite number", hint="for example mfu=0.38")
+            raise UsageError(f"the lower bound of {endless[0]} is not a finite number", hint="for example mfu=0.38")
         requested = (*self.requested, *max_regression)
         return replace(self, rules=rules + self.rules, minimum=tuple(sorted(floors.items())), requested=requested)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _PACKED = frozenset({".zip", ".bz2", ".xz", ".lz4", ".7z", ".tar", ".tgz"})
-_HINT = "name a trace of torch.profiler, the folder of a run or a glob; `usp-prof info FOLDER` lists runs"
+_HINT = "pass a trace of torch.profiler, the folder of a run or a quoted glob; `usp-prof info FOLDER` lists runs"
 
 
 @dataclass(frozen=True, slots=True)

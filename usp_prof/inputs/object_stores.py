@@ -143,10 +143,10 @@ def filesystem_of(scheme: str) -> Any:  # noqa: ANN401 - an fsspec file system
         raise UsageError(f"{scheme}:// cannot be read here: {error}", hint=hint) from None
     except ValueError:
         schemes = "s3://, gs://, az://, http(s)://, file://"
-        raise UsageError(f"{scheme}:// cannot be read", hint=f"offered are {schemes}") from None
+        raise UsageError(f"{scheme}:// cannot be read", hint=f"choose from {schemes}") from None
     except TypeError:  # such as ftp, which needs a host to connect to
         hint = "mount it, or copy the traces to a folder or an object store"
-        raise UsageError(f"{scheme}:// cannot be read: it needs its own settings", hint=hint) from None
+        raise UsageError(f"{scheme}:// cannot be read: its credentials or settings are missing", hint=hint) from None
     pauses = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2}
     retries = {"max_retries": _RETRIES, "backoff": pauses, "retry_timeout": timedelta(seconds=120)}
     return BlockingStore(scheme, client_options=_client_options(scheme), retry_config=retries, **_credentials(scheme))

@@ -43,7 +43,7 @@ def load(path: Path, sequence: int = 0) -> ModelEntry:
         entry = describe(inner if isinstance(inner, dict) else data)
         entry = checked(ModelEntry, asdict(entry))
     except ERRORS as error:
-        raise InputError(f"{path} describes no model: {error}", hint=_HINT) from error
+        raise InputError(f"{path} is not a model description: {error}", hint=_HINT) from error
     if sequence:
         entry.sequence = sequence
     if not entry.flop_per_token and not (entry.layers and entry.hidden):

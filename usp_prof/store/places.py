@@ -139,7 +139,7 @@ class RemoteCache(Cache):
     def clear(self) -> CacheSize:
         """Refuse: others may use the store, and buckets have their own retention rules."""
         hint = "give the bucket a lifecycle rule, or remove the folder with the store's own tools"
-        raise UsageError(f"{self.remote} is not emptied from here", hint=hint)
+        raise UsageError(f"{self.remote} cannot be cleared by this command", hint=hint)
 
 
 class RemoteTables(StoredTables):

@@ -188,7 +188,9 @@ class Declaration:
                 _check_names(Fault, fault)
             return checked(cls, dict(data))
         except ERRORS as error:
-            raise UsageError(f"this declares no run: {error}", hint="usp-prof synth --help shows examples") from error
+            raise UsageError(
+                f"the declaration of the run is invalid: {error}", hint="usp-prof synth --help shows examples"
+            ) from error
 
 
 _PARTS: dict[str, type] = {

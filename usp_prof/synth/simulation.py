@@ -37,7 +37,9 @@ class Simulation(Setting):
                     call = waiting[rank] = next(steps, None)
                     moved = True
         if any(call is not None for call in waiting.values()):
-            raise UsageError("the declared order of actions deadlocks", hint="a stage waits for what is never sent")
+            raise UsageError(
+                "the declared order of actions deadlocks", hint="a stage waits for a transfer that is never sent"
+            )
         return tuple(program.log for program in programs)
 
 

@@ -216,4 +216,7 @@ def _run(words: list[str], home: Path) -> None:
             raise
     if process.returncode:
         last = "\n".join(output.strip().splitlines()[-12:])
-        raise InputError(f"recording failed with exit code {process.returncode}:\n{last}", hint="is a port blocked?")
+        raise InputError(
+            f"recording failed with exit code {process.returncode}:\n{last}",
+            hint="check whether a firewall blocks local ports",
+        )

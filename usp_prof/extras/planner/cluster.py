@@ -168,7 +168,7 @@ def cluster_of(name: str, dtype: str = "bf16") -> Cluster:
     half = device.peak(Precision.BF16) or device.peak(Precision.FP16)
     host_link, host_memory = HOST_OF_DEVICE.get(device.name, HOST_OF_LINK.get(device.link, HOST))
     if not peak:
-        raise UsageError(f"no source gives {device.name} a peak for {dtype}", hint="choose another dtype")
+        raise UsageError(f"no peak of {device.name} is known for {dtype}", hint="choose another dtype")
     memory_bytes = DRIVER_MIB.get(device.name, device.memory_bytes / 2**20) * 2**20
     return Cluster(
         device.name,

@@ -130,7 +130,7 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
         nearest = nearest_legal(question)
         raise UsageError(
             f"no legal configuration spreads {question.batch} sequences over {question.devices} devices",
-            hint=f"{nearest} would do" if nearest else "choose other devices, or pin less",
+            hint=f"use {nearest}" if nearest else "choose other devices, or pin less",
         )
     refused: tuple[Refused, ...] = ()
     if question.trainer:

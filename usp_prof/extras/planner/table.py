@@ -168,7 +168,7 @@ def _cells(row: Mapping[str, str]) -> Cells:
     for name, value in row.items():
         column, text = ALIASES.get(name, name), (value or "").strip()
         if text and cells.setdefault(column, text) != text:
-            raise UsageError(f"{name} = {text}, where another column gives {column} = {cells[column]}", hint=_HINT)
+            raise UsageError(f"{name} = {text} contradicts another column: {column} = {cells[column]}", hint=_HINT)
     return cells
 
 

@@ -204,7 +204,7 @@ def _only(table: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:
         read = {"model": lambda row: row.model, "nodes": lambda row: row.nodes, "devices": lambda row: row.devices,
                 **AXES}.get(name)  # fmt: skip
         if read is None or not values:
-            raise UsageError(f"--only {condition!r} chooses nothing", hint="write it like --only model=8B nodes=1,2")
+            raise UsageError(f"--only {condition!r} selects nothing", hint="write it like --only model=8B nodes=1,2")
         selected_rows = tuple(row for row in selected_rows if str(read(row)) in values.split(","))
     if table and not selected_rows:
         raise UsageError(f"no row has {' '.join(wanted)}", hint="leave --only out to see all")
@@ -216,7 +216,9 @@ def _axes(text: str) -> tuple[str, str] | None:
         return None
     first, _, second = text.partition(",")
     if first not in AXES or second not in AXES or first == second:
-        raise UsageError(f"--map {text!r} names no two sides", hint=f"two of {', '.join(AXES)}: --map tp,pp")
+        raise UsageError(
+            f"--map {text!r} does not name two axes", hint=f"choose two of {', '.join(AXES)}, such as --map tp,pp"
+        )
     return first, second
 
 
