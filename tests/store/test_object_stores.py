@@ -312,7 +312,7 @@ class TestErrors:
         assert hint in message
 
     def test_a_scheme_that_needs_settings(self) -> None:
-        with pytest.raises(UsageError, match="needs its own settings") as refused:
+        with pytest.raises(UsageError, match="credentials or settings are missing") as refused:
             filesystem_of("webhdfs")
         assert "mount it" in refused.value.hint
 
