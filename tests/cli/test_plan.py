@@ -148,6 +148,6 @@ def test_missing_options_are_named(missing: str, model: str, capsys: pytest.Capt
 def test_an_unknown_device_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "--model", model, "--sequence", "64", "--devices", "8", "--device", "H1000X", "--batch", "8"]
     assert main([*words[:-3], "Potato", *words[-2:]]) == 2
-    assert "no device 'Potato'" in capsys.readouterr().err
+    assert "no device is named 'Potato'" in capsys.readouterr().err
     del words[3:5]
     assert main(words) == 2

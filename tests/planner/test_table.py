@@ -55,7 +55,7 @@ def test_a_row_with_a_shape_needs_no_model_name() -> None:
         ({"micro_batch": "0"}, "at least 1"),
         ({"dp": "4"}, "is not the 16 devices"),
         ({"batch": "33"}, "does not divide the batch of 33"),
-        ({"device": "Potato"}, "no device 'Potato'"),
+        ({"device": "Potato"}, "no device is named 'Potato'"),
         ({"device": ""}, "names no device"),
         ({"model": "Llama-9"}, "no model is named"),
         ({"hidden": "5120"}, "hidden is not that of Llama-3-8B"),

@@ -26,7 +26,7 @@ def model_named(name: str, sequence: int = 0) -> ModelEntry:
         return _with_all_sizes(load(path, sequence), path)
     known_name = _by_letters().get(_letters(name))
     if known_name is None:
-        raise unknown_name("model", name, list(model_names()))
+        raise unknown_name("model", name, list(model_names()), list_command="usp-prof plan --models-known")
     model = describe(json.loads(FILE.read_text())[known_name])
     return replace(model, name=known_name, sequence=sequence, flop_per_token={})
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from usp_prof import limits
 from usp_prof.cli.opening import note, whole_number
-from usp_prof.model.errors import UsageError
+from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import read_json
 from usp_prof.model.printable import counted
 from usp_prof.synth.declaration import Declaration, FaultKind, Mesh, Style, with_events
@@ -119,8 +119,9 @@ def _fault(text: str) -> dict[str, Any]:
     """Parse `slow_rank:rank=2,factor=1.5`."""
     kind, _, rest = text.partition(":")
     values: dict[str, Any] = {"rank": 0, "kind": kind}
+    if kind not in list(FaultKind):
+        raise unknown_name("fault", kind, list(FaultKind), list_command="usp-prof synth --help")
     try:
-        FaultKind(kind)
         for pair in filter(None, rest.split(",")):
             name, _, value = pair.partition("=")
             values[name] = _TYPES.get(name, int)(value)

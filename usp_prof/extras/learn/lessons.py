@@ -141,7 +141,7 @@ class Lesson:
 def lesson(name: str) -> Lesson:
     """Read one lesson; raise `UspProfError` for an unknown name."""
     if name not in LESSONS:
-        raise unknown_name("lesson", name, LESSONS)
+        raise unknown_name("lesson", name, LESSONS, list_command="usp-prof learn")
     data: dict[str, Any] = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     lists = {"runs": LessonRun, "figures": Figure, "shows": Shown}
     for key, kind in lists.items():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.model.errors import UsageError
+from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.hardware import DEVICES, Device, Precision, find
 
 if TYPE_CHECKING:
@@ -155,8 +155,8 @@ def cluster_of(name: str, dtype: str = "bf16") -> Cluster:
     """Build the cluster of a device in the hardware table."""
     device = find(name)
     if device is None:
-        device_names = ", ".join(sorted(entry.name for entry in DEVICES))
-        raise UsageError(f"the hardware table has no device {name!r}", hint=f"it has {device_names}")
+        names = [known_device.name for known_device in DEVICES]
+        raise unknown_name("device", name, names, list_command="usp-prof plan --devices-known")
     if device.link == "ICI":
         raise UsageError(
             f"{device.name} cannot be planned for: no trainer here runs on TPUs", hint="choose a GPU (--devices-known)"
