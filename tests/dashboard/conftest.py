@@ -89,9 +89,9 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractC
 
 
 @pytest.fixture(scope="session")
-def made_up_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make up a GPU run of eight ranks, rank 5 of which computes slowly."""
-    folder = tmp_path_factory.mktemp("made-up") / "eight-ranks"
+def synthetic_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a synthetic GPU run of eight ranks, in which rank 5 computes slowly."""
+    folder = tmp_path_factory.mktemp("synthetic") / "eight-ranks"
     described = {
         "mesh": {"dp": 4, "tp": 2}, "shape": {"layers": 4}, "work": {"steps": 3, "micro_batches": 2}, "seed": 5,
         "faults": [{"kind": "slow_rank", "rank": 5, "factor": 1.5}],
@@ -102,10 +102,10 @@ def made_up_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(
-    serving: Callable[..., AbstractContextManager[str]], run_folder: Path, hostile_folder: Path, made_up_folder: Path
+    serving: Callable[..., AbstractContextManager[str]], run_folder: Path, hostile_folder: Path, synthetic_folder: Path
 ) -> Iterator[str]:
     """Serve a recorded run, another for comparison, the hostile one and a synthetic one; yield the address."""
-    with serving(run_folder, run_folder.with_name("recorded-interleaved"), hostile_folder, made_up_folder) as address:
+    with serving(run_folder, run_folder.with_name("recorded-interleaved"), hostile_folder, synthetic_folder) as address:
         yield address
 
 

@@ -47,13 +47,13 @@ def run(clone: Path, *command: str, exits: int = 0) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_record_analyse_look_and_gate(
+def test_a_run_is_recorded_analyzed_shown_and_checked(
     clone: Path, serving: Callable[..., AbstractContextManager[str]], browser: Browser
 ) -> None:
     recorded = run(clone, *TORCHRUN, "trainer/run.py", "--profile", "--dp", "2", "--pp", "2", "--steps", "8")
-    told = re.search(r"^traces: (\S+)$", recorded, re.MULTILINE)
-    assert told
-    traces = told[1]
+    match = re.search(r"^traces: (\S+)$", recorded, re.MULTILINE)
+    assert match
+    traces = match[1]
 
     analysed = run(clone, *USP_PROF, "analyze", "traces/", "--format", "json")
     report = json.loads(analysed)

@@ -88,9 +88,9 @@ def test_a_section_that_cannot_be_predicted_states_the_reason(tmp_path: Path, mo
     ]
     (bare / "rank0.json").write_text(json.dumps({"traceEvents": slices}))
     with naming([bare], tmp_path / "cache", monkeypatch):
-        found = {section.id: section for section in report.chosen(0, ())}
-    assert set(found) == {"memory", "plan", "sweep"}
-    assert "model and mesh are unknown" in found["plan"].blocks[0].text  # type: ignore[union-attr]
+        section_by_id = {section.id: section for section in report.chosen(0, ())}
+    assert set(section_by_id) == {"memory", "plan", "sweep"}
+    assert "model and mesh are unknown" in section_by_id["plan"].blocks[0].text  # type: ignore[union-attr]
 
 
 def test_metrics_are_downloaded_raw() -> None:
@@ -104,7 +104,7 @@ def test_metrics_are_downloaded_raw() -> None:
 
 def test_metrics_are_shown_as_numbers_each_in_its_unit() -> None:
     pair = data.ask_comparison(0, 1).result().pairs[0]
-    shown, raw = (each(pair, everything=True) for each in (comparison.metrics_shown, comparison.metrics_frame))
+    shown, raw = (build(pair, everything=True) for build in (comparison.metrics_shown, comparison.metrics_frame))
     assert shown["of"].iloc[0] == "job_step_time"  # by importance; the raw ones by name
     raw = raw.set_index("key").loc[shown["of"]].reset_index()
     assert len(raw) == len(shown)
@@ -115,8 +115,10 @@ def test_metrics_are_shown_as_numbers_each_in_its_unit() -> None:
     assert step["before"] * {"ms": 1e6, "s": 1e9}[step["unit"]] == pytest.approx(pair.why.step_before_ns, rel=0.2)
     fractions = (shown["unit"] == "%") & (raw["change_scale"] == "absolute")
     assert set(shown["in"][fractions]) == {"points"}
-    known = fractions & shown["change"].notna()
-    assert shown["change"][known].tolist() == pytest.approx((100 * raw["change"][known]).tolist(), rel=6e-3, abs=1e-9)
+    is_known = fractions & shown["change"].notna()
+    assert shown["change"][is_known].tolist() == pytest.approx(
+        (100 * raw["change"][is_known]).tolist(), rel=6e-3, abs=1e-9
+    )
 
 
 def test_findings_are_downloaded_raw() -> None:
@@ -126,11 +128,11 @@ def test_findings_are_downloaded_raw() -> None:
     assert frame["evidence"].str.startswith("{").all()
 
 
-def test_plans_are_downloaded_whole() -> None:
+def test_plans_are_downloaded_with_all_columns() -> None:
     plans = data.ask_plans(report.recorded_question(data.ask_calibration(0).result())).result()
     frame = plan.frame(plans.best)
     assert len(frame) == len(plans.best)
-    assert frame["memory_bytes"].tolist() == [each.footprint.total_bytes for each in plans.best]
+    assert frame["memory_bytes"].tolist() == [prediction.footprint.total_bytes for prediction in plans.best]
     assert plan.plans_table(plans.best, 2).more == len(plans.best) - 2
     cells = plan_map.section(plans, "tp", "pp", "step", "usp-prof").blocks[-1]
     assert isinstance(cells, DataTable)
@@ -153,7 +155,7 @@ def test_a_column_is_shown_on_one_scale_and_stays_a_number() -> None:
     assert plain(block)["time [ns]"].tolist() == [2_500_000, 1_000]
 
 
-def test_whole_numbers_are_written_without_decimals_whatever_holds_them() -> None:
+def test_whole_numbers_of_any_type_are_written_without_decimals() -> None:
     block = DataTable("", (TableColumn("count"), TableColumn("rate")), ((327.0, 1.0), (None, 1.5), (12.0, None)))
     shown, kinds = scaled(block)
     assert shown["count"].tolist()[::2] == [327, 12]
@@ -208,8 +210,8 @@ def test_axes_whose_link_is_unknown_are_named(tmp_path: Path) -> None:
     assert pictures.unknown_links(without_links(document, "dp", "tp")).startswith("The peak bandwidth of this device")
 
 
-def test_the_page_s_own_questions_are_answered_once() -> None:
+def test_a_question_of_a_page_is_answered_once() -> None:
     query.ask(0, query.EXAMPLE)
     run = data.open_numbered(0)
-    kept = run.tables.memo(("query page", query.EXAMPLE), lambda: pytest.fail("the query ran again"))
-    assert query.as_frame(kept).equals(query.ask(0, query.EXAMPLE))
+    answer = run.tables.memo(("query page", query.EXAMPLE), lambda: pytest.fail("the query ran again"))
+    assert query.as_frame(answer).equals(query.ask(0, query.EXAMPLE))

@@ -28,7 +28,7 @@ def made(counts: list[int], seed: int, rank: int = 0) -> Slices:
     """Rows with these numbers of slices, one after the other with gaps, of seven names and five categories."""
     rng = np.random.default_rng(seed)
     dur = [rng.integers(1, 3000, count) for count in counts]
-    start = [np.cumsum(each + rng.integers(0, 2000, len(each))) - each for each in dur]
+    start = [np.cumsum(row + rng.integers(0, 2000, len(row))) - row for row in dur]
     total = sum(counts)
     return Slices(
         tuple(Row(rank, f"lane {row}", "device", 0) for row in range(len(counts))),
@@ -44,17 +44,17 @@ def made(counts: list[int], seed: int, rank: int = 0) -> Slices:
 
 def counted(slices: Slices, rows: list[int], start_ns: int, end_ns: int) -> dict[tuple[str, str], list[int]]:
     """Count slice by slice: calls, time in the range and the longest, by name and category."""
-    found: dict[tuple[str, str], list[int]] = {}
+    sums: dict[tuple[str, str], list[int]] = {}
     for row in rows:
         for at in range(int(slices.offsets[row]), int(slices.offsets[row + 1])):
             begin, end = int(slices.start_ns[at]) - ORIGIN, int(slices.start_ns[at] + slices.dur_ns[at]) - ORIGIN
             if begin < end_ns and end > start_ns:
                 key = slices.names[slices.name[at]], CATEGORIES[slices.category[at]]
-                total = found.setdefault(key, [0, 0, 0])
+                total = sums.setdefault(key, [0, 0, 0])
                 total[0] += 1
                 total[1] += min(end, end_ns) - max(begin, start_ns)
                 total[2] = max(total[2], end - begin)
-    return found
+    return sums
 
 
 BLOCKS = made([3 * block_sums.BLOCK + 5, 17, 2 * block_sums.BLOCK, block_sums.BLOCK - 1], 1)
@@ -83,8 +83,8 @@ def test_an_area_lists_the_same_slices_as_a_loop(
         start = int(BLOCKS.start_ns[edge] + BLOCKS.dur_ns[edge] // 2) - ORIGIN
     end = max(end, start + 1)
     chosen = sorted(rows)
-    found = {(row[0], row[1]): [row[2], row[4], row[5]] for row in area.contents(blocks, {0: chosen}, start, end).rows}
-    assert found == counted(BLOCKS, chosen, start, end)
+    sums = {(row[0], row[1]): [row[2], row[4], row[5]] for row in area.contents(blocks, {0: chosen}, start, end).rows}
+    assert sums == counted(BLOCKS, chosen, start, end)
 
 
 def test_sums_use_memory_in_proportion_to_distinct_names_per_block() -> None:
@@ -108,23 +108,25 @@ def test_only_long_rows_have_precomputed_sums(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"steps": []}))
     assert [(tmp_path / f"rank{rank}" / "sums.npy").exists() for rank in (0, 1)] == [True, False]
     opened = store.load(tmp_path, (0, 1))
-    whole = area.contents(opened, {0: [0, 1], 1: [0, 1]}, 0, opened.span_ns)
-    assert sum(int(str(row[2])) for row in whole.rows) == 3 * block_sums.BLOCK + 5
-    assert {row[3] for row in whole.rows} == {2}
-    assert sum(int(str(row[2])) for row in area.by_kind(whole).rows) == sum(int(str(row[4])) for row in whole.rows)
+    contents = area.contents(opened, {0: [0, 1], 1: [0, 1]}, 0, opened.span_ns)
+    assert sum(int(str(row[2])) for row in contents.rows) == 3 * block_sums.BLOCK + 5
+    assert {row[3] for row in contents.rows} == {2}
+    assert sum(int(str(row[2])) for row in area.by_kind(contents).rows) == sum(
+        int(str(row[4])) for row in contents.rows
+    )
 
 
 @pytest.mark.browser
 @pytest.mark.xdist_group("browser")
-def test_the_server_answers_an_area_as_a_list_and_as_a_file(visit: Visit) -> None:
+def test_the_server_returns_an_area_as_a_list_and_as_a_file(visit: Visit) -> None:
     ask = visit.page.context.request
-    whole = "run=recorded-1f1b&t0=0&t1=999999999999&ranks=0-1-2-3&kinds=device-counters"
-    listed = ask.get(f"{visit.address}/usp/area?{whole}").json()
-    assert sum(calls for _, calls, _ in listed["kinds"]) == sum(row[2] for row in listed["names"])
-    assert max(row[3] for row in listed["names"]) == 4
-    rows = list(csv.reader(ask.get(f"{visit.address}/usp/area?{whole}&as=csv").text().splitlines()))
+    address = "run=recorded-1f1b&t0=0&t1=999999999999&ranks=0-1-2-3&kinds=device-counters"
+    reply = ask.get(f"{visit.address}/usp/area?{address}").json()
+    assert sum(calls for _, calls, _ in reply["kinds"]) == sum(row[2] for row in reply["names"])
+    assert max(row[3] for row in reply["names"]) == 4
+    rows = list(csv.reader(ask.get(f"{visit.address}/usp/area?{address}&as=csv").text().splitlines()))
     assert rows[0] == ["name", "kind", "calls [count]", "ranks [count]", "time in range [ns]", "longest [ns]"]
-    assert sum(int(row[4]) for row in rows[1:]) == sum(time for _, _, time in listed["kinds"])
+    assert sum(int(row[4]) for row in rows[1:]) == sum(time for _, _, time in reply["kinds"])
     some = ask.get(f"{visit.address}/usp/area?run=recorded-1f1b&t0=0&t1=999999999999&rows=0.0-1.0").json()
     assert some["rows"] == 2
     for wrong in ("rows=0.99999", "rows=x", "ranks=77&kinds=device", ""):

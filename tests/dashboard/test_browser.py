@@ -58,7 +58,7 @@ CUT_FIGURES = """() => [...document.querySelectorAll("[data-testid='stMetric'] *
   .map((place) => place.innerText)"""
 
 
-def test_every_page_is_drawn_without_a_fault(themed: Visit) -> None:
+def test_every_page_is_drawn_without_an_error(themed: Visit) -> None:
     themed.go("")
     for page in (page for page in PAGES if not page.part_of):
         themed.turn_to(page.title)
@@ -71,7 +71,7 @@ def test_every_page_is_drawn_without_a_fault(themed: Visit) -> None:
     themed.check()
 
 
-def test_every_page_fits_a_glance_and_opens_with_a_sentence(visit: Visit) -> None:
+def test_every_page_fits_one_screen_and_starts_with_a_sentence(visit: Visit) -> None:
     paths = ["" if page is PAGES[0] else page.path for page in PAGES]
     heights_px, sentences = {}, {}
     for path in paths:
@@ -100,7 +100,7 @@ def test_the_timeline_and_its_help_fit_a_laptop_screen(visit: Visit) -> None:
     assert lower["y"] + lower["height"] <= 900
 
 
-def test_a_page_without_anything_to_show_says_why(visit: Visit) -> None:
+def test_an_empty_page_says_why(visit: Visit) -> None:
     visit.go("?run=b%3E")
     visit.page.locator(link_to("Pipeline")).first.hover(force=True)
     visit.page.wait_for_selector("text=This run has no pipeline")
@@ -117,7 +117,7 @@ def test_unfolded_sections_are_in_the_link(visit: Visit) -> None:
     linked.check()
 
 
-def test_findings_are_ticked_predicted_and_shown(visit: Visit) -> None:
+def test_selected_findings_are_predicted_and_shown(visit: Visit) -> None:
     visit.go("suggestions")
     page = visit.page
     boxes = page.locator("[data-testid='stCheckbox'] label")
@@ -181,7 +181,7 @@ def test_hostile_addresses_are_ignored(visit: Visit) -> None:
         assert "root:" not in visit.page.inner_text("body")
 
 
-def test_a_selection_goes_along_from_page_to_page(visit: Visit) -> None:
+def test_a_selection_is_kept_from_page_to_page(visit: Visit) -> None:
     visit.go("pipeline?run=recorded-interleaved&ranks=1-2&schedule=gpipe")
     visit.turn_to("Overview")
     visit.page.wait_for_url(
@@ -195,7 +195,7 @@ def test_a_selection_goes_along_from_page_to_page(visit: Visit) -> None:
     visit.check()
 
 
-def test_two_tabs_have_a_selection_each(visit: Visit) -> None:
+def test_each_tab_has_its_own_selection(visit: Visit) -> None:
     other = Visit(visit.page.context.new_page(), visit.address)
     visit.go("?ranks=1")
     other.go("compare?ranks=2-3")
@@ -208,7 +208,7 @@ def test_two_tabs_have_a_selection_each(visit: Visit) -> None:
     other.check()
 
 
-def test_a_page_that_is_loaded_again_while_it_loads_is_drawn(visit: Visit) -> None:
+def test_a_page_reloaded_while_loading_is_drawn(visit: Visit) -> None:
     for path in ("compare", "plan?devices=16&batch=64", "timeline?find=all_reduce"):
         # Not `reload`: a browser refuses it in the moment when a page has come and is not yet the tab's own.
         for until in ("commit", "commit", "domcontentloaded"):
@@ -234,7 +234,7 @@ def test_a_downloaded_page_is_one_file_without_requests(visit: Visit) -> None:
     visit.check()
 
 
-def test_the_documents_of_charts_go_with_their_page(visit: Visit) -> None:
+def test_the_documents_of_charts_are_removed_with_their_page(visit: Visit) -> None:
     visit.go("pipeline?open=pipeline")
     visit.page.wait_for_function("() => document.querySelectorAll('.usp-figure[data-ready]').length >= 2")
     assert visit.page.evaluate("() => Bokeh.documents.length") >= 2

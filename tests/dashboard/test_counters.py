@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def tables(made_up_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> TableSet:
-    return open_run(made_up_folder, cache_dir=tmp_path_factory.mktemp("cache")).tables
+def tables(synthetic_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> TableSet:
+    return open_run(synthetic_folder, cache_dir=tmp_path_factory.mktemp("cache")).tables
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +36,11 @@ def made(time: list[int], value: list[float], highest: float) -> list[tuple[int,
     return list(zip(counter.start_ns.tolist(), counter.dur_ns.tolist(), counter.level.tolist(), strict=True))
 
 
-def test_a_counter_is_spans_between_its_changes_and_blank_at_nothing() -> None:
+def test_a_counter_consists_of_spans_between_its_changes_and_is_blank_at_zero() -> None:
     assert made([0, 10, 30, 40], [4, 2, 0, 8], 4) == [(0, 10, 255), (10, 20, 128)]
 
 
-def test_heights_that_look_alike_are_one_span() -> None:
+def test_indistinguishable_heights_are_one_span() -> None:
     assert made([0, 10, 20], [4, 4, 0], 4) == [(0, 20, 255)]
 
 
@@ -75,10 +75,10 @@ def test_the_queue_counts_launches_that_have_not_ended(tables: TableSet, of_rank
 
 def test_bandwidth_is_drawn_where_calls_transfer(tables: TableSet, of_rank_0: dict[str, Counter]) -> None:
     calls = calls_of(tables).columns()
-    mine = np.isin(calls["call"], calls_of(tables).parts.of_rank(0, "call")["call"]) & (calls["transfer_ns"] > 0)
+    is_of_rank = np.isin(calls["call"], calls_of(tables).parts.of_rank(0, "call")["call"]) & (calls["transfer_ns"] > 0)
     bandwidth = of_rank_0["bandwidth"]
-    assert bandwidth.start_ns.min() == calls["last_ns"][mine].min()
-    assert bandwidth.dur_ns.sum() <= calls["transfer_ns"][mine].sum()
+    assert bandwidth.start_ns.min() == calls["last_ns"][is_of_rank].min()
+    assert bandwidth.dur_ns.sum() <= calls["transfer_ns"][is_of_rank].sum()
 
 
 def test_counters_have_rows_with_heights_in_the_browser(tables: TableSet, tmp_path: Path) -> None:

@@ -29,44 +29,44 @@ def _rows() -> BreakdownRows:
 
 
 def test_a_chart_is_drawn_once_for_each_theme() -> None:
-    kept, rows = Drawings(), _rows()
-    light = kept.of(rows, LIGHT)
-    assert kept.of(rows, LIGHT) is light
-    assert kept.of(rows, DARK).stamp != light.stamp
+    stored, rows = Drawings(), _rows()
+    light = stored.of(rows, LIGHT)
+    assert stored.of(rows, LIGHT) is light
+    assert stored.of(rows, DARK).stamp != light.stamp
     assert light.height > 0
 
 
 def test_an_equal_chart_is_another_drawing() -> None:
     """Two drawings on one page would otherwise share the names of their models."""
-    kept = Drawings()
-    first, second = kept.of(_rows(), LIGHT), kept.of(_rows(), LIGHT)
+    stored = Drawings()
+    first, second = stored.of(_rows(), LIGHT), stored.of(_rows(), LIGHT)
     assert first.stamp != second.stamp
-    names = [{root["id"] for root in json.loads(each.item)["doc"]["roots"]} for each in (first, second)]
+    names = [{root["id"] for root in json.loads(drawing.item)["doc"]["roots"]} for drawing in (first, second)]
     assert not names[0] & names[1]
 
 
-def test_charts_that_cannot_be_hashed_are_known_too() -> None:
-    kept, chart = Drawings(), HeatMap("compute", (0, 1), (3, 4), np.arange(4.0).reshape(2, 2))
-    assert kept.of(chart, LIGHT) is kept.of(chart, LIGHT)
+def test_charts_that_cannot_be_hashed_are_stored_too() -> None:
+    stored, chart = Drawings(), HeatMap("compute", (0, 1), (3, 4), np.arange(4.0).reshape(2, 2))
+    assert stored.of(chart, LIGHT) is stored.of(chart, LIGHT)
 
 
 def test_the_least_recently_used_drawing_is_dropped() -> None:
-    kept, first, second, third = Drawings(most_kept=2), _rows(), _rows(), _rows()
-    one, two = kept.of(first, LIGHT), kept.of(second, LIGHT)
-    assert kept.of(first, LIGHT) is one
-    kept.of(third, LIGHT)
-    assert kept.of(first, LIGHT) is one
-    assert kept.of(second, LIGHT) is not two
+    stored, first, second, third = Drawings(most_kept=2), _rows(), _rows(), _rows()
+    light, other = stored.of(first, LIGHT), stored.of(second, LIGHT)
+    assert stored.of(first, LIGHT) is light
+    stored.of(third, LIGHT)
+    assert stored.of(first, LIGHT) is light
+    assert stored.of(second, LIGHT) is not other
 
 
 def test_a_drawing_that_a_page_may_show_is_not_replaced() -> None:
-    kept, rows = Drawings(), _rows()
-    shown = kept.of(rows, LIGHT)
-    assert kept.keep(rows, LIGHT, drawings.drawn(rows, LIGHT)) is shown
-    assert kept.of(rows, LIGHT) is shown
+    stored, rows = Drawings(), _rows()
+    shown = stored.of(rows, LIGHT)
+    assert stored.keep(rows, LIGHT, drawings.drawn(rows, LIGHT)) is shown
+    assert stored.of(rows, LIGHT) is shown
 
 
-def test_the_report_is_there_before_its_drawings(
+def test_the_report_is_available_before_its_drawings(
     run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with naming([run_folder], tmp_path, monkeypatch):
@@ -84,14 +84,14 @@ def document(run_folder: Path, tmp_path: Path) -> Document:
 
 
 def test_written_drawings_are_those_of_the_report(document: Document, tmp_path: Path) -> None:
-    folder, kept = tmp_path / "drawn", Drawings()
+    folder, stored = tmp_path / "drawn", Drawings()
     folder.mkdir()
     drawings.write_drawings(document, folder)
-    drawings.read_drawings(document, folder, kept)
+    drawings.read_drawings(document, folder, stored)
     shown = drawings.charts_of(document)
     assert len(shown) > 3
     for theme in (LIGHT, DARK):
         written = json.loads((folder / f"{theme.name}.json").read_text(encoding="utf-8"))
-        assert [kept.of(chart, theme).stamp for chart in shown] == [stamp for _, stamp, _ in written]
-    ground = {json.loads(kept.of(shown[0], theme).item)["doc"]["roots"][0]["id"] for theme in (LIGHT, DARK)}
+        assert [stored.of(chart, theme).stamp for chart in shown] == [stamp for _, stamp, _ in written]
+    ground = {json.loads(stored.of(shown[0], theme).item)["doc"]["roots"][0]["id"] for theme in (LIGHT, DARK)}
     assert len(ground) == 2

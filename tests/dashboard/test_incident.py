@@ -40,20 +40,20 @@ def slow_rank(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def cause(slow_rank: None) -> Cause:
-    found = data.document(0, EVERYTHING).verdict.cause
-    assert found is not None
-    return found
+    cause = data.document(0, EVERYTHING).verdict.cause
+    assert cause is not None
+    return cause
 
 
 @pytest.fixture(scope="module")
 def story(cause: Cause) -> tuple[Section, ...]:
-    return told_of(cause)
+    return story_of(cause)
 
 
-def told_of(cause: Cause) -> tuple[Section, ...]:
+def story_of(cause: Cause) -> tuple[Section, ...]:
     shown = shown_at(cause.finding, data.open_numbered(0).tables.ranks)
-    told = incident.ShownCause(cause, shown, commands(cause, 0), LINK)
-    return incident.sections(data.document(0, EVERYTHING), data.timeline_store(0), told)
+    shown_cause = incident.ShownCause(cause, shown, commands(cause, 0), LINK)
+    return incident.sections(data.document(0, EVERYTHING), data.timeline_store(0), shown_cause)
 
 
 def crops(story: tuple[Section, ...]) -> dict[str, TimelineSlices]:
@@ -69,7 +69,7 @@ def test_three_crops_show_culprit_victims_and_cause(story: tuple[Section, ...]) 
 def test_a_finding_without_a_rank_has_no_culprit(story: tuple[Section, ...], cause: Cause) -> None:
     unnamed = replace(cause, finding=replace(cause.finding, where={"axis": "dp"}))
     assert "Rank at fault" in [section.title for section in story]
-    assert [section.title for section in told_of(unnamed)][1:2] == ["Most visible place"]
+    assert [section.title for section in story_of(unnamed)][1:2] == ["Most visible place"]
 
 
 def test_the_frame_is_the_time_of_the_evidence(story: tuple[Section, ...], cause: Cause) -> None:
@@ -81,7 +81,7 @@ def test_the_frame_is_the_time_of_the_evidence(story: tuple[Section, ...], cause
         assert drawn.end_ns.max() <= drawn.until_ns
 
 
-def test_as_a_page_it_links_to_the_timeline(story: tuple[Section, ...]) -> None:
+def test_the_html_story_links_to_the_timeline(story: tuple[Section, ...]) -> None:
     page = incident.as_webpage(story, data.open_numbered(0).tables, "slow")
     assert f'<a href="{LINK.replace("&", "&amp;")}">' in page
     assert page.count('class="chart"') == 3

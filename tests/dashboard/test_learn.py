@@ -44,16 +44,16 @@ def test_a_lesson_is_shown_with_its_text_and_its_command(name: str) -> None:
 
 
 def test_a_lesson_opens_with_what_its_runs_show() -> None:
-    said = drawn("learn", lesson="interleaved").get("html")[0].proto.body
-    assert "Interleaving makes the bubble smaller by at least a quarter: " in said
-    assert "(interleaved) instead of " in said
+    text = drawn("learn", lesson="interleaved").get("html")[0].proto.body
+    assert "Interleaving makes the bubble smaller by at least a quarter: " in text
+    assert "(interleaved) instead of " in text
 
 
 def test_an_unknown_lesson_in_the_address_shows_the_first() -> None:
     assert drawn("learn", lesson="<script>").selectbox[0].value == "ring"
 
 
-def test_open_runs_are_found_by_where_they_lie() -> None:
+def test_open_runs_are_found_by_their_path() -> None:
     assert learn._open_runs(lesson("ring")) == {"contiguous": 0, "zigzag": 2}
     assert learn._open_runs(lesson("overlap")) == {}
 
@@ -68,7 +68,7 @@ def test_the_page_needs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert drawn("learn").selectbox[0].value == LESSONS[0]
 
 
-def test_without_a_run_the_lessons_are_led_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_run_the_landing_page_links_to_the_lessons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with naming([], tmp_path, monkeypatch):
         app = AppTest.from_file(str(SCRIPT), default_timeout=120).run()
         assert not app.exception

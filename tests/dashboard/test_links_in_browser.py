@@ -29,7 +29,7 @@ def window(browser: Browser, server: str) -> Iterator[Visit]:
     context.close()
 
 
-def test_the_landing_page_opens_at_its_own_path_too(window: Visit) -> None:
+def test_the_landing_page_also_opens_at_its_own_path(window: Visit) -> None:
     window.go(f"{PAGES[0].path}?ranks=1")
     assert window.page.locator("[role=dialog]").count() == 0
     assert "1 of 4 ranks" in window.page.inner_text("[data-testid='stMain']")
@@ -98,7 +98,7 @@ def test_the_back_button_returns_from_show_me(window: Visit) -> None:
 
 
 @pytest.mark.full
-def test_two_windows_each_keep_their_view(window: Visit) -> None:
+def test_each_window_keeps_its_view(window: Visit) -> None:
     window.go("timeline?folds=all")
     other = Visit(window.page.context.new_page(), window.address)
     other.go("timeline?folds=0-2")

@@ -20,8 +20,8 @@ SLOW = 5
 
 
 @pytest.fixture(scope="module")
-def repaired(made_up_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[TimelineStore, Prediction]:
-    tables = open_run(made_up_folder, cache_dir=tmp_path_factory.mktemp("cache")).tables
+def repaired(synthetic_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[TimelineStore, Prediction]:
+    tables = open_run(synthetic_folder, cache_dir=tmp_path_factory.mktemp("cache")).tables
     folder = tmp_path_factory.mktemp("timeline")
     prepare(tables, folder)
     return load(folder, tables.ranks), predict(tables, [parse_edit(f"rank_as_peers={SLOW}")])
@@ -54,7 +54,7 @@ def test_the_slow_ranks_compute_gets_shorter_and_the_others_wait_less(
     assert wait_after < wait_before
 
 
-def test_close_slices_of_one_kind_become_one_and_lose_no_time(repaired: tuple[TimelineStore, Prediction]) -> None:
+def test_close_slices_of_one_kind_are_merged_without_losing_time(repaired: tuple[TimelineStore, Prediction]) -> None:
     store, prediction = repaired
     step = store.steps[1]
     fine, coarse = (

@@ -28,7 +28,7 @@ def prepared(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     tables = open_run(run_folder, cache_dir=tmp_path_factory.mktemp("cache")).tables
     folder = tmp_path_factory.mktemp("timeline")
     seen: list[tuple[int, int]] = []
-    prepare(tables, folder, lambda done, of: seen.append((done, of)))
+    prepare(tables, folder, lambda done, total: seen.append((done, total)))
     assert seen[-1] == (len(tables.ranks), len(tables.ranks))
     over = tmp_path_factory.mktemp("over")
     overlays.prepare(tables, over)
@@ -81,7 +81,7 @@ def test_a_search_and_a_query_find_the_same_slices(prepared: tuple[TableSet, Tim
     assert [longest[3] for longest in matches.longest(3)] == sorted(matches.dur_ns.tolist(), reverse=True)[:3]
 
 
-def test_the_details_compare_a_slice_with_those_of_its_name(prepared: tuple[TableSet, TimelineStore]) -> None:
+def test_the_details_compare_a_slice_with_others_of_the_same_name(prepared: tuple[TableSet, TimelineStore]) -> None:
     tables, store = prepared
     first = tables.ranks[0]
     matches = search(store, matching(store, "^aten::mm$") or (), [first])
@@ -108,7 +108,7 @@ def test_the_details_of_a_send_name_both_sides_and_its_stream_once(run_folder: P
     assert "thread" not in facts
 
 
-def test_no_rank_has_no_match(prepared: tuple[TableSet, TimelineStore]) -> None:
+def test_without_ranks_nothing_matches(prepared: tuple[TableSet, TimelineStore]) -> None:
     assert len(search(prepared[1], {0}, ())) == 0
 
 

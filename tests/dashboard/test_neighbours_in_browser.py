@@ -48,7 +48,7 @@ def drag_rows(window: Visit, first: int, last: int) -> None:
     window.drag((left + 90, top + begin), (left + 90, top + end))
 
 
-def test_ranks_that_are_dragged_over_on_the_wall_are_shown_on_the_timeline(window: Visit) -> None:
+def test_ranks_selected_on_the_wall_are_shown_on_the_timeline(window: Visit) -> None:
     window.go(f"ranks?run={MADE_UP}&wall=latest%20first")
     assert on_wall(window, "wall.data.order")[0] == 5  # the slow one
     drag_rows(window, 0, 1)

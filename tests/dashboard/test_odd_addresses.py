@@ -115,7 +115,7 @@ def test_an_odd_question_is_answered_or_refused(sql: str) -> None:
         assert not app.exception, app.exception[0].value
 
 
-def test_a_sum_is_a_number_and_heads_differ() -> None:
+def test_sums_are_numbers_and_headings_differ() -> None:
     sql = "SELECT sum(dur_ns) AS n, 2 AS n, sum(0.5::DECIMAL(9, 2)) AS half FROM events"
     shown = tried("query", sql=sql).dataframe[0].value
     assert len(set(shown)) == 3

@@ -27,8 +27,8 @@ def one_rank(folder: Path) -> None:
 def a_damaged_rank(folder: Path) -> None:
     for rank in (0, 1):
         shutil.copy(RECORDED / f"rank{rank}.json.gz", folder)
-    whole = (RECORDED / "rank2.json.gz").read_bytes()
-    (folder / "rank2.json.gz").write_bytes(whole[: len(whole) // 3])
+    content = (RECORDED / "rank2.json.gz").read_bytes()
+    (folder / "rank2.json.gz").write_bytes(content[: len(content) // 3])
     (folder / "rank3.json.gz").write_bytes(b"no trace at all")
 
 
@@ -72,7 +72,7 @@ def test_the_report_is_written(folder: Path, make: Callable[[Path], None]) -> No
     assert report.ask(0, EVERYTHING).result().endswith("</html>\n")
 
 
-def test_a_run_whose_folder_is_gone_stays_open(folder: Path) -> None:
+def test_a_run_with_a_deleted_folder_stays_open(folder: Path) -> None:
     one_rank(folder)
     assert not tried("overview").exception
     shutil.rmtree(folder)

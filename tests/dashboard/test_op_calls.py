@@ -33,7 +33,7 @@ def test_an_ops_kernels_take_as_long_as_the_report_says(tables: TableSet) -> Non
     assert sum(int(row[2] or 0) for row in calls.kernels.rows) == op.time_ns
 
 
-def test_its_longest_calls_are_events_of_the_trace(tables: TableSet) -> None:
+def test_the_longest_calls_of_an_op_are_events_of_the_trace(tables: TableSet) -> None:
     op = next(op for op in kernels.compute(tables).ops if op.family)
     calls = calls_of_op(tables, EVERYTHING, op.name)
     assert calls is not None

@@ -84,7 +84,7 @@ def test_links_of_the_package_description_are_absolute(wheel: Path) -> None:
 
 
 @pytest.mark.trainer
-def test_lessons_are_recorded_by_the_trainer_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
+def test_lessons_are_recorded_with_the_trainer_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path / "site")}

@@ -86,7 +86,7 @@ def test_a_change_is_predicted() -> None:
     app.run()
     assert not app.exception, app.exception[0].value
     assert [metric.label for metric in app.metric] == ["mean rank step, measured", "predicted", "gain"]
-    assert any("Transfers 2x faster: saves " in said.proto.body for said in app.get("html"))
+    assert any("Transfers 2x faster: saves " in text.proto.body for text in app.get("html"))
 
 
 def test_the_chosen_run_is_compared_with_another() -> None:
@@ -126,7 +126,7 @@ def test_a_visitor_does_not_wait_for_another_run() -> None:
     assert data.worker.known(("timeline", 1))
 
 
-def test_every_link_holds_the_selection() -> None:
+def test_every_link_contains_the_selection() -> None:
     links = framed(run=served_runs.key(1), ranks="0-1", steps="0-9").get("page_link")
     addresses = {link.proto.label: parse_qs(link.proto.query_string) for link in links}
     assert all(address["run"] == [served_runs.key(1)] and address["steps"] == ["0-9"] for address in addresses.values())
@@ -134,7 +134,7 @@ def test_every_link_holds_the_selection() -> None:
         assert addresses[label]["ranks"] == ["0-1"], label
 
 
-def test_ranks_that_were_typed_can_be_gone_back_from() -> None:
+def test_going_back_restores_the_previous_ranks() -> None:
     app = framed()
     field = next(field for field in app.text_input if field.label == "Ranks")
     field.set_value("0-1").run()
@@ -181,7 +181,7 @@ def test_ticked_findings_are_replayed_together() -> None:
     assert "".join(app.query_params["ticked"]) == "1"
 
 
-def test_together_is_no_more_than_the_sum_of_its_steps() -> None:
+def test_the_joint_gain_is_at_most_the_sum_of_single_gains() -> None:
     findings = data.document(0, EVERYTHING).findings
     ticked = [finding for finding in findings if finding.edit][:2]
     edits = tuple(parse_edit(finding.edit) for finding in ticked)
@@ -221,7 +221,7 @@ def test_a_missing_roofline_names_what_is_missing(
     assert "No roofline chart: the memory bandwidth of the device is unknown." in captions
 
 
-def test_the_bubble_is_divided_whole() -> None:
+def test_the_parts_of_the_bubble_add_up_to_it() -> None:
     causes = sections.by_cause(data.document(0, EVERYTHING))
     assert causes is not None
     assert sum(part.value for part in causes.parts) == pytest.approx(1.0)
@@ -292,7 +292,7 @@ def test_ranks_are_shown_along_an_axis() -> None:
         ({"stage": 1, "rank": 99}, {}, {"at": "middle", "show": "exposed,actions"}),
     ],
 )
-def test_a_finding_is_shown_where_it_is_seen(
+def test_a_finding_is_shown_at_its_evidence(
     where: dict[str, int], evidence: dict[str, int], expected: dict[str, str]
 ) -> None:
     finding = Finding("code", "what", where, evidence)
@@ -326,7 +326,7 @@ def test_evidence_of_one_unit_is_on_one_scale() -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "said"),
+    ("group", "words"),
     [
         ("tp@0,1,2,7", "tp, ranks 0-2,7"),
         ("@0,1,2,3", "ranks 0-3"),
@@ -335,8 +335,8 @@ def test_evidence_of_one_unit_is_on_one_scale() -> None:
         ("", ""),
     ],
 )
-def test_a_group_is_named_by_its_ranks(group: str, said: str) -> None:
-    assert named(group) == said
+def test_a_group_is_named_by_its_ranks(group: str, words: str) -> None:
+    assert named(group) == words
 
 
 def test_a_health_note_of_many_ranks_is_shown_once() -> None:
@@ -354,17 +354,17 @@ def test_the_report_is_one_page() -> None:
     assert served_runs.name(1) not in page
 
 
-def test_a_name_is_not_read_as_markup() -> None:
+def test_a_name_is_not_interpreted_as_markup() -> None:
     assert state.plain("a*b<c>") == "a\\*b\\<c\\>"
 
 
 def test_a_bound_is_not_shown_as_certain() -> None:
-    known = Finding("code", "title", {}, {}, gain_fraction=0.5, basis=Basis.BOUND)
-    assert sure(known) == "upper limit"
-    assert sure(replace(known, error_fraction=0.05)) == "upper limit (±5.0%)"
+    bound = Finding("code", "title", {}, {}, gain_fraction=0.5, basis=Basis.BOUND)
+    assert sure(bound) == "upper limit"
+    assert sure(replace(bound, error_fraction=0.05)) == "upper limit (±5.0%)"
 
 
-def test_a_column_has_as_many_decimals_as_its_largest_number_needs() -> None:
+def test_the_largest_number_of_a_column_determines_its_decimals() -> None:
     columns = (TableColumn("ms"), TableColumn("speed", Unit.PER_SECOND), TableColumn("calls", Unit.COUNT))
     frame, kinds = scaled(DataTable("", columns, ((3.841, 1_540_000.883, 66.0), (0.06124, 12.2, None))))
     assert kinds["ms"]["type_config"]["format"] == "%.3f"
@@ -390,7 +390,7 @@ def test_a_wrong_question_shows_the_tables_next_to_it() -> None:
 
 def test_a_question_opens_with_its_first_row_and_a_chart() -> None:
     app = drawn("query")
-    assert any("Time in collectives by rank, axis and kind: " in each.proto.body for each in app.get("html"))
+    assert any("Time in collectives by rank, axis and kind: " in text.proto.body for text in app.get("html"))
     assert len(app.get("vega_lite_chart")) == 1
 
 

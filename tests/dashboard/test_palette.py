@@ -39,6 +39,6 @@ def test_an_entry_without_a_target_has_no_link(chosen: dict[str, object]) -> Non
 
 
 def test_a_very_long_name_is_searched_by_its_beginning() -> None:
-    found = aim({"kind": "name", "value": "a" * 300}, [], RANKS, [])
-    assert found is not None
-    assert found[1]["find"] == "^" + "a" * 118
+    target = aim({"kind": "name", "value": "a" * 300}, [], RANKS, [])
+    assert target is not None
+    assert target[1]["find"] == "^" + "a" * 118

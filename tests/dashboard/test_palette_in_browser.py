@@ -20,7 +20,7 @@ DOT = """() => {
   const source = view && view.model.document.get_model_by_name('picked');
   if (!source) return null;
   const place = view.frame.bbox, box = view.canvas_view.el.getBoundingClientRect(), data = source.data;
-  // A paced run's waits stand in place of ops, and no kernel is tied to them.
+  // A paced run has waits instead of ops, and no kernel is tied to them.
   const i = Array.from(data.label).findIndex((label) => !label.startsWith("("));
   const [x, y] = data.intensity ? [data.intensity[i], data.rate[i]] : [data.value[i] / 2, data.label[i]];
   return [data.label[i], box.left + view.frame.x_scale.compute(x), box.top + view.frame.y_scale.compute(y)];
@@ -34,7 +34,7 @@ def open_palette(visit: Visit, key: str) -> None:
     visit.page.locator(".usp-palette dialog[open] input").wait_for()
 
 
-def test_the_palette_goes_to_pages_and_ranks_by_keys_alone(visit: Visit) -> None:
+def test_the_palette_opens_pages_and_ranks_by_keys(visit: Visit) -> None:
     visit.go(f"kernels?{MADE_UP}")
     keyboard = visit.page.keyboard
     open_palette(visit, "Control+k")

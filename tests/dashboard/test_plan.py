@@ -47,18 +47,16 @@ def test_a_plan_is_predicted_and_has_its_start_command() -> None:
     assert "the mean rank step of the recorded run" in app.caption[0].value
 
 
-def test_the_plan_that_is_put_first_is_one_that_the_trainer_can_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_trainer_can_start_the_first_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with naming([TRACES / "recorded-5d"], tmp_path, monkeypatch):
         calibration = data.ask_calibration(0).result()
         plans = data.ask_plans(recorded_question(calibration)).result()
         place, refusal = plan.startable(plans, "usp-prof")
         assert place > 0
         assert refusal == "experts with tp need sequence parallelism"
-        said = plan.verdict(calibration, plans, "usp-prof")
-        assert said.startswith(f"{plan.in_words(plans.best[place].configuration)}: ")
-        assert ", the fastest that usp-prof can start. " in said
+        text = plan.verdict(calibration, plans, "usp-prof")
+        assert text.startswith(f"{plan.in_words(plans.best[place].configuration)}: ")
+        assert ", the fastest that usp-prof can start. " in text
         remark = plan.not_startable(plans, "usp-prof")
         assert remark == f"usp-prof cannot start {place} faster plans (the fastest: {refusal})."
         assert plan.points(plans, calibration, place).labeled == place
@@ -80,9 +78,7 @@ def test_plans_in_doubt_are_listed_by_their_class_of_speed_and_counted() -> None
     assert len(table.rows) + table.more == plans.fitting
 
 
-def test_a_run_that_does_not_tell_its_model_still_offers_one_to_choose(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_a_model_offers_models_to_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = tmp_path / "bare"
     write(Declaration(mesh=Mesh(dp=2)), bare, described=False)
     with naming([bare], tmp_path / "cache", monkeypatch):
@@ -99,22 +95,24 @@ def test_the_page_never_opens_on_a_configuration_that_does_not_fit(
     with naming([], tmp_path, monkeypatch):
         for view in ("", "One configuration"):
             app = drawn("plan", **({"view": view} if view else {}), devices="8")
-            said = next(text.proto.body for text in app.get("html") if "usp-verdict" in text.proto.body)
-            assert " fits" in said
-            assert "does not fit" not in said
+            text = next(text.proto.body for text in app.get("html") if "usp-verdict" in text.proto.body)
+            assert " fits" in text
+            assert "does not fit" not in text
 
 
-def test_one_configuration_fits_by_the_rule_of_all_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_configuration_fits_by_the_same_rule_as_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory was compared with the whole device's 79.6 GiB, and that of plans with what tensors can fill."""
     address = {"model": "Llama-3-70B", "device": "H100 SXM", "devices": "64", "tp": "8", "pp": "4", "zero": "1"}
     with naming([], tmp_path, monkeypatch):
         app = drawn("plan", view="One configuration", **address)
-    said = next(text.proto.body for text in app.get("html") if "usp-verdict" in text.proto.body)
-    assert "of 73.3 GiB per device" in said.replace("\xa0", " ")
+    text = next(text.proto.body for text in app.get("html") if "usp-verdict" in text.proto.body)
+    assert "of 73.3 GiB per device" in text.replace("\xa0", " ")
     assert any("73.3 GiB that tensors can fill" in caption.value for caption in app.caption)
 
 
-def test_a_device_of_unknown_size_gets_no_probability_to_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_of_unknown_size_has_no_probability_of_fitting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with naming([TRACES / "recorded-5d"], tmp_path, monkeypatch):
         app = drawn("plan", view="One configuration")
     captions = [caption.value for caption in app.caption]
@@ -133,8 +131,8 @@ def test_one_configuration_shows_no_times_if_the_recorded_step_is_predicted_badl
         app = drawn("plan", view="One configuration")
     assert "so only memory is shown" in app.error[0].value
     assert [metric.label for metric in app.metric] == ["memory", "data parallel (dp)"]
-    said = next(text.proto.body for text in app.get("html") if "usp-verdict" in text.proto.body)
-    assert "per step" not in said
+    text = next(text.proto.body for text in app.get("html") if "usp-verdict" in text.proto.body)
+    assert "per step" not in text
 
 
 def test_another_device_and_number_change_the_plan() -> None:
@@ -199,7 +197,7 @@ def test_every_tab_is_drawn_without_a_run(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert len(sweep.dataframe[0].value) > 3
 
 
-def test_a_planner_that_misses_its_own_run_shows_the_order_alone() -> None:
+def test_a_planner_that_mispredicts_its_own_run_shows_only_the_order() -> None:
     calibration = data.ask_calibration(0).result()
     wrong = dataclasses.replace(calibration, measured_step_ns=calibration.measured_step_ns * 2)
     plans = data.ask_plans(recorded_question(calibration)).result()
@@ -220,21 +218,21 @@ def test_a_sweep_has_a_cell_for_each_pair(figure: str) -> None:
 
 def test_a_sweep_opens_with_its_best_and_its_worst_cell() -> None:
     plans = data.ask_plans(recorded_question(data.ask_calibration(0).result())).result()
-    said = plan_map.verdict(plans, "tp", "pp", "tokens/s", "usp-prof")
+    text = plan_map.verdict(plans, "tp", "pp", "tokens/s", "usp-prof")
     cells = plan_map.cells_of(plans, "tp", "pp", "usp-prof")
     speeds = [cell.plan.tokens_per_second for cell in cells.values() if not cell.refusal]
-    assert f"start: {_speed(max(speeds))} with tp " in said
-    assert f". Worst cell: {_speed(min(speeds))} with tp " in said
+    assert f"start: {_speed(max(speeds))} with tp " in text
+    assert f". Worst cell: {_speed(min(speeds))} with tp " in text
     calibration = data.ask_calibration(0).result()
     of_run = plan_map.verdict(plans, "tp", "pp", "tokens/s", "usp-prof", calibration)
     ran = _speed(calibration.prediction.tokens_per_second)
-    assert of_run == f"{said[:-1]}. The recorded configuration (tp 1, pp 4) is predicted at {ran}."
+    assert of_run == f"{text[:-1]}. The recorded configuration (tp 1, pp 4) is predicted at {ran}."
     (drawn_map, *_) = plan_map.section(plans, "tp", "pp", "tokens/s", "usp-prof", calibration).blocks
     assert sum(text.endswith(f" (recorded: {ran})") for text in drawn_map.data.texts) == 1  # type: ignore[union-attr]
     shortest = plan_map.verdict(plans, "tp", "pp", "step", "usp-prof")
     assert plan.in_words(plans.best[0].configuration) in shortest  # less is better
     app = drawn("sweep", figure="step", trainer="megatron")
-    assert any("Best step of the plans that megatron can start" in said.proto.body for said in app.get("html"))
+    assert any("Best step of the plans that megatron can start" in text.proto.body for text in app.get("html"))
 
 
 def _speed(tokens_per_second: float) -> str:
@@ -250,8 +248,8 @@ def test_the_best_cell_of_a_sweep_is_one_that_the_trainer_can_start(
         assert place > 0  # the fastest of all is refused
         cells = plan_map.cells_of(plans, "tp", "zero", "usp-prof")
         for (tp, zero), cell in cells.items():
-            alike = [each for each in plans.best if (each.configuration.tp, each.configuration.zero) == (tp, zero)]
-            able = [each for each in alike if not refusal("usp-prof", plans.question.model, each.configuration)]
+            alike = [best for best in plans.best if (best.configuration.tp, best.configuration.zero) == (tp, zero)]
+            able = [best for best in alike if not refusal("usp-prof", plans.question.model, best.configuration)]
             assert cell.plan == (able or alike)[0]
             assert bool(cell.refusal) == (not able)
         assert f"({plan.in_words(plans.best[place].configuration)})" in plan_map.verdict(
@@ -259,13 +257,13 @@ def test_the_best_cell_of_a_sweep_is_one_that_the_trainer_can_start(
         )
 
 
-def test_a_sweep_of_what_no_trainer_can_start_says_so() -> None:
+def test_a_sweep_that_no_trainer_can_start_says_so() -> None:
     plans = data.ask_plans(recorded_question(data.ask_calibration(0).result())).result()
-    said = plan_map.verdict(plans, "tp", "pp", "step", "torchtitan")
-    assert said.startswith(f"torchtitan can start none of the {plans.fitting:,} plans that fit: ")
-    drawn_map, _, listed = plan_map.section(plans, "tp", "pp", "step", "torchtitan").blocks
+    text = plan_map.verdict(plans, "tp", "pp", "step", "torchtitan")
+    assert text.startswith(f"torchtitan can start none of the {plans.fitting:,} plans that fit: ")
+    drawn_map, _, table = plan_map.section(plans, "tp", "pp", "step", "torchtitan").blocks
     assert set(drawn_map.data.texts) - {""} == {plan_map.REFUSED}  # type: ignore[union-attr]
-    assert all(row[-1] for row in listed.rows)  # type: ignore[union-attr]
+    assert all(row[-1] for row in table.rows)  # type: ignore[union-attr]
 
 
 def test_the_configuration_that_ran_is_marked_among_the_plans() -> None:
@@ -292,7 +290,7 @@ def test_swept_configurations_are_shown(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(app.dataframe[0].value) == 3
 
 
-def test_the_playbooks_own_sweep_is_drawn_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sweep_of_the_playbook_is_drawn_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = "model,nodes,n_gpus,dp,pp,tp,zero,mbs,grad_acc,mfu_pct,tok_s,mem_gb,status"
     rows = [f"{model},1,8,{8 // tp},1,{tp},0,2,{16 * tp},40,{90000 // tp},50,success" for model in ("1B", "8B")
             for tp in (1, 2, 4)]  # fmt: skip
@@ -301,10 +299,10 @@ def test_the_playbooks_own_sweep_is_drawn_from_a_file(tmp_path: Path, monkeypatc
     assert len(drawn("plan", view="Published sweep").dataframe[-1].value) == 6
     app = drawn("plan", view="Published sweep", rows="8B")
     assert len(app.dataframe[-1].value) == 3
-    assert any("Planner's error" in each.value for each in app.subheader)
+    assert any("Planner's error" in heading.value for heading in app.subheader)
 
 
-def test_choices_make_words_and_words_set_choices() -> None:
+def test_choices_become_words_and_words_set_choices() -> None:
     app = drawn("whatif", edits="no_pauses comm_faster=2,axis=pp schedule=gpipe bandwidth=2,axis=pp")
     assert next(toggle for toggle in app.toggle if toggle.label == "No host pauses").value
     assert next(slider for slider in app.slider if "pp" in slider.label).value == 2

@@ -23,7 +23,7 @@ COLORS = f"""() => {{ {FIND} const {{ width, height }} = line.canvas;
   return new Set(new Uint32Array(pixels.buffer)).size; }}"""
 
 
-def test_an_open_page_goes_on_when_the_server_is_back(
+def test_an_open_page_continues_when_the_server_is_back(
     serving: Callable[..., AbstractContextManager[str]], browser: Browser, run_folder: Path
 ) -> None:
     with serving(run_folder) as address:

@@ -56,7 +56,7 @@ def test_exposed_rows_contain_exposed_communication(tables: TableSet, store: Tim
         assert total(store, rank, "exposed") == pytest.approx(without_compute, rel=1e-6)
 
 
-def test_action_rows_hold_every_action(tables: TableSet, store: TimelineStore) -> None:
+def test_action_rows_contain_every_action(tables: TableSet, store: TimelineStore) -> None:
     for rank in tables.ranks:
         rows = [(rank, place) for place, row in enumerate(store.rows(rank)) if row.kind == "actions"]
         view = store.view(rows, -(10**12), 10**12, 0.0)
@@ -64,7 +64,7 @@ def test_action_rows_hold_every_action(tables: TableSet, store: TimelineStore) -
         assert {CATEGORIES[number] for number in view.rest["category"]} == {"F", "B"}
 
 
-def test_the_critical_path_is_laid_over_the_ranks_it_leads_through(tables: TableSet, store: TimelineStore) -> None:
+def test_the_critical_path_is_drawn_on_its_ranks(tables: TableSet, store: TimelineStore) -> None:
     length = sum(piece.end_ns - piece.begin_ns for piece in critical_path.compute(tables).pieces)
     assert sum(total(store, rank, "path") for rank in tables.ranks) == pytest.approx(length, rel=1e-6)
 
@@ -87,20 +87,20 @@ def test_a_selection_lists_only_slices_inside_it(store: TimelineStore) -> None:
         rank: [number for number, row in enumerate(line.rows) if row.kind == "device"]
         for rank, line in store.ranks.items()
     }
-    whole = contents(store, rows, 0, store.span_ns)
+    listed_rows = contents(store, rows, 0, store.span_ns)
     parts = [contents(store, rows, *part) for part in ((0, half), (half, store.span_ns))]
     inside = [sum(row[4] for row in part.rows) for part in parts]
-    assert sum(inside) == sum(row[4] for row in whole.rows) > 0
-    assert max(row[3] for row in whole.rows) == len(store.ranks)
+    assert sum(inside) == sum(row[4] for row in listed_rows.rows) > 0
+    assert max(row[3] for row in listed_rows.rows) == len(store.ranks)
     assert not contents(store, {}, 0, half).rows
-    kinds = by_kind(whole)
+    kinds = by_kind(listed_rows)
     assert not [row for row in kinds.rows if str(row[0]).startswith("exposed")], "no row of that kind was chosen"
     over = {0: [number for number, row in enumerate(store.rows(0)) if row.kind in ("device", "exposed")]}
     apart = {str(row[0]): int(row[2]) for row in by_kind(contents(store, over, 0, store.span_ns)).rows}
     exposed = {kind for kind in apart if kind.startswith("exposed ")}
     assert exposed
     assert all(apart[kind] <= apart[kind.removeprefix("exposed ")] for kind in exposed)
-    assert sum(int(row[2]) for row in kinds.rows) == sum(int(row[4]) for row in whole.rows)
+    assert sum(int(row[2]) for row in kinds.rows) == sum(int(row[4]) for row in listed_rows.rows)
 
 
 def test_rows_are_named_after_their_work(store: TimelineStore) -> None:
@@ -112,7 +112,7 @@ def test_rows_are_named_after_their_work(store: TimelineStore) -> None:
         assert all(row.lane for row in line.rows)
 
 
-def test_a_stream_of_kernels_is_called_compute_although_a_collective_on_it_takes_longest(
+def test_a_stream_of_kernels_is_named_compute_even_if_a_collective_takes_longest(
     run_folder: Path, tmp_path: Path
 ) -> None:
     """Rank 1 had no row of compute, so its folded row was empty."""
@@ -137,7 +137,7 @@ def test_a_pipeline_lane_names_its_direction(names: list[str], called: str) -> N
     assert direction_of(names) == called
 
 
-def test_a_range_is_written_for_perfetto(tables: TableSet, store: TimelineStore) -> None:
+def test_a_range_is_exported_for_perfetto(tables: TableSet, store: TimelineStore) -> None:
     packed = routes.packed_trace(tables, store, (0, 1), 0, store.span_ns // 4)
     trace = json.loads(gzip.decompress(packed))
     assert {event["pid"] // 1000 for event in trace["traceEvents"] if event["ph"] == "X"} == {1, 2}

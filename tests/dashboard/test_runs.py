@@ -61,7 +61,7 @@ def test_a_run_is_compared_with_the_one_before_it(cache: Path, monkeypatch: pyte
         assert [drawn("compare", run=served_runs.key(index)).selectbox[0].value for index in range(3)] == [1, 0, 1]
 
 
-def test_every_link_names_its_run_even_the_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_link_names_its_run(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with naming([TRACES / "recorded-1f1b"], cache, monkeypatch):
         assert all(
             parse_qs(link.proto.query_string)["run"] == [served_runs.key(0)] for link in framed().get("page_link")

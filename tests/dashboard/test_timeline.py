@@ -54,7 +54,7 @@ gaps = st.lists(st.tuples(st.integers(0, 9000), st.integers(1, 9000)), max_size=
 
 
 @given(gaps, st.integers(0, 200_000), st.integers(1, 100_000))
-def test_the_finest_view_holds_exactly_the_slices_that_touch_the_range(
+def test_the_finest_view_contains_exactly_the_slices_in_the_range(
     pairs: list[tuple[int, int]], start: int, span: int
 ) -> None:
     lane, at = [], 0
@@ -70,7 +70,7 @@ def test_the_finest_view_holds_exactly_the_slices_that_touch_the_range(
 
 @settings(max_examples=20)
 @given(st.integers(0, 1000))
-def test_every_level_keeps_busy_time_count_and_order(seed: int) -> None:
+def test_every_level_preserves_busy_time_count_and_order(seed: int) -> None:
     lanes = [crowd(4000, seed), crowd(3000, seed + 1)]
     slices = slices_of(lanes)
     levels = tiles.build(slices, ORIGIN)
@@ -124,7 +124,7 @@ def test_a_tile_far_wider_than_the_run_is_written() -> None:
         assert len(head["counts"]) == 2
 
 
-def test_a_crowded_tile_is_painted_here() -> None:
+def test_a_crowded_tile_is_painted_by_the_server() -> None:
     lanes = [crowd(60_000, seed) for seed in range(20)]
     store = store_of(slices_of(lanes))
     places = [(0, i) for i in range(20)]
@@ -150,8 +150,8 @@ def test_no_two_slices_of_a_row_overlap(pairs: list[tuple[int, int]]) -> None:
     dur = np.array([d for _, d in pairs], np.int64)
     depth = rows.depths(start, dur)
     for row in set(depth.tolist()):
-        mine = sorted((s, s + max(d, 1)) for s, d, r in zip(start, dur, depth, strict=True) if r == row)
-        assert all(a[1] <= b[0] for a, b in pairwise(mine))
+        spans = sorted((s, s + max(d, 1)) for s, d, r in zip(start, dur, depth, strict=True) if r == row)
+        assert all(a[1] <= b[0] for a, b in pairwise(spans))
 
 
 @pytest.mark.parametrize("names", [["stream 20", "stream 7", "stream 7/1"]])

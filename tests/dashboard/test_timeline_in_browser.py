@@ -51,10 +51,10 @@ def test_a_click_on_a_collective_shows_it_on_every_rank(visit: Visit) -> None:
 
 def test_a_collapsed_track_has_no_names_and_a_mark_shows_which_rows_are_in_view(visit: Visit) -> None:
     visit.go("timeline?run=recorded-interleaved")
-    named = """(() => { const rows = new Set(); line.label = (c, text, x, y) => rows.add(Math.round(y));
+    labels = """(() => { const rows = new Set(); line.label = (c, text, x, y) => rows.add(Math.round(y));
       line.paint(); delete line.label; return line.rows.filter((row) => row.kind === 'device' && rows.has(
         Math.round(line.rowY(row) + (row.height - 1) / 2 + 0.5))).map((row) => [row.base, line.isStacked(row)]); })()"""
-    rows = visit.on_timeline(named)
+    rows = visit.on_timeline(labels)
     assert ["compute", False] in rows or ["world", False] in rows
     assert not any(is_stacked for _, is_stacked in rows)
     assert visit.on_timeline("line.scrollThumb()") is None  # all rows are in view
@@ -101,7 +101,7 @@ def test_an_area_is_listed_without_the_page_and_lives_in_the_link(visit: Visit) 
     )
     visit.until_timeline("host.dataset.listed")
     assert page.locator(".usp-area-names tbody tr").count() > 1
-    assert page.locator(".usp-dock").bounding_box()["y"] < 800, "the list stands in the first screen"  # type: ignore[index]
+    assert page.locator(".usp-dock").bounding_box()["y"] < 800, "the list is on the first screen"  # type: ignore[index]
     field = page.locator(".usp-dock input")
     field.fill("c/r: look | here")
     field.press("Enter")
@@ -227,7 +227,7 @@ def frames_of(visit: Visit) -> list[object]:
     return sent
 
 
-def test_a_search_steps_through_hits_and_keeps_the_zoom(visit: Visit) -> None:
+def test_a_search_steps_through_hits_at_the_same_zoom(visit: Visit) -> None:
     visit.go("timeline?ranks=1-3&range=100000000-400000000")
     page = visit.page
     visit.until_timeline("host.dataset.sharp === 'true'")  # before, nothing listens to keys
@@ -287,15 +287,15 @@ def test_the_plot_gets_the_width_and_the_details_stay_on_the_screen(visit: Visit
 
 def test_the_wheel_scrolls_and_a_setting_lets_it_zoom(visit: Visit) -> None:
     visit.go("timeline?show=host,exposed")
-    page, whole = visit.page, visit.on_timeline("line.end - line.start")
+    page, length = visit.page, visit.on_timeline("line.end - line.start")
     page.mouse.move(*visit.point("[700, 200]"))
     page.mouse.wheel(0, 120)
-    visit.until_timeline(f"line.scrollY > 0 && line.end - line.start === {whole}")
+    visit.until_timeline(f"line.scrollY > 0 && line.end - line.start === {length}")
     page.keyboard.press("?")
     page.check("text=the wheel alone zooms")
     page.mouse.move(*visit.point("[700, 200]"))
     page.mouse.wheel(0, -120)
-    visit.until_timeline(f"line.end - line.start < {whole}")
+    visit.until_timeline(f"line.end - line.start < {length}")
     visit.check()
 
 

@@ -44,9 +44,9 @@ def finding(title: str, gain: float, error: float, basis: Basis = Basis.REPLAYED
 
 
 def test_the_late_rank_is_named_with_its_cost(slow_rank: Document) -> None:
-    said = verdicts.ranks(slow_rank)
-    assert said.startswith("Rank 2 delays the others by 768 ms per step (43.0% of the mean rank step). Repairing it ")
-    assert "Cause: " in said
+    text = verdicts.ranks(slow_rank)
+    assert text.startswith("Rank 2 delays the others by 768 ms per step (43.0% of the mean rank step). Repairing it ")
+    assert "Cause: " in text
 
 
 def test_pipeline_communication_is_not_described_as_collectives(slow_rank: Document) -> None:
@@ -57,11 +57,11 @@ def test_pipeline_communication_is_not_described_as_collectives(slow_rank: Docum
             ("transfer_time", ("axis",), 30e6),
         )
     ]  # fmt: skip
-    said = verdicts.communication(replace(slow_rank, values=tuple(values)))
-    assert "25.0% of the time in pp sends and receives is waiting for the other side, the rest is transfer" in said
+    text = verdicts.communication(replace(slow_rank, values=tuple(values)))
+    assert "25.0% of the time in pp sends and receives is waiting for the other side, the rest is transfer" in text
 
 
-def test_a_rank_that_is_never_last_has_no_share_in_the_table_of_late_ranks(slow_rank: Document) -> None:
+def test_a_rank_that_never_arrives_last_has_no_share_in_the_straggler_table(slow_rank: Document) -> None:
     late = (LateRank(2, "dp", "slow compute", 2e8, 0.9), LateRank(1, "dp", "slow link", 1e8, 0.0))
     table = pictures.late_ranks(replace(slow_rank, verdict=replace(slow_rank.verdict, late_ranks=late)))
     assert table is not None
@@ -100,7 +100,7 @@ def waiting(document: Document, *times_ms: float) -> Document:
     return replace(document, values=tuple(values))
 
 
-def test_a_device_that_waits_far_longer_for_its_host_than_the_mean_is_named(slow_rank: Document) -> None:
+def test_a_device_that_waits_much_longer_for_its_host_than_the_mean_is_named(slow_rank: Document) -> None:
     assert "rank 3 waits 40.0 ms, the mean is 13.0 ms" in verdicts.host(waiting(slow_rank, 4, 4, 4, 40))
     assert " waits " not in verdicts.host(waiting(slow_rank, 12, 13, 14, 13))
     # Far from the mean, but nothing that costs.
@@ -110,8 +110,8 @@ def test_a_device_that_waits_far_longer_for_its_host_than_the_mean_is_named(slow
 def test_much_idle_time_in_few_launches_is_explained(slow_rank: Document) -> None:
     empty = Metric("empty_queue_fraction", Unit.FRACTION, Better.LOWER, "", "", ())
     idle, busy = waiting(slow_rank, 40, 40), waiting(slow_rank, 1, 1)
-    said = verdicts.host(replace(idle, values=(*idle.values, Value(empty, 0.017))))
-    assert said.endswith("; the gaps are few and long: 1.7% of all launches find an empty queue.")
+    text = verdicts.host(replace(idle, values=(*idle.values, Value(empty, 0.017))))
+    assert text.endswith("; the gaps are few and long: 1.7% of all launches find an empty queue.")
     for document, share in ((idle, 0.4), (busy, 0.017)):
         assert "few and long" not in verdicts.host(replace(document, values=(*document.values, Value(empty, share))))
 
@@ -121,7 +121,7 @@ def test_the_picture_of_the_host_marks_the_rank_that_the_sentence_names(slow_ran
     assert chart is not None
     assert isinstance(chart.data, RankBars)
     assert chart.data.apart == ("rank 3",)
-    many = pictures.idle_for_host(waiting(slow_rank, *(each / 2 for each in range(1, 101))))
+    many = pictures.idle_for_host(waiting(slow_rank, *(number / 2 for number in range(1, 101))))
     assert many is not None
     assert isinstance(many.data, RankBars)
     assert many.data.labels == tuple(f"rank {rank}" for rank in range(100 - pictures.MOST_RANKS, 100))
@@ -144,25 +144,25 @@ def test_the_picture_of_the_host_has_all_the_idle_time_of_its_sentence(slow_rank
 
 def test_bars_of_changes_have_the_edits_of_their_findings(slow_rank: Document) -> None:
     change = replace(finding("rank 2 is late", 0.3, 0.05), edit="rank_as_peers=2")
-    found = pictures.gains(replace(slow_rank, findings=(finding("no change for this", 0.5, 0.0), change)))
-    assert found is not None
-    assert found[1] == {"rank 2 performs like its peers": "rank_as_peers=2"}
+    picture = pictures.gains(replace(slow_rank, findings=(finding("no change for this", 0.5, 0.0), change)))
+    assert picture is not None
+    assert picture[1] == {"rank 2 performs like its peers": "rank_as_peers=2"}
     assert pictures.gains(replace(slow_rank, findings=())) is None
 
 
 def test_the_change_to_try_first_is_named_with_its_gain(slow_rank: Document) -> None:
     change = replace(finding("rank 2 is late", 0.3, 0.05), edit="rank_as_peers=2")
-    found = (finding("no change for this", 0.5, 0.0, Basis.BOUND), change)
-    said = verdicts.whatif(replace(slow_rank, findings=found))
-    assert said.endswith("The change to try first saves 30.0% ±5.0% of it: rank 2 performs like its peers.")
+    findings = (finding("no change for this", 0.5, 0.0, Basis.BOUND), change)
+    text = verdicts.whatif(replace(slow_rank, findings=findings))
+    assert text.endswith("The change to try first saves 30.0% ±5.0% of it: rank 2 performs like its peers.")
     assert "No finding has a change" in verdicts.whatif(replace(slow_rank, findings=()))
 
 
 def test_every_sentence_is_one_or_none(slow_rank: Document) -> None:
     for page, sentence in verdicts.OF_PAGE.items():
-        said = sentence(slow_rank)
-        assert not said or said.endswith("."), page
-        assert "nan" not in said, page
+        text = sentence(slow_rank)
+        assert not text or text.endswith("."), page
+        assert "nan" not in text, page
 
 
 def test_without_figures_nothing_is_claimed(slow_rank: Document) -> None:
@@ -171,7 +171,7 @@ def test_without_figures_nothing_is_claimed(slow_rank: Document) -> None:
     assert verdicts.pipeline(nothing) == verdicts.kernels(nothing) == verdicts.host(nothing) == ""
 
 
-def test_one_rank_alone_does_not_tell_who_is_late(slow_rank: Document) -> None:
+def test_a_single_rank_does_not_show_stragglers(slow_rank: Document) -> None:
     alone = replace(slow_rank, values=(), run=replace(slow_rank.run, ranks=(3,)))
     assert verdicts.ranks(alone) == "Stragglers are unknown: only rank 3 was read."
     assert "no call was recorded on more than one of its ranks" in verdicts.ranks(replace(slow_rank, values=()))
@@ -179,31 +179,31 @@ def test_one_rank_alone_does_not_tell_who_is_late(slow_rank: Document) -> None:
 
 def test_the_verdict_names_the_first_notable_cause_in_the_reports_order(slow_rank: Document) -> None:
     doubtful, certain = finding("doubtful", 0.4, 0.39), finding("certain", 0.2, 0.01)
-    said = judged(slow_rank, doubtful, certain)
-    assert said.endswith("certain. Fixing this saves 20.0% ±1.0% of the step.")
+    text = judged(slow_rank, doubtful, certain)
+    assert text.endswith("certain. Fixing this saves 20.0% ±1.0% of the step.")
     bound = finding("cores are shared", 0.5, 0.0, Basis.BOUND)
-    said = judged(slow_rank, bound, certain)
-    assert said.endswith("cores are shared. Fixing this saves at most 50.0% of the step.")
+    text = judged(slow_rank, bound, certain)
+    assert text.endswith("cores are shared. Fixing this saves at most 50.0% of the step.")
 
 
 def test_memory_that_was_not_recorded_is_predicted(slow_rank: Document) -> None:
     unknown = replace(slow_rank, values=())
     assert verdicts.memory(unknown).startswith("Memory was not recorded")
     calibration = data.ask_calibration(0).result()
-    said = verdicts.memory(unknown, calibration)
-    assert said.startswith("Predicted, not measured: the fullest rank needs ")
-    assert said.endswith("the size of its device is unknown.")
+    text = verdicts.memory(unknown, calibration)
+    assert text.startswith("Predicted, not measured: the fullest rank needs ")
+    assert text.endswith("the size of its device is unknown.")
     roomy = replace(calibration, cluster=replace(calibration.cluster, memory_bytes=80 * 2.0**30))
-    said = verdicts.memory(unknown, roomy)
-    assert said.startswith("Predicted, not measured: it fits. ")
-    assert said.endswith("and tensors can fill 73.6 GiB.")
+    text = verdicts.memory(unknown, roomy)
+    assert text.startswith("Predicted, not measured: it fits. ")
+    assert text.endswith("and tensors can fill 73.6 GiB.")
     tiny = replace(calibration, cluster=replace(calibration.cluster, memory_bytes=1024.0))
     assert "it does not fit" in verdicts.memory(unknown, tiny)
 
 
-def test_the_largest_op_is_named_as_it_is_written(slow_rank: Document) -> None:
-    said = verdicts.kernels(replace(slow_rank, values=()), {"aten::add": 40, "aten::mm": 60})
-    assert said == "The longest op is aten::mm with 60.0% of device time."
+def test_the_largest_op_is_named_as_recorded(slow_rank: Document) -> None:
+    text = verdicts.kernels(replace(slow_rank, values=()), {"aten::add": 40, "aten::mm": 60})
+    assert text == "The longest op is aten::mm with 60.0% of device time."
 
 
 def test_the_op_that_the_sentence_names_is_the_first_bar(slow_rank: Document) -> None:

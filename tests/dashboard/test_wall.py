@@ -41,14 +41,14 @@ def store(tmp_path: Path) -> TimelineStore:
     return load(below, (0, 7), over)
 
 
-def test_a_pixel_holds_each_parts_share_of_its_time(store: TimelineStore) -> None:
+def test_a_pixel_has_the_share_of_each_part_of_its_time(store: TimelineStore) -> None:
     used, filled = time_in_pixels(store, [0, 7], 0, 400, 4)
     slow, busy = (dict(zip(used.tolist(), rank.tolist(), strict=True)) for rank in filled)
     assert slow == {COMPUTE: [0.25, 0.25, 0, 0], TP: [0.75, 0.5, 0, 0], COPY: [0, 0, 0, 1]}
     assert busy[COMPUTE] == [1, 1, 1, 1]
 
 
-def test_shares_do_not_depend_on_where_pixels_lie(store: TimelineStore) -> None:
+def test_shares_do_not_depend_on_pixel_boundaries(store: TimelineStore) -> None:
     fine, coarse = (time_in_pixels(store, [0, 7], -37, 411, width)[1].mean(axis=2) for width in (448, 7))
     assert fine == pytest.approx(coarse)
 

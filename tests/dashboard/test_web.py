@@ -80,16 +80,16 @@ def test_own_names_are_answered_with_security_headers(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8501", "localhost.evil.example", "", "127.0.0.1.evil"])
 @pytest.mark.parametrize("path", ["/", "/usp/tile", drawings.LIBRARY])
-def test_a_foreign_name_is_refused_everywhere(host: str, path: str) -> None:
+def test_a_foreign_host_name_is_refused_everywhere(host: str, path: str) -> None:
     assert ask(path, host=host)[0]["status"] == 421
 
 
-def test_a_foreign_name_gets_no_websocket() -> None:
+def test_a_foreign_host_name_gets_no_websocket() -> None:
     assert ask("/stream", host="evil.example", kind="websocket")[0]["type"] == "websocket.close"
     assert ask("/stream", kind="websocket")[0]["type"] == "websocket.accept"
 
 
-def test_the_name_it_was_started_under_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_name_of_the_command_line_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(web.HOSTS_VARIABLE, "head-node")
     assert ask(host="head-node:8501")[0]["status"] == 200
 
@@ -108,7 +108,7 @@ def test_a_token_is_required_in_the_link_and_later_in_the_cookie(monkeypatch: py
     assert ask("/stream", kind="websocket")[0]["type"] == "websocket.close"
 
 
-def test_two_servers_on_one_machine_have_a_cookie_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_server_on_one_machine_has_its_own_cookie(monkeypatch: pytest.MonkeyPatch) -> None:
     cookies = []
     for token in ("first", "second"):
         monkeypatch.setenv(web.TOKEN_VARIABLE, token)
@@ -118,11 +118,11 @@ def test_two_servers_on_one_machine_have_a_cookie_each(monkeypatch: pytest.Monke
     assert ask(cookie="; ".join(cookies))[0]["status"] == 200
 
 
-def test_a_policy_that_pages_bring_is_left_alone() -> None:
+def test_the_own_policy_of_a_page_is_unchanged() -> None:
     assert heads(ask("/own"))["content-security-policy"] == "default-src 'none'"
 
 
-def test_the_library_is_packed_for_those_who_can_unpack() -> None:
+def test_the_library_is_compressed_for_browsers_that_accept_it() -> None:
     plain, packed = ask(drawings.LIBRARY), ask(drawings.LIBRARY, **{"accept-encoding": "gzip"})
     assert heads(packed)["content-encoding"] == "gzip"
     assert gzip.decompress(packed[1]["body"]) == plain[1]["body"]

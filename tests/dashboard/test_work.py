@@ -62,7 +62,7 @@ def test_a_job_gets_the_result_of_a_queued_job() -> None:
     assert computed == ["inner"]
 
 
-def test_even_an_exit_is_handed_on() -> None:
+def test_an_exit_is_raised_too() -> None:
     worker = Worker()
     outer = worker.ask("outer", lambda: worker.ask("inner", sys.exit).result())
     with pytest.raises(SystemExit):
@@ -95,16 +95,16 @@ def test_results_are_kept_up_to_the_limit() -> None:
     assert all(worker.known(key) for key in "abcd")
 
 
-def test_progress_is_seen_while_it_works() -> None:
-    worker, told, seen = Worker(), threading.Event(), threading.Event()
+def test_progress_is_visible_during_the_computation() -> None:
+    worker, reported, seen = Worker(), threading.Event(), threading.Event()
 
     def work() -> None:
         worker.tell("reading", 1, 4)
-        told.set()
+        reported.set()
         seen.wait(10)
 
     answer = worker.ask("a", work)
-    assert told.wait(10)
+    assert reported.wait(10)
     assert worker.progress() == Progress("reading", 1, 4)
     assert worker.progress().fraction == 0.25
     assert Progress("unknown").fraction == 0.0
@@ -122,7 +122,7 @@ def test_the_latest_large_results_are_kept() -> None:
     assert all(worker.known(("small", number)) for number in range(4))
 
 
-def test_no_progress_bar_is_left_by_a_failure() -> None:
+def test_a_failure_leaves_no_progress_bar() -> None:
     def page() -> None:
         import time  # noqa: PLC0415 - the script of a page is read from the function's text
 
@@ -153,7 +153,7 @@ def test_a_slow_run_does_not_delay_the_others() -> None:
     assert slow.result(10)
 
 
-def test_a_result_that_another_lane_computes_is_waited_for() -> None:
+def test_a_result_computed_by_another_lane_is_awaited() -> None:
     worker, held, computed = Worker(), threading.Event(), []
 
     def build() -> int:
