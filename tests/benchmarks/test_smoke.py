@@ -16,6 +16,7 @@ SMALL = (
     "cross_rank --ranks 8 --events 2000",
     "dashboard --ranks 2 --slices 20000 --parts prepare tile",
     "gate --checks 4",
+    "made_runs --cases 1 --seed 2",
     "planner",
     "planner_sources",
     "read --megabytes 4 --rounds 1",

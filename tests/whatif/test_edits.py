@@ -99,6 +99,13 @@ def test_invalid_edits_are_refused_with_the_reason(text: str) -> None:
         predict(run_with("clean").tables, [parse_edit(text)])
 
 
+@pytest.mark.parametrize("text", ["rank_as_peers=99", "rank_as_peers=0+99", "host_as_peers=99"])
+def test_a_rank_that_the_run_lacks_is_named_with_those_it_has(text: str) -> None:
+    with pytest.raises(UsageError, match="has no rank 99") as refused:
+        predict(run_with("clean").tables, [parse_edit(text)])
+    assert "its ranks are 0, 1, 2" in (refused.value.hint or "")
+
+
 @pytest.mark.parametrize("text", ["", ",", "=3", "a b=2"])
 def test_text_that_is_not_an_edit_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not an edit"):

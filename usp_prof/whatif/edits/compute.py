@@ -15,7 +15,6 @@ import numpy as np
 
 from usp_prof.columns.intervals import union
 from usp_prof.columns.rows import distinct, first_of_run, group_codes, lookup, rows_of
-from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import EdgeKind, NodeKind, events_of
 from usp_prof.replay.host_gaps import overlap
@@ -54,17 +53,13 @@ def rank_as_peers(graph: Graph, request: Request) -> Graph:
     """
     edit, slow_ranks = request.edit, slowness(request.tables, graph)
     every = edit.value in ("all", "")
-    wanted = [rank for rank, slow in slow_ranks.items() if slow.ratio > 1] if every else _ranks(edit)
+    wanted = [rank for rank, slow in slow_ranks.items() if slow.ratio > 1] if every else request.ranks()
     for rank in wanted:
         if rank not in slow_ranks:
             hint = f"one of {sorted(slow_ranks)}" if slow_ranks else "no rank of this run has: peers do the same work"
             raise UsageError(f"rank {rank} has no peers", hint=hint)
     changed = with_repaired_compute(graph, request.tables, {rank: slow_ranks[rank] for rank in wanted})
     return with_repaired_hosts(changed, request.tables, wanted)
-
-
-def _ranks(edit: Edit) -> list[int]:
-    return [int(Edit(edit.name, word).number()) for word in edit.value.split("+")]
 
 
 def scaled(values: Ints, rows: Flags, factor: float) -> Ints:

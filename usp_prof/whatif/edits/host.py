@@ -247,11 +247,12 @@ def pageable(graph: Graph) -> Flags:
 
 def host_as_peers(graph: Graph, request: Request) -> Graph:
     """Make a rank's host as fast as the median of its peers: think time, data loading, pauses and launches."""
-    seen, rank = hosts_seen(graph, request.tables), int(request.edit.number())
-    if not seen.get(rank):
-        hint = f"one of {sorted(candidate for candidate, is_seen in seen.items() if is_seen)}"
-        raise UsageError(f"the host of rank {rank} was not recorded or has no peers", hint=hint)
-    return with_repaired_hosts(graph, request.tables, [rank])
+    seen, ranks = hosts_seen(graph, request.tables), request.ranks()
+    for rank in ranks:
+        if not seen.get(rank):
+            hint = f"one of {sorted(candidate for candidate, is_seen in seen.items() if is_seen)}"
+            raise UsageError(f"the host of rank {rank} was not recorded or has no peers", hint=hint)
+    return with_repaired_hosts(graph, request.tables, ranks)
 
 
 def no_allocator_calls(graph: Graph, request: Request) -> Graph:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.model.printable import first_few
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from usp_prof.model.edit import Edit
     from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.layout import Layout
@@ -52,6 +53,14 @@ class Request:
             label = key or self.edit.name
             raise UsageError(f"edit {self.edit}: {label} must be a whole number of at least 1", hint=f"as in {label}=4")
         return int(number)
+
+    def ranks(self) -> list[int]:
+        """Return the value as ranks of the run, such as 3 or 2+3."""
+        ranks = [int(Edit(self.edit.name, word).number()) for word in self.edit.value.split("+")]
+        if unknown := [rank for rank in ranks if rank not in self.tables.ranks]:
+            hint = f"its ranks are {first_few(self.tables.ranks, 16)}"
+            raise UsageError(f"edit {self.edit}: this run has no rank {unknown[0]}", hint=hint)
+        return ranks
 
 
 def unchanged(layout: Layout, edit: Edit) -> Layout:  # noqa: ARG001 - common signature

@@ -1,0 +1,127 @@
+"""Made runs: how well repairs of known delays are predicted in layouts of which no GPU recording is at hand.
+
+    python benchmarks/made_runs.py [--cases 20] [--seed 1] [--page docs/reference/accuracy.md]
+
+The jobs come from the simulator of `tests/support/made_training.py`, which shares no code with the replay: replicas,
+sharded weights, tensor parallelism, experts, a ring of context parallelism, and a pipeline of two stages with two
+replicas. Most sends and receives are in batches, whose kernels name neither group nor peer. Layers, lengths, syncs,
+recorded data and the delayed rank are drawn. Repairing the rank must give the job without the delay. Bars as in
+`injected.py`. Cases whose delay costs less than 2% are omitted. Findings of kinds that the job has without the delay,
+such as late input on all ranks, do not count as first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from harness import TEST_SUPPORT, at_least, at_most, status, write_table
+
+sys.path.append(str(TEST_SUPPORT))
+
+from injection import true_gain
+from made_training import DELAYS, LAYOUTS, Delay, Job
+
+from usp_prof.findings.search import search
+from usp_prof.model.edit import Edit
+from usp_prof.run import open_run
+from usp_prof.whatif.predict import predict, unedited
+
+LEAST_COST = 0.02
+BEGIN, END = "<!-- made runs: written by benchmarks/made_runs.py -->", "<!-- end of made runs -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One delay in one job: the true and the predicted saving of its repair."""
+
+    layout: str
+    truth: float
+    gain: float
+    error: float
+    is_first: bool
+
+    @property
+    def off(self) -> float:
+        """Error of the prediction, as a share of the step."""
+        return abs(self.gain - self.truth)
+
+
+def main() -> int:
+    """Run all cases and print or write the table; return 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=20, help="cases per layout")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--page", type=Path, help="write the table between its marks in this page")
+    options = parser.parse_args()
+    drawn = np.random.default_rng(options.seed)
+    made = [(layout, case_of(layout, drawn)) for layout in LAYOUTS for _ in range(options.cases)]
+    cases = [case for _, case in made if case is not None]
+    if not cases:
+        print("no delay costs 2% of the step: more --cases, or another --seed")
+        return 1
+    write_table(table(cases), options.page, BEGIN, END)
+    off = [100 * case.off for case in cases]
+    return status(
+        [
+            at_most("gain error, median", float(np.median(off)), 3, " points"),
+            at_most("gain error, worst", max(off), 8, " points"),
+            at_least("share within the stated error", float(np.mean([c.off <= c.error for c in cases])), 0.9),
+            at_least("share whose rank is named first", float(np.mean([c.is_first for c in cases])), 0.95),
+        ]
+    )
+
+
+def case_of(layout: str, drawn: np.random.Generator) -> Case | None:
+    """Return one case, or `None` if its delay costs too little."""
+    job, varied = Job(layout, int(drawn.integers(10**6))), int(drawn.integers(10**6))
+    kind, rank = str(drawn.choice(DELAYS)), int(drawn.integers(job.world))
+    share, place, factor = drawn.uniform(0.05, 0.4), drawn.random(), drawn.uniform(1.2, 2.5)
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        job.simulate(None, varied)
+        job.write(folder / "usual")
+        usual_tables = open_run(folder / "usual", cache_dir=folder / "cache").tables
+        usual = unedited(usual_tables)
+        size = factor if kind.startswith("slow") else share / (1 - share) * usual.mean_measured_ns / 1e3
+        job.simulate(Delay(kind, rank, size, place), varied)
+        job.write(folder / "delayed")
+        tables = open_run(folder / "delayed", cache_dir=folder / "cache").tables
+        truth = true_gain(usual, unedited(tables))
+        if truth < LEAST_COST:
+            return None
+        repaired = predict(tables, [Edit("rank_as_peers", str(rank))])
+        found_before = {f.code for f in search(usual_tables).findings if f.certain_gain_fraction >= LEAST_COST}
+        blamed = [
+            finding.where["rank"]
+            for finding in search(tables).findings
+            if finding.code not in found_before and "rank" in finding.where
+        ]
+    return Case(layout, truth, repaired.gain_fraction, repaired.error_fraction, blamed[:1] == [rank])
+
+
+def table(cases: list[Case]) -> list[str]:
+    """Return the table in Markdown: one row per layout, misses included."""
+    lines = [
+        "| layout | cases | truth | median error | worst | stated error holds | slow rank named first |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    layouts = [layout for layout in LAYOUTS if any(case.layout == layout for case in cases)]
+    for layout in (*layouts, "all"):
+        own = [case for case in cases if layout in (case.layout, "all")]
+        off = [100 * case.off for case in own]
+        low, high = (100 * bound(case.truth for case in own) for bound in (min, max))
+        holds, first = sum(case.off <= case.error for case in own), sum(case.is_first for case in own)
+        lines.append(
+            f"| {layout} | {len(own)} | {low:.0f}-{high:.0f}% | {np.median(off):.1f} | {max(off):.1f} "
+            f"| {holds} of {len(own)} | {first} of {len(own)} |"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
