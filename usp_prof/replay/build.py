@@ -9,7 +9,7 @@ import numpy as np
 from usp_prof.columns.rows import distinct, rows_of, sorted_by, stacked_codes
 from usp_prof.replay.dependencies import waits_of_run
 from usp_prof.replay.gloo_transfers import with_asked_posts
-from usp_prof.replay.graph import NEVER, Edges, Graph, Meetings, NodeKind, Nodes
+from usp_prof.replay.graph import NEVER, NO_MEETINGS, Edges, Graph, Meetings, NodeKind, Nodes
 from usp_prof.replay.peers import calls_of
 from usp_prof.replay.rank_clocks import LARGEST_OFFSET_NS, rank_clocks
 from usp_prof.replay.rank_edges import RankWaits
@@ -151,6 +151,8 @@ def _met(nodes: Nodes, further: tuple[Ints, Ints]) -> Meetings:
 
     A send that ended before its receive started did not wait for it.
     """
+    if not len(further[0]):
+        return NO_MEETINGS
     own = np.flatnonzero(nodes.call >= 0)
     node, call = np.append(own, further[0]), np.append(nodes.call[own], further[1])
     is_met = np.zeros(len(nodes), dtype=bool)

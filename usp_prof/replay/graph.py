@@ -166,7 +166,7 @@ class Meetings:
     other: Ints
 
 
-_NO_MEETINGS = Meetings(np.zeros(0, np.int64), np.zeros(0, np.int64))
+NO_MEETINGS = Meetings(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,7 +185,7 @@ class Graph:
     tied: Flags
     axes: tuple[str, ...]
     names: tuple[str, ...]
-    met: Meetings = _NO_MEETINGS
+    met: Meetings = NO_MEETINGS
     added: int = 0
     """Number of nodes at the end that edits added; no trace has them."""
 
