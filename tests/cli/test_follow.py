@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-DAMAGE = "ends early"
+DAMAGE = "truncated (rank"
 RANKS = 2
 
 

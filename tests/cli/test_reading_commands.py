@@ -79,7 +79,7 @@ def test_info_lists_the_worst_health_first(run: str, capsys: pytest.CaptureFixtu
     severities = re.findall(r"^(data_loss|error|info) [a-z_]+", text, re.MULTILINE)
     assert severities[0] == "data_loss"
     assert severities == sorted(severities, key=["data_loss", "error", "info"].index)
-    assert "data_loss truncated (rank 1): the file ends early" in text
+    assert re.search(r"^data_loss truncated \(rank 1\): [\d,]+ complete events are kept", text, re.MULTILINE)
 
 
 def test_info_names_a_single_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
