@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import distinct, last_by, lookup, rows_of, sorted_by
+from usp_prof.columns.rows import distinct, last_by, lookup, numbered, rows_of, sorted_by
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, ROUNDING_NS, EdgeKind, NodeKind
 
 if TYPE_CHECKING:
@@ -223,8 +223,10 @@ def add_untraced_waits(tables: TableSet, nodes: RankNodes, edges: RankEdges, gap
     polls, a launch blocks while the launch queue is full. They look like pauses, but they end when device work ends:
       1. within a gap between two launches, no op or call starts or ends for at least UNTRACED_WAIT_NS;
       2. this silence ends within RESUMED_NS after the end of work that was launched before it;
-      3. that work was the last one launched on its stream by then, or the launch queue was full.
-    Without the third condition, any pause while the device is busy would look like a wait.
+      3. that work was the last one launched on its stream by then, or the launch queue was full;
+      4. this holds for at least half of the silences on a busy device before launches of the same work.
+    Without the third condition, any pause while the device is busy would look like a wait. Without the fourth, a data
+    loader that once ends together with the device would.
     """
     host = np.flatnonzero((nodes.kind == NodeKind.HOST) & (gap > UNTRACED_WAIT_NS))
     device = np.flatnonzero(nodes.of_device)
@@ -242,12 +244,30 @@ def add_untraced_waits(tables: TableSet, nodes: RankNodes, edges: RankEdges, gap
     launched_by_then = np.searchsorted(np.sort(launched_at[device]), resumed)
     begun_by_then = np.searchsorted(np.sort(nodes.start[device]), resumed)
     is_full = launched_by_then - begun_by_then >= FULL_QUEUE
-    has_waited = is_known & is_soon & (is_drained | is_full) & (resumed - stopped > UNTRACED_WAIT_NS)
+    is_silence = resumed - stopped > UNTRACED_WAIT_NS
+    has_waited = is_known & is_soon & (is_drained | is_full) & is_silence
+    has_waited &= _usual(has_waited, is_silence & _busy(nodes, device, launched_at, stopped), nodes, device, host)
     target, source = host[has_waited], awaited[has_waited]
     # The time before and after the silence is the host's own.
     after = nodes.start[target] - resumed[has_waited]
     edges.add(source, target, nodes.start[target] - nodes.end[source], EdgeKind.SYNC)
     gap[target] = np.maximum(gap[target] - (resumed - stopped)[has_waited], after)
+
+
+def _busy(nodes: RankNodes, device: Ints, launched_at: Ints, when: Ints) -> Flags:
+    """Return for each moment whether work that was launched before it ends after it."""
+    order = sorted_by(launched_at, device)
+    latest_end = np.maximum.accumulate(nodes.end[order])
+    last = np.searchsorted(launched_at[order], when, side="right") - 1
+    return np.asarray((last >= 0) & (latest_end[last] > when))
+
+
+def _usual(has_waited: Flags, may_have_waited: Flags, nodes: RankNodes, device: Ints, host: Ints) -> Flags:
+    """Mark the calls of a kind, named after the work that they launch, of which at least half have waited."""
+    work = rows_of(nodes.launch[device], nodes.event[host])
+    kind = numbered(lookup(nodes.name[0][device], work, missing=-1))[1]
+    waited, candidates = (np.bincount(kind, flags) for flags in (has_waited, has_waited | may_have_waited))
+    return np.asarray((2 * waited >= candidates)[kind])
 
 
 def _silences(tables: TableSet, nodes: RankNodes, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
