@@ -133,3 +133,14 @@ def test_a_recorded_pipeline_is_the_same_in_batches(tmp_path: Path) -> None:
     gains = [predict(run.tables, slower).gain_fraction for run in (as_recorded, in_batches)]
     assert gains[1] == pytest.approx(gains[0], abs=0.002)
     assert gains[0] < 0
+
+
+def test_a_message_of_a_batch_has_arrived_when_the_first_of_its_kernels_ends() -> None:
+    traces = _run(4)
+    for rank, trace in traces.items():  # rank 3 is late by 400, so the kernels that exchange with it end later
+        for event in trace.events:
+            if event["cat"] == "kernel":
+                late, lasts = (400, 500) if rank == 3 else (0, 500 if rank == 1 else 900)
+                event["ts"], event["dur"] = event["ts"] + late, lasts
+    calls = build(table_set(traces)).to_pylist()
+    assert {call["transfer_ns"] for call in calls} == {500}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import group_codes, occurrence, per_code, rows_by_code
-from usp_prof.tables.communication.posts import asked_late
+from usp_prof.tables.communication.posts import P2P, asked_late
 from usp_prof.tables.matching.clocks import hosts_of
 from usp_prof.tables.matching.same_calls import MatchedBy
 
@@ -157,16 +157,33 @@ def times_of(members: Members, is_known: Flags, tables: TableSet) -> Times:
 
     Example: three members of an all-reduce arrive at 0, 4 and 10 and leave at 14. They wait 10, 6 and 0, and the
     transfer takes 4. The range of a posted send continues until its handle is waited for. The time after delivery does
-    not count as transfer.
+    not count as transfer. A batch's kernel ends with the last of its messages, so a message had arrived when the first
+    of its two kernels ended.
     """
     call, count = members.call, members.count
     last = per_code(call, members.start, np.maximum, count)
     delivered = np.where(is_known, _delivered_ns(members, tables), 0)
-    over = members.end - delivered
+    over = np.where(_in_batch(members) & is_known, _earliest_end(members, last), members.end - delivered)
     duration = np.maximum(members.end - members.start, 0)
     wait = np.minimum(np.maximum(last[call] - members.start, 0), duration)
     transfer = np.maximum(over - members.start - wait, 0)
     return Times(last, per_code(call, over, np.maximum, count), delivered, wait, transfer)
+
+
+def _in_batch(members: Members) -> Flags:
+    """Mark the sends and receives whose kernel runs others too, which have the same start and end on their rank."""
+    is_batched = np.zeros(len(members.call), dtype=bool)
+    rows = np.flatnonzero(members.columns.matches("op", *P2P) & ~members.columns.matches("library", "gloo"))
+    if len(rows):
+        kernel = group_codes(members.rank[rows], members.start[rows], members.end[rows])
+        is_batched[rows] = np.bincount(kernel)[kernel] > 1
+    return is_batched
+
+
+def _earliest_end(members: Members, last: Ints) -> Ints:
+    """Return for each member when the first member of its call ended, but not before the last one started."""
+    earliest = per_code(members.call, members.end, np.minimum, members.count)
+    return np.asarray(np.maximum(earliest, last)[members.call])
 
 
 def _delivered_ns(members: Members, tables: TableSet) -> Ints:
