@@ -148,6 +148,11 @@ class Prediction:
         """Distance from the truth."""
         return abs(self.predicted - self.truth)
 
+    @property
+    def holds(self) -> bool:
+        """Whether the truth is within the stated error."""
+        return self.off <= self.error
+
 
 def repair_of(run: Run, code: str, edit: str, in_both: str) -> tuple[list[Finding], Finding | PredictedStep | None]:
     """Return the findings of a faulty run, and the predicted repair: by `edit`, if the finding names another one.
@@ -178,7 +183,7 @@ def accuracy(predictions: Sequence[Prediction], first: float) -> list[Bar]:
     """Return the bars of predicted repairs, with the share of cases whose fault is the first finding."""
     points = [100 * prediction.off for prediction in predictions]
     signs = sum(prediction.predicted > 0 for prediction in predictions)
-    within = sum(prediction.off <= prediction.error for prediction in predictions)
+    within = sum(prediction.holds for prediction in predictions)
     print(f"sign right: {signs} of {len(points)}; within the stated error: {within} of {len(points)}")
     return [
         at_most("gain error, median", median(points), 3, " points"),
