@@ -14,15 +14,18 @@ from contextlib import nullcontext
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread, Timer
+from threading import Event, Thread, Timer, get_ident
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 import pytest
+from obstore.store import S3Store
 from s3_server import BUCKET, Server, s3_server
 
 from usp_prof import open_run
 from usp_prof.cli.app import main
 from usp_prof.inputs import object_stores
+from usp_prof.inputs.blocking_store import BlockingStore
 from usp_prof.inputs.discovery import discover
 from usp_prof.inputs.object_stores import explained, filesystem_of
 from usp_prof.inputs.remote import RemotePath, location
@@ -367,6 +370,23 @@ class TestErrors:
                 with connection:
                     process.send_signal(signal.SIGINT)
                     assert process.wait(timeout=20) == 130
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to a thread")
+    def test_ctrl_c_that_the_system_gives_to_the_waiting_thread(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Only the main thread raises KeyboardInterrupt; a signal to another thread does not wake it."""
+        given_up = Event()
+
+        def head(_self: object, _name: str) -> None:
+            sleep(0.5)  # until the main thread waits
+            signal.pthread_kill(get_ident(), signal.SIGINT)
+            given_up.wait(20)
+
+        monkeypatch.setattr(S3Store, "head", head)
+        began = monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            BlockingStore("s3").info(f"{BUCKET}/run")
+        given_up.set()
+        assert monotonic() - began < 10  # otherwise it was raised after the call
 
     def test_a_shared_store_is_measured_and_not_emptied(self, capsys: pytest.CaptureFixture[str]) -> None:
         store = f"s3://{BUCKET}/measured"

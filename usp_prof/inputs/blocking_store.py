@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fsspec.spec import AbstractFileSystem
 from obstore.store import from_url
 
+from usp_prof.inputs.object_stores import interruptible_result
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -93,7 +95,5 @@ def _answer(call: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
             answer.set_exception(error)
 
-    thread = Thread(target=run, daemon=True)
-    thread.start()
-    thread.join()
-    return answer.result()
+    Thread(target=run, daemon=True).start()
+    return interruptible_result(answer)

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from usp_prof.inputs.object_stores import HTTP, NoRangesError, ask, scheme_of
+from usp_prof.inputs.object_stores import HTTP, NoRangesError, ask, interruptible_result, scheme_of
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.files import check_name
 
@@ -243,7 +243,7 @@ class RemoteStream(io.RawIOBase):
             self._asked.append(self._threads.submit(self._fetch, self._next, end))
             self._next = end
         if self._asked:
-            return self._asked.popleft().result()
+            return interruptible_result(self._asked.popleft())
         if RemotePath(self._path.url).with_stat().stamp != self._path.stamp:
             raise self._changed()  # the ranges may be from two versions
         return b""
