@@ -24,7 +24,7 @@ from harness import TEST_SUPPORT, Prediction, at_least, at_most, status, write_t
 sys.path.append(str(TEST_SUPPORT))
 
 from injection import true_gain
-from made_training import DELAYS, LAYOUTS, Delay, Job
+from made_training import DELAYS, LAYOUTS, STEPS, Delay, Job
 
 from usp_prof.findings.search import search
 from usp_prof.model.edit import Edit
@@ -74,6 +74,7 @@ def case_of(layout: str, drawn: np.random.Generator) -> Case | None:
     job, varied = Job(layout, int(drawn.integers(10**6))), int(drawn.integers(10**6))
     kind, rank = str(drawn.choice(DELAYS)), int(drawn.integers(job.world))
     share, place, factor = drawn.uniform(0.05, 0.4), drawn.random(), drawn.uniform(1.2, 2.5)
+    only_in = int(drawn.integers(1, STEPS)) if drawn.random() < 0.3 else None
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         job.simulate(None, varied)
@@ -81,7 +82,8 @@ def case_of(layout: str, drawn: np.random.Generator) -> Case | None:
         usual_tables = open_run(folder / "usual", cache_dir=folder / "cache").tables
         usual = unedited(usual_tables)
         size = factor if kind.startswith("slow") else share / (1 - share) * usual.mean_measured_ns / 1e3
-        job.simulate(Delay(kind, rank, size, place), varied)
+        size *= 2 if only_in is not None and not kind.startswith("slow") else 1
+        job.simulate(Delay(kind, rank, size, place, only_in), varied)
         job.write(folder / "delayed")
         tables = open_run(folder / "delayed", cache_dir=folder / "cache").tables
         truth = true_gain(usual, unedited(tables))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 COMPUTE, FIRST_P2P = 7, 30
 """Stream of compute, and the first of those for sends and receives."""
 CAPACITY = 1_022
+STEPS = 4
 LATENCY = 6.0
 BASE = 1_700_000_000_000_000_000
 KERNELS = {
@@ -53,6 +54,8 @@ class Delay:
     size: float
     place: float = 0.5
     """Where in the step a pause is, as a share of its launches."""
+    only_in: int | None = None
+    """The only step with the delay; `None` for all steps."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,8 +68,8 @@ class Call:
     thread: int
     step: int
     op: str
-    launched: Work | None = None
-    awaited: Work | None = None
+    launched: list[Work] = field(default_factory=list)
+    awaited: list[Work] = field(default_factory=list)
     start: float = 0.0
     end: float = 0.0
 
@@ -129,11 +132,15 @@ class Rank:
     def launch(self, name: str, duration: float, op: str, *, stream: int = COMPUTE, category: str = "kernel") -> Work:
         """Launch device work."""
         call = self.call("cudaMemcpyAsync" if category == "gpu_memcpy" else "cudaLaunchKernel", op, duration=4.0)
+        return self._queue(call, name, duration, stream, category)
+
+    def _queue(self, call: Call, name: str, duration: float, stream: int, category: str = "kernel") -> Work:
         after = self._awaited.pop(stream, [])
         after += [self._last[stream]] if stream in self._last else []
-        call.launched = self._last[stream] = Work(name, duration, stream, call, after, category)
-        self.work.append(call.launched)
-        return call.launched
+        work = self._last[stream] = Work(name, duration * self.job.lengths[self.step], stream, call, after, category)
+        call.launched.append(work)
+        self.work.append(work)
+        return work
 
     def order(self, stream: int, after: Work | None) -> None:
         """Let a stream wait for work, as an event does."""
@@ -142,9 +149,13 @@ class Rank:
         if after is not None:
             self._awaited[stream].append(after)
 
-    def wait(self, work: Work | None, name: str) -> None:
+    def wait(self, work: Work, name: str) -> None:
         """Let the host wait for work."""
-        self.call(name, "aten::item").awaited = work
+        self.call(name, "aten::item").awaited = [work]
+
+    def drain(self) -> None:
+        """Let the host wait for all work."""
+        self.call("cudaDeviceSynchronize", "").awaited = list(self._last.values())
 
     def compute(self, phase: str, scale: float = 1.0) -> None:
         """Launch the kernels of a part of the model: matrix products, and smaller kernels after each."""
@@ -153,10 +164,15 @@ class Rank:
             "backward": ("autograd::engine::evaluate_function: AddmmBackward0", 9),
             "optimizer": ("aten::_foreach_add_", 1),
         }[phase]
+        graph = self.call("cudaGraphLaunch", "", duration=8.0) if self.job.has_graphs and phase == "forward" else None
         for number in range(kernels):
             is_product = number % 3 == 0
             name = f"ampere_bf16_gemm_{phase}{number}" if is_product else f"elementwise_{phase}{number}"
-            self.launch(name, self.job.kernel * scale * (60 if is_product else 8), op)
+            duration = self.job.kernel * scale * (60 if is_product else 8)
+            if graph is None:
+                self.launch(name, duration, op)
+            else:
+                self._queue(graph, name, duration, COMPUTE)
 
     def communicate(
         self, kind: str, group: Sequence[int], duration: float, stream: int, peers: Sequence[tuple[str, int]] = (),
@@ -190,17 +206,27 @@ class Job:
         self.noise = float(chosen.choice((0.02, 0.05)))
         self.describes_groups, self.is_batched = chosen.random() < 0.5, chosen.random() < 0.7
         self.clock_error = float(chosen.choice((0.0, 15.0)))
+        self.has_graphs, self.copies_pageable = chosen.random() < 0.25, chosen.random() < 0.3
+        self.drains, self.has_records = chosen.random() < 0.15, chosen.random() < 0.85
+        self.polls = chosen.random() < 0.5
+        self.host_offset = float(chosen.choice((0.0, 0.0, 5_000.0)))
+        """Difference between the clocks of the first and second half of the ranks."""
+        self.lengths = chosen.uniform(0.75, 1.25, STEPS) if chosen.random() < 0.25 else np.ones(STEPS)
+        """Work of each step, such as that of sequences of unequal length."""
         program, self.world = LAYOUTS[layout]
         self.of_key: dict[tuple[Any, ...], Work] = {}
         self.ranks = [Rank(self, number) for number in range(self.world)]
         for rank in self.ranks:
-            for rank.step in range(4):
+            for rank.step in range(STEPS):
                 self._run_step(rank, program)
 
     def _run_step(self, rank: Rank, program: Any) -> None:
         first = len(rank.calls)
         rank.think(self.loading)
-        rank.launch("Memcpy HtoD (Pinned -> Device)", 20, "aten::copy_", category="gpu_memcpy")
+        memory = "Pageable" if self.copies_pageable else "Pinned"
+        copy = rank.launch(f"Memcpy HtoD ({memory} -> Device)", 20, "aten::copy_", category="gpu_memcpy")
+        if self.copies_pageable:
+            copy.call.awaited = [copy]
         program(rank)
         rank.thread = 1
         if self.waits_for_norm:
@@ -209,6 +235,8 @@ class Job:
             rank.compute("optimizer", 0.5)
         if self.waits_for_loss:
             self._read_scalar(rank)
+        if self.drains:
+            rank.drain()
         rank.steps.append((first, len(rank.calls)))
 
     @staticmethod
@@ -264,12 +292,10 @@ class Job:
             queues: dict[int, list[Work]] = defaultdict(list)
             for call in rank.calls:
                 needs[id(call), "start"] = (call, [(id(previous), "end")] if previous else [])
-                ends = [(id(call), "start")]
-                if call.awaited is not None:
-                    ends.append((id(call.awaited), "end"))
-                if call.launched is not None:
-                    queue = queues[call.launched.stream]
-                    queue.append(call.launched)
+                ends = [(id(call), "start"), *((id(work), "end") for work in call.awaited)]
+                if call.launched:
+                    queue = queues[call.launched[0].stream]
+                    queue.append(call.launched[0])
                     ends += [(id(queue[-1 - CAPACITY]), "start")] if len(queue) > CAPACITY else []
                 needs[id(call), "end"] = (call, ends)
                 previous = call
@@ -282,17 +308,18 @@ class Job:
 
     def _add(self, delay: Delay, own: dict[int, float]) -> None:
         rank = self.ranks[delay.rank]
+        steps = range(STEPS) if delay.only_in is None else (delay.only_in,)
         if delay.kind == "slow_host":
             for call in rank.calls:
-                own[id(call)] *= delay.size
+                own[id(call)] *= delay.size if call.step in steps else 1.0
         elif delay.kind in ("slow_kernels", "slow_products"):
             for work in rank.work:
-                if work.stream == COMPUTE and work.category == "kernel":
+                if work.call.step in steps and work.stream == COMPUTE and work.category == "kernel":
                     own[id(work)] *= delay.size if delay.kind == "slow_kernels" or "gemm" in work.name else 1.0
         else:
-            for first, after in rank.steps:
+            for first, after in (rank.steps[step] for step in steps):
                 launches = [call for call in rank.calls[first:after] if call.launched]
-                messages = [call for call in launches if call.launched and call.launched.message]
+                messages = [call for call in launches if call.launched and call.launched[0].message]
                 chosen = {
                     "late_input": launches[:1],
                     "pause": [launches[int(delay.place * len(launches))]],
@@ -311,6 +338,7 @@ class Job:
     def _trace(self, rank: Rank) -> dict[str, Any]:
         groups = sorted({work.message.group for own in self.ranks for work in own.work if work.message})
         shift = float(np.random.default_rng((self.seed, rank.number)).uniform(-1, 1)) * self.clock_error
+        offset = self.host_offset if rank.number >= self.world // 2 else 0.0
         events = [event for number, call in enumerate(rank.calls) for event in self._events(rank, call, number, shift)]
         for number, (first, after) in enumerate(rank.steps):
             start = rank.calls[first - 1].end + 0.5 if first else 0.0
@@ -318,15 +346,20 @@ class Job:
             events.append(_range(f"ProfilerStep#{number}", "user_annotation", rank.number, 1, start, length))
             loaded = rank.calls[first].start - 1 - start
             events.append(_range("enumerate(DataLoader)#next", "user_annotation", rank.number, 1, start + 0.1, loaded))
+        polled = np.arange(0.0, rank.calls[-1].end, 1_000.0).tolist() if self.polls else []
+        events += [_range("cudaEventQuery", "cuda_runtime", rank.number, 9, at, 1.5) for at in polled]
+        for event in events:
+            event["ts"] += offset
+        information = {
+            "backend": "nccl",
+            "rank": rank.number,
+            "world_size": self.world,
+            "pg_config": [self._group(group) | {"backend_config": "cuda:nccl"} for group in groups],
+        }
         return {
             "schemaVersion": 1,
             "deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "numSms": 108}],
-            "distributedInfo": {
-                "backend": "nccl",
-                "rank": rank.number,
-                "world_size": self.world,
-                "pg_config": [self._group(group) | {"backend_config": "cuda:nccl"} for group in groups],
-            },
+            **({"distributedInfo": information} if self.has_records else {}),
             "baseTimeNanoseconds": BASE,
             "traceEvents": events,
         }
@@ -338,9 +371,8 @@ class Job:
 
     def _events(self, rank: Rank, call: Call, number: int, shift: float) -> list[dict[str, Any]]:
         events = []
-        work = call.launched
-        message = work.message if work else None
-        arguments = {"correlation": number + 1}
+        message = call.launched[0].message if call.launched and self.has_records else None
+        arguments = {}
         begin = call.start - 0.4
         if message is not None and (len(message.peers) > 1 or (message.peers and self.is_batched)):
             # Each send and receive of a batch is recorded before its launch; the kernel names none.
@@ -355,21 +387,20 @@ class Job:
             if call.op:
                 events.append(_range(call.op, "cpu_op", rank.number, call.thread, begin, call.end - begin))
             if message is not None:
-                record = self._described(message, message.peers[0] if message.peers else None)
-                arguments |= record
+                arguments = self._described(message, message.peers[0] if message.peers else None)
                 events.append(
                     _range(
                         "record_param_comms", "cpu_op", rank.number, call.thread, begin + 0.1, call.end - begin - 0.1,
-                        args=record,
+                        args=arguments,
                     )
                 )  # fmt: skip
         launch = {"correlation": number + 1}
         duration = call.end - call.start
         events.append(_range(call.name, "cuda_runtime", rank.number, call.thread, call.start, duration, args=launch))
-        if work is not None:
-            arguments |= {"stream": work.stream, "device": rank.number}
+        for work in call.launched:
+            described = arguments | launch | {"stream": work.stream, "device": rank.number}
             start, length = work.start + shift, work.end - work.start
-            events.append(_range(work.name, work.category, rank.number, work.stream, start, length, args=arguments))
+            events.append(_range(work.name, work.category, rank.number, work.stream, start, length, args=described))
         return events
 
     def _described(self, message: Message, peer: tuple[str, int] | None) -> dict[str, Any]:
@@ -397,10 +428,12 @@ def _range(
     *,
     args: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
+    start_ns = round(1_000 * (10_000 + start))
+    duration_ns = max(round(1_000 * (10_000 + start + duration)) - start_ns, 0)
     process = rank if category in ("kernel", "gpu_memcpy") else 100 + rank
     return {
-        "ph": "X", "cat": category, "name": name, "pid": process, "tid": track, "ts": 10_000 + start, "dur": duration,
-        "args": args or {},
+        "ph": "X", "cat": category, "name": name, "pid": process, "tid": track, "ts": start_ns / 1_000,
+        "dur": duration_ns / 1_000, "args": args or {},
     }  # fmt: skip
 
 
@@ -447,6 +480,22 @@ def _in_turn(rank: Rank, kind: str, duration: float) -> None:
 
 def _tensor_parallel(rank: Rank) -> None:
     _in_turn(rank, "all_reduce", 60)
+
+
+def _sharded_tensors(rank: Rank) -> None:
+    """Run sharded weights over two ranks, and tensor parallelism over two others."""
+    first, odd = rank.number // 2 * 2, rank.number % 2
+    tensor, data = (first, first + 1), (odd, odd + 2)
+    for phase in ("forward", "backward"):
+        rank.thread = 2 if phase == "backward" else 1
+        for _ in range(rank.job.layers):
+            rank.order(COMPUTE, rank.communicate("all_gather", data, 90, 20))
+            for _ in range(2):
+                rank.compute(phase, 0.5)
+                rank.order(COMPUTE, rank.communicate("all_reduce", tensor, 40, 24))
+            if phase == "backward":
+                reduced = rank.communicate("reduce_scatter", data, 110, 22)
+    rank.order(COMPUTE, reduced)
 
 
 def _experts(rank: Rank) -> None:
@@ -515,17 +564,21 @@ LAYOUTS: dict[str, tuple[Any, int]] = {
     "replicas": (_replicas, 4),
     "sharded": (_sharded, 4),
     "tensor-parallel": (_tensor_parallel, 4),
+    "sharded-tensors": (_sharded_tensors, 4),
     "experts": (_experts, 4),
     "ring": (_ring, 4),
     "pipeline": (_pipeline, 4),
+    "long pipeline": (_pipeline, 8),
 }
 """Program and number of ranks of each layout."""
 AXES: dict[str, Any] = {
     "replicas": lambda _: "mesh_dp",
     "sharded": lambda _: "mesh_dp",
     "tensor-parallel": lambda _: "mesh_tp",
+    "sharded-tensors": lambda group: "mesh_dp" if group[1] - group[0] > 1 else "mesh_tp",
     "experts": lambda _: "mesh_ep",
     "ring": lambda _: "mesh_cp",
     "pipeline": lambda group: "mesh_pp" if group[1] - group[0] > 1 else "mesh_dp",
+    "long pipeline": lambda group: "mesh_pp" if group[1] - group[0] > 1 else "mesh_dp",
 }
 """Description of a group in each layout."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tiny import BASE, Trace, table_set
 
+from usp_prof.run import open_run
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from usp_prof.tables.table_set import TableSet
 
 STEPS = 3
@@ -141,3 +146,17 @@ def test_every_kernel_of_a_sound_trace_is_linked_in_order() -> None:
     kernels = table_set(trained()).columns("kernels", 0)
     assert all(before < after for before, after in pairwise(kernels["launch_event"].tolist()))
     assert set(kernels["op"].tolist()) == {"aten::mm"}
+
+
+def test_work_that_follows_at_once_does_not_overlap_after_rounding(tmp_path: Path) -> None:
+    """Two kernels of 2.0004 us: rounded one by one, the first would end 1 ns after the second starts."""
+    kernels = [
+        {"ph": "X", "cat": "kernel", "name": f"k{place}", "pid": 0, "tid": 7, "ts": start, "dur": 2.0006,
+         "args": {"stream": 7, "device": 0}}
+        for place, start in enumerate((1.0, 3.0004, 5.001))
+    ]  # fmt: skip
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "baseTimeNanoseconds": BASE, "traceEvents": kernels}))
+    own = open_run(path, cache_dir=tmp_path / "cache").tables.columns("kernels", 0)
+    assert own["lane"].tolist() == [0, 0, 0]
+    assert own["dur_ns"].tolist() == [2_000, 2_001, 2_001]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fsspec.spec import AbstractFileSystem
 from obstore.store import from_url
 
-from usp_prof.inputs.object_stores import interruptible_result
+from usp_prof.inputs.interruptible import interruptible_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable

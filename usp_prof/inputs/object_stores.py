@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from concurrent.futures import wait
 from datetime import timedelta
 from functools import cache
 from threading import Lock
@@ -19,7 +18,6 @@ from usp_prof.model.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -28,7 +26,6 @@ _OBSTORE = (*S3, *GOOGLE, *AZURE, *HTTP)
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?P<second>/?)")
 _RETRIES = 6
 """With pauses that double from 0.1 s, these take about 10 s, longer than throttling or a server restart."""
-_TURN_S = 0.2
 
 
 _WRONG_CREDENTIALS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "401 Unauthorized")
@@ -206,16 +203,6 @@ def _renewed(scheme: str, refused: Any) -> Any:  # noqa: ANN401 - an fsspec file
 def _is_refused(error: Exception) -> bool:
     text = str(error)
     return isinstance(error, PermissionError) or any(sign in text for sign in (*_WRONG_CREDENTIALS, *_DENIED))
-
-
-def interruptible_result(answer: Future[T]) -> T:
-    """Wait for an answer in short turns, so that Ctrl-C interrupts it.
-
-    The system may give the signal to any thread, but only the main thread raises KeyboardInterrupt, when it next runs.
-    """
-    while not wait([answer], _TURN_S).done:
-        pass
-    return answer.result()
 
 
 def explained(url: str, error: Exception) -> InputError:

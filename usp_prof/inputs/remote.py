@@ -15,7 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from usp_prof.inputs.object_stores import HTTP, NoRangesError, ask, interruptible_result, scheme_of
+from usp_prof.inputs.interruptible import interruptible_result
+from usp_prof.inputs.object_stores import HTTP, NoRangesError, ask, scheme_of
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.files import check_name
 

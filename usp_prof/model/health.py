@@ -102,7 +102,7 @@ HEALTH_CODES: dict[str, str] = {
     "axis_unknown": "A process group has no known axis. Its communication is shown as axis unknown.",
     "axis_inferred": "A group has no description. Its axis was inferred from its ranks and calls.",
     "hosts_unnamed": "The traces do not name their hosts. Shared clocks were inferred from their calls.",
-    "exchanges_grouped": "Exchanges name no group. They count as calls of all ranks: one late rank delays all others.",
+    "exchanges_grouped": "Communication names no group. Its groups are the ranks that wait for each other.",
     "hosts_contradicted": "Ranks name one host but do not share a clock. Each has an offset from its collectives.",
     "clock_jump": "A clock jumped during the recording. Times before and after are not comparable; record again.",
     "clocks_untied": "No collective connects the clocks of some ranks. Their times are not compared.",

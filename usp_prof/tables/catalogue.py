@@ -25,7 +25,7 @@ from usp_prof.tables import (
 )
 from usp_prof.tables import annotations as annotation_table
 from usp_prof.tables import steps as step_table
-from usp_prof.tables.communication import peers
+from usp_prof.tables.communication import unnamed_groups
 from usp_prof.tables.communication.parts import find_parts
 from usp_prof.tables.completeness import between_ranks
 from usp_prof.tables.completeness.device_work import promises
@@ -33,7 +33,7 @@ from usp_prof.tables.completeness.losses import code_and_rank, losses
 from usp_prof.tables.completeness.posted_calls import count_calls
 from usp_prof.tables.events.devices import UNRECORDED
 from usp_prof.tables.events.frame import EventFrame
-from usp_prof.tables.events.links import cut, link
+from usp_prof.tables.events.links import cut, link, shorten_rounded
 from usp_prof.tables.parallelism import group_axes
 from usp_prof.tables.parallelism.gloo_groups import regrouped
 from usp_prof.tables.parallelism.group_axes import apply
@@ -100,6 +100,8 @@ def build_rank(record: TraceRecord, rank: int, manifest: Manifest | None) -> dic
     """
     frame = EventFrame(record, rank)
     overrunning = cut(frame)
+    if any(row.code == "finer_than_ns" for row in record.health):
+        shorten_rounded(frame)
     links = link(frame)
     promised = promises(frame, links)
     steps = marked_steps.recorded(marked_steps.find(frame, links), frame, links, promised)
@@ -137,11 +139,11 @@ def assemble(
         {*health, *health_of_axes, *_of_ranks(sources), *_without_device_work(sources), *_in_light_mode(manifest)}
     )
     cut = job_steps.cut(apply(sources, layout), [*health_rows, *between_ranks.rows(sources)])
-    cut_sources, of_exchanges = peers.grouped(cut.sources, group_axes.world_size(sources))
+    cut_sources, of_groups = unnamed_groups.name_groups(cut.sources, group_axes.world_size(sources))
     tables = TableSet(
         inferred_actions.completed(cut_sources),
         manifest=manifest,
-        health=[*cut.health, *of_exchanges],
+        health=[*cut.health, *of_groups],
         topology=layout.topology,
     )
     tables.uneven_steps = cut.incomparable

@@ -21,6 +21,7 @@ import numpy as np
 
 from usp_prof.model.topology import DATA_AXES, PARALLEL_AXES, Axis, AxisSource, Group, Topology, group_key
 from usp_prof.tables.communication.posts import P2P
+from usp_prof.tables.communication.unnamed_groups import refute_one_group
 from usp_prof.tables.parallelism.axis_names import described
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ def talking(parts: Mapping[int, Columns]) -> list[tuple[int, ...]]:
 #     - every group in the traces spans the job, or
 #     - the job has two ranks, of which one was read, or
 #     - all ranks were read, ran the same operations in order, and ended each of them together: members of a collective
-#         leave it within microseconds, while two groups of half the job that do the same work drift apart.
+#         leave it within microseconds, while two groups of half the job that do the same work drift apart. No late
+#         rank may show the contrary.
 
 _TOGETHER_NS = 100_000
 """Median distance of the ends of one collective's members; 1 to 63 us were measured on five recorded jobs."""
@@ -219,7 +221,7 @@ def job_group(
     if not rank_sets:
         # No group shows that the whole job communicates: use the ranks' operations.
         is_complete = len(parts) == size
-        is_whole = _together(bare, hosts) if is_complete else size == _PAIR
+        is_whole = _together(bare, hosts) and not refute_one_group(bare) if is_complete else size == _PAIR
         if not is_whole:
             return None
     return Group(group_key("", everyone), "", "", "", everyone, size)
