@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from ..engine import (
+    AxisCommunication,
     Basis,
     Chart,
     DataTable,
@@ -62,6 +63,18 @@ def chart_of(document: Document, kind: type[ChartKind]) -> Chart | None:
     return None
 
 
+def axes_by_exposure(document: Document) -> Chart | None:
+    """Return the report's chart of communication by axis, most exposed axis first like the key figures."""
+    shown = chart_of(document, AxisCommunication)
+    if shown is None or not isinstance(shown.data, AxisCommunication):
+        return None
+    order = sorted(range(len(shown.data.axes)), key=lambda place: -shown.data.exposed_ns[place])
+    columns = {
+        field.name: tuple(getattr(shown.data, field.name)[place] for place in order) for field in fields(shown.data)
+    }
+    return Chart(shown.title, AxisCommunication(**columns))
+
+
 def lateness(document: Document) -> Chart | None:
     """Build each rank's own delay per step on the mesh; None if no rank delays the others notably."""
     figures = Figures(document.values)
@@ -74,7 +87,7 @@ def lateness(document: Document) -> Chart | None:
     )
     waited = np.array([[cost.get(rank, np.nan) for rank in row] for row in grid.rank.tolist()], float)
     quantity_name = "own delay"
-    title = "Own delay of each rank per step, by its place in the mesh"
+    title = "Own delay of each rank per step" + (", by its place in the mesh" if mesh_chart is not None else "")
     return Chart(title, replace(grid, quantity=quantity_name, values_ns=waited, ground=Ground.NOTHING))
 
 
@@ -105,8 +118,7 @@ def of_kernels(document: Document, times: Mapping[str, int]) -> tuple[Chart, ...
     bars = RankBars("device time, all ranks and steps", tuple(names), values, (), "compute", Unit.NS, texts=texts)
     shown = [Chart("Ops by device time", bars)] if names else []
     if roof is not None:
-        title = "Roofline: share of device time that an op would save at the device's limit"
-        shown.append(Chart(title, roof.data))
+        shown.append(Chart("Roofline, labeled with the device time that an op would save at the limit", roof.data))
     return tuple(shown)
 
 
@@ -235,14 +247,13 @@ def bandwidth_of_axes(document: Document) -> KeyFigures | None:
     for axis in sorted(map(str, exposed), key=lambda axis: -exposed[axis])[:MOST_AXES]:
         measured = [call for call in calls if str(call["axis"]) == axis and isinstance(call.get("busbw"), int | float)]
         largest = max(measured, key=lambda call: _number(call["volume"]), default=None)
-        notes = ["unknown without message sizes"] if largest is None else [*_link(largest), str(largest["collective"])]
+        notes = ["unknown without message sizes"] if largest is None else [str(largest["collective"]), *_link(largest)]
         if waited.get(axis):
-            notes.append(f"waits {quantity(waited[axis], Unit.NS)} per step")
-        if axis in late:
-            notes.append(f"most for rank {late[axis]}")
+            longest = f", longest for rank {late[axis]}" if axis in late else ""
+            notes.append(f"ranks wait {quantity(waited[axis], Unit.NS)} per step{longest}")
         label = f"{'unknown axis' if axis == verdicts.UNKNOWN_AXIS else axis} bus bandwidth"
         value = _number(largest["busbw"]) if largest is not None else None
-        key_figures.append(KeyFigure(label, value, Unit.BYTES_PER_SECOND, ", ".join(notes)))
+        key_figures.append(KeyFigure(label, value, Unit.BYTES_PER_SECOND, "; ".join(notes)))
     return KeyFigures(tuple(key_figures)) if key_figures else None
 
 
@@ -282,7 +293,7 @@ def late_ranks(document: Document) -> DataTable | None:
         TableColumn("last in", Unit.FRACTION), TableColumn("cause"),
     )  # fmt: skip
     rows = tuple((rank.rank, rank.axis, rank.late_ns, rank.late_fraction or None, rank.why) for rank in late)
-    return DataTable("Ranks that others wait for, per step", columns, rows) if rows else None
+    return DataTable("Ranks that others wait for in collectives, per step", columns, rows) if rows else None
 
 
 def _number(cell: Cell) -> float:

@@ -31,6 +31,8 @@ FEW = 0.05
 """If a smaller share of launches finds an empty queue, a notable idle time is in few gaps."""
 APART = 2.0
 """A rank that waits this many times as long as the mean rank is named."""
+MANY_SMALL = 0.1
+"""A smaller share of compute time in short kernels is not mentioned."""
 UNKNOWN_AXIS = "unknown"
 PIPELINE = "pp"
 MOST_NAMED = 2
@@ -138,19 +140,23 @@ def _other_schedule(document: Document) -> str:
     if best is None or not certain_gain(best):
         return ""
     words = whatif_answer.in_words(parse_edit(best.edit))
-    return f"{words[:1].upper()}{words[1:]}: saves {saving(best)} of the {document.verdict.span}."
+    return f"The best change is predicted to save {saving(best)} of the {document.verdict.span}: {words}."
 
 
-def kernels(document: Document, times: Mapping[str, int] = MappingProxyType({})) -> str:
-    """Describe the longest op, the efficiency of kernels, and MFU."""
+def kernels(document: Document, times: Mapping[str, int] = MappingProxyType({}), *, has_roofline: bool = True) -> str:
+    """Describe the op with most device time, how close kernels come to the device's limit, and MFU."""
     figures = Figures(document.values)
-    clauses = [
-        _largest_op(times),
-        sentences.kernels(figures, paced=document.run.paced)
-        if figures.overall("kernel_efficiency") is not None
-        else "",
-        sentences.mfu(figures) if figures.overall("mfu") is not None else "",
-    ]
+    efficiency, small = figures.overall("kernel_efficiency"), figures.overall("small_kernel_fraction")
+    clauses = [_largest_op(times)]
+    if efficiency is not None:
+        covered = "Unpaced kernels" if document.run.paced else "Kernels"
+        limit = "the roofline" if has_roofline else "the device's peak FLOP rate"
+        clauses.append(f"{covered} reach {quantity(efficiency, Unit.FRACTION)} of {limit}.")
+    if small is not None and small >= MANY_SMALL:
+        share = quantity(small, Unit.FRACTION)
+        clauses.append(f"{share} of compute time is in kernels shorter than 10 \u03bcs.")
+    if (utilization := figures.overall("mfu")) is not None:
+        clauses.append(f"MFU is {quantity(utilization, Unit.FRACTION)}.")
     return " ".join(sentence for sentence in clauses if sentence)
 
 
@@ -159,7 +165,7 @@ def _largest_op(times: Mapping[str, int]) -> str:
     if not total_ns:
         return ""
     first = min(times, key=lambda op: (-times[op], op))
-    return f"The longest op is {first} with {quantity(times[first] / total_ns, Unit.FRACTION)} of device time."
+    return f"{first} takes {quantity(times[first] / total_ns, Unit.FRACTION)} of device time, more than any other op."
 
 
 def host(document: Document) -> str:
@@ -222,12 +228,12 @@ def memory(document: Document, calibration: Calibration | None = None) -> str:
         if calibration is not None and figures.overall("taken_memory") is None:
             return _predicted_peak(calibration)
         return sentences.memory(figures)
-    rank, peak_bytes = sentences.largest(peaks)
-    peak, headroom = quantity(peak_bytes, Unit.BYTES), figures.at("memory_headroom", rank=rank)
+    rank = max(peaks, key=lambda each_rank: peaks[each_rank])  # the first of equal ones, like the key figures
+    peak, headroom = quantity(peaks[rank], Unit.BYTES), figures.at("memory_headroom", rank=rank)
     if headroom is None:
         return f"Rank {rank} has the highest peak memory: {peak}."
     left = quantity(headroom, Unit.FRACTION)
-    return f"Memory fits: rank {rank} has the highest peak, {peak}; {left} of its device was never reserved."
+    return f"Memory fits: the peak is {peak} on rank {rank}, and {left} of its device memory was never reserved."
 
 
 def _predicted_peak(calibration: Calibration) -> str:
@@ -246,7 +252,7 @@ def suggestions(document: Document) -> str:
     first = _first_change(document)
     if first is None:
         return "No change is certain to make the step shorter."
-    return f"Start here, saves {saving(first)} of the step: {first.title}."
+    return f"Start here: {first.title}. Fixing this saves {saving(first)} of the {document.verdict.span}."
 
 
 def whatif(document: Document) -> str:

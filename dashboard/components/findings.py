@@ -30,14 +30,14 @@ def listed(block: Findings, view: View, *, brief: bool = False) -> None:
     """Show findings, most important first."""
     remark = left_out(block.more, block.noise)
     if not block.causes:
-        st.success("No finding is worth acting on." if remark else "No findings.")
+        st.success("No finding is worth acting on." if remark else "No rule found anything.")
     for number, cause in enumerate(block.causes):
         with st.container(border=True):
             one(cause.finding, view, number, brief=brief)
             if cause.parts:
                 st.caption(state.plain(f"Same root cause: {', '.join(part.title for part in cause.parts)}"))
     if remark:
-        st.caption(f"{remark} (see Suggestions)")
+        st.caption(remark)
     if block.unasked:
         st.caption(state.plain(block.unasked))
 

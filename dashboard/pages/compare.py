@@ -60,7 +60,7 @@ def draw() -> None:
         for block in (*why.blocks[:1], wait(picture)):
             show(block, f"why-{type(block).__name__}", dark)
     else:
-        section(why, dark=dark, heading=False)
+        show(why.blocks[0], "steps", dark)
     step = _timelines(first, second, names)
     everything = state.word("all", ("0", "1")) == "1"
     if is_compared:

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from ..engine import Block, Cause, Document, Section, Topology
 
 
-GAIN = "Gain: share of the step that a replay with this change saves, ± its error. Gains overlap and never add up."
+ORDER = "Problems first, then alternatives. Gain: share of the step that a change saves, ± its error; gains overlap."
+NOTABLE = 0.02
+"""If the job's step is longer than the mean rank's by more than 2%, the page explains why."""
 MOST_RANKS = 6
 """Number of ranks shown for the longest step."""
 ORDERS = {"rank": "by rank", "slowest": "most compute first", "waiting": "longest idle first"}
@@ -64,17 +66,26 @@ def draw() -> None:
     with right:
         for stack in _of(blocks, Stack):
             show(stack, "stack", dark)
+            _explain_step(document, stack)
         place = st.container(key="worst-step")
     _folds(document, view, dark=dark)
     with place:  # last, since a first visit waits for it
         _worst_step(document, view, dark=dark)
 
 
+def _explain_step(document: Document, stack: Stack) -> None:
+    """Explain why the job's step is longer than the mean rank's."""
+    length_ns = document.verdict.length_ns
+    if length_ns is not None and length_ns > (1 + NOTABLE) * stack.total:
+        length = quantity(length_ns, Unit.NS)
+        st.caption(f"The {document.verdict.span} of {length} lasts from the first rank's start to the last rank's end.")
+
+
 def _wrong(document: Document, view: View, *, dark: bool) -> None:
     """Show the findings in the report's order, and the health of the traces."""
     st.markdown("**Findings**, most important first" if len(document.findings) > 1 else "**Findings**")
     if document.findings:
-        st.caption(GAIN)
+        st.caption(ORDER)
     for block in _of(document.summary.blocks, Findings):
         listed(block, view, brief=True)
     if document.findings:
@@ -96,7 +107,7 @@ def _worst_step(document: Document, view: View, *, dark: bool) -> None:
     ranks = findings.outliers_first(document, view.ranks or store.ranks)[:MOST_RANKS]
     room = (end - begin) // 50
     timeline(
-        served_runs.source(view.run), key="worst", dark=dark, ranks=sorted(ranks), kinds=["exposed"], fixed=True,
+        served_runs.source(view.run), key="worst", dark=dark, ranks=list(ranks), kinds=["exposed"], fixed=True,
         compact=True, range=[begin - room, end + room], height=280,
     )  # fmt: skip
     page_link("timeline", "Open in Timeline", {"at": str(worst.number)} if steps else {})
@@ -129,15 +140,17 @@ def _folds(document: Document, view: View, *, dark: bool) -> None:
 
 def _head(document: Document) -> None:
     facts = document.run
-    axes = " x ".join(f"{axis} {size}" for axis, size in facts.axes.items()) or "axes unknown"
+    axes = " x ".join(f"{axis} {size}" for axis, size in facts.axes.items())
+    count = len(facts.ranks)
     facts_in_words = [
         facts.name,
-        f"{len(facts.ranks)} of {facts.world_size} ranks" if facts.world_size else f"{len(facts.ranks)} ranks read",
-        axes,
+        f"{count} of {facts.world_size} ranks" if facts.world_size else f"{count} rank{'s' if count > 1 else ''} read",
+        axes or ("axes unknown" if count > 1 else ""),
         ", ".join(facts.devices) or "CPU",
     ]
     st.caption(
-        state.plain(" · ".join(facts_in_words)) + (" · **paced: compute is synthetic**" if facts.paced else ""),
+        state.plain(" · ".join(fact for fact in facts_in_words if fact))
+        + (" · **paced: compute is synthetic**" if facts.paced else ""),
         width="stretch",
     )
 

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from ..engine import Calibration, Document, Key, Number
 
 AS_IT_IS = "as recorded"
-CALLS_PX, AROUND_PX, GROUP_PX = 360, 70, 50
-"""Largest height of the calls, and what their axis and a group take."""
+CALLS_PX, AROUND_PX, LANE_PX, GAP_PX = 360, 70, 20, 14
+"""Largest height of the calls, and what their axis, a lane and the gap below a group take."""
 MOST_MICRO_BATCHES = 256
 
 
@@ -92,13 +92,14 @@ def picture(page: str, view: View, build: Callable[[], Chart | None]) -> Chart |
     return chart
 
 
-def folds(document: Document, sections: Sequence[str], shown: Chart | None = None, figures_of: str = "") -> None:
-    """Fold the sections below the picture, without the picture and the key figures that are shown already."""
+def folds(document: Document, sections: Sequence[str], *shown: Chart | None, figures_of: str = "") -> None:
+    """Fold the sections below the pictures, without the pictures and the key figures that are shown already."""
+    shown_data = [chart.data for chart in shown if chart is not None]
     same = [
         block
         for name in sections
         for block in pictures.blocks_of(document, name)
-        if (isinstance(block, Chart) and shown is not None and block.data is shown.data)
+        if (isinstance(block, Chart) and any(block.data is data for data in shown_data))
         or (isinstance(block, KeyFigures) and name == figures_of)
     ]
     fold_sections(document, sections, without=same)
@@ -115,13 +116,17 @@ def draw_communication() -> None:
         show(bandwidth, "bandwidth", state.is_dark())
         if remark := pictures.unknown_links(document):
             st.caption(remark)
-    axes, late = pictures.chart_of(document, AxisCommunication), pictures.late_ranks(document)
+    axes, late = pictures.axes_by_exposure(document), pictures.late_ranks(document)
     blocks = [block for block in (axes, late) if block is not None]
     for place, block in zip(st.columns(len(blocks), gap="medium") if blocks else (), blocks, strict=True):
         with place:
             show(block, f"axes-{type(block).__name__}", state.is_dark())
+            if block is axes and any(axes.data.contended_ns):
+                st.caption(
+                    "Contended: several axes communicate at once, and the time counts for the one that ends last."
+                )
     _calls(view, document)
-    folds(document, COMMUNICATION_SECTIONS, axes)
+    folds(document, COMMUNICATION_SECTIONS, pictures.chart_of(document, AxisCommunication))
 
 
 def _calls(view: View, document: Document) -> None:
@@ -129,7 +134,7 @@ def _calls(view: View, document: Document) -> None:
     store = wait(data.ask_calls(view.run))
     if not store.ranks:
         return
-    count = len(store.ranks)
+    count, lanes = len(store.ranks), sum(len(store.rows(group)) for group in store.ranks)
     groups = f"{count} groups" if count > 1 else "one group"
     st.markdown(f"**Calls of {groups} over time**, most exposed axis first, then longest waits")
     bubble = " On pp, gray includes the pipeline bubble." if verdicts.PIPELINE in exposed_axes(document) else ""
@@ -139,7 +144,7 @@ def _calls(view: View, document: Document) -> None:
     )
     timeline(
         f"{served_runs.source(view.run)}&of=calls", key="calls", dark=state.is_dark(), kinds=[], fixed=True,
-        height=min(CALLS_PX, AROUND_PX + GROUP_PX * count),
+        height=min(CALLS_PX, AROUND_PX + LANE_PX * lanes + GAP_PX * count),
         ranks=most_exposed_first(store.labels, document),
     )  # fmt: skip
 
@@ -171,16 +176,22 @@ def draw_pipeline() -> None:
     causes = by_cause(document)
     if causes is not None:
         show(causes, "causes", state.is_dark())
-    measured = pictures.chart_of(document, PipelineSchedule)
-    if measured is not None:
-        show(measured, "measured", state.is_dark())
+    schedules = [
+        block
+        for block in pictures.blocks_of(document, "pipeline")
+        if isinstance(block, Chart) and isinstance(block.data, PipelineSchedule)
+    ]
+    for number, schedule in enumerate(schedules):
+        show(schedule, f"schedule-{number}", state.is_dark())
+    if schedules:
+        st.caption("Numbers are micro-batches.")
     chosen = state.word("schedule", (AS_IT_IS, *(str(schedule) for schedule in Schedule))) != AS_IT_IS
     if causes is not None and chosen:
         st.subheader("Another schedule", anchor="another")
         _another(view)
     elif causes is not None:
         folded("another", "Another schedule", lambda: _another(view))
-    folds(document, ("pipeline",), measured)
+    folds(document, ("pipeline",), *schedules)
 
 
 def by_cause(document: Document) -> Stack | None:
@@ -254,7 +265,7 @@ def draw_memory() -> None:
     is_measured = figures.overall("taken_memory") is not None or figures.along("peak_memory", "rank")
     if calibration is not None and not is_measured:  # without a prediction the page's sentence says it
         st.caption("To measure it, record with `profile_memory=True`, or put memory snapshots next to the traces.")
-    folds(document, ("memory",), pictures.chart_of(document, MemoryLines), "memory")
+    folds(document, ("memory",), pictures.chart_of(document, MemoryLines), figures_of="memory")
 
 
 def _predicted(view: View, calibration: Calibration) -> None:
@@ -282,7 +293,10 @@ def draw_kernels() -> None:
     view = state.current()
     tables = data.open_numbered(view.run).tables
     times = wait(data.ask_made(("ops", view.selection), lambda: pictures.time_of_ops(tables, view.selection), view.run))
-    view, document = opened(KERNELS, partial(verdicts.kernels, times=times))
+    view, document = opened(
+        KERNELS,
+        lambda shown: verdicts.kernels(shown, times, has_roofline=pictures.chart_of(shown, RooflinePoints) is not None),
+    )
     drawing_job = data.ask_made(("kernels", view.selection), lambda: pictures.of_kernels(document, times), view.run)
     charts = wait(drawing_job)
     for number, chart in enumerate(charts):

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from ..engine import Document, Finding, Prediction
 
 ORDER = (
-    "Problems first, then alternatives, each by gain minus error; changes certain to save less than 2% come last. "
-    "Select changes to replay them together: gains overlap and never add up."
+    "Problems first, then alternatives, each sorted by gain minus error. "
+    "Gains overlap: select changes to see what they save together."
 )
 
 
@@ -46,7 +46,7 @@ def draw() -> None:
     findings = document.findings
     verdict(verdicts.suggestions(document))
     if not findings:
-        st.success("No findings.")
+        st.success("No rule found anything.")
         return
     st.caption(ORDER)
     place = st.container(key="now")

@@ -25,8 +25,8 @@ MS = 1_000_000
             "Rank 1 delays the others by 40.0 ms per step (40.0% of the mean rank step). Repairing it saves 40.0%",
         ),
         (40, 0.3, "summed over its collectives. Repairing it saves 30.0% of the step (replayed)."),
-        (40, 0.1, "but repairing it saves only 10.0% of the step (replayed): something else limits the step."),
-        (40, 0.0, "but repairing it saves nothing (replayed): something else limits the step."),
+        (40, 0.1, "Repairing it alone saves 10.0% of the step (replayed): something else limits the rest."),
+        (40, 0.0, "Repairing it alone saves nothing (replayed): something else limits the step."),
         (5, 0.3, "Repairing it saves 30.0% of the step (replayed): sends and receives wait for it too."),
     ],
 )

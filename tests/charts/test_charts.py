@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from bokeh.models import Label
+from bokeh.models import ColorBar, Label, Segment, Title, VSpan
 from bokeh.models import Text as TextGlyph
 from chart_samples import SAMPLES
 
 from usp_prof import charts
 from usp_prof.charts import inputs, maps
 from usp_prof.charts.theme import DARK, HUES, LIGHT, THEMES, Theme, ink_on
+from usp_prof.model.metric import Unit
 
 if TYPE_CHECKING:
     from bokeh.models import ColumnDataSource
@@ -188,6 +190,43 @@ def test_a_capacity_far_above_the_lines_is_named_without_flattening_them() -> No
     assert plot.y_range.end == pytest.approx(4.4e9)
     assert {label.text for label in plot.select(Label)} == {"capacity, above", "predicted peak"}
     assert [entry.label.value for entry in plot.legend.items] == ["rank 0", "reserved (dashed)"]
+
+
+def test_reserved_memory_of_several_ranks_is_in_the_legend() -> None:
+    lines = tuple(
+        inputs.MemoryLine(f"rank {rank}", np.array([0, 1]), np.array([10, 10]), np.array([20, 20])) for rank in range(2)
+    )
+    plot = charts.draw(inputs.MemoryLines(lines, ()), LIGHT)
+    assert [entry.label.value for entry in plot.legend.items] == ["rank 0", "reserved (dashed)", "rank 1"]
+
+
+def test_a_mean_of_all_bars_is_one_line() -> None:
+    bars = inputs.RankBars("idle", ("rank 0", "rank 1"), (1e6, 3e6), (2e6, 2e6), "idle:host", Unit.NS)
+    plot = charts.draw(bars, LIGHT)
+    marks = [renderer.glyph for renderer in plot.renderers if isinstance(renderer.glyph, Segment | VSpan)]
+    assert {type(mark) for mark in marks} == {VSpan}
+    own = replace(bars, even=(2e6, 1e6))
+    marks = [renderer.glyph for renderer in charts.draw(own, LIGHT).renderers]
+    assert any(isinstance(mark, Segment) for mark in marks)
+
+
+def test_short_delays_are_drawn_in_microseconds() -> None:
+    """A scale from 0 to 0.3 ms had the same label on several ticks."""
+    grid = inputs.RankGrid(
+        "delay", ("",), ("a", "b"), np.array([[0], [1]]), np.array([[0.0], [3e5]]), inputs.Ground.NOTHING
+    )
+    (bar,) = charts.draw(grid, LIGHT).select(ColorBar)
+    assert bar.title == "delay, \u03bcs"
+    (bar,) = charts.draw(replace(grid, values_ns=grid.values_ns * 10), LIGHT).select(ColorBar)
+    assert bar.title == "delay, ms"
+
+
+@pytest.mark.parametrize(("room", "where"), [(150.0, "dashed line"), (1e6, "beyond this scale")])
+def test_the_memory_of_a_device_is_named_in_the_chart(room: float, where: str) -> None:
+    parts = inputs.MemoryParts(("rank 0",), (("weights", (100.0,)),), room)
+    (title,) = (title for title in charts.draw(parts, LIGHT).select(Title) if title.text)
+    assert title.text.startswith("usable memory per device: ")
+    assert title.text.endswith(where)
 
 
 def test_roofline_labels_name_the_largest_ops_once_without_overlap() -> None:

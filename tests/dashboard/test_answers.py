@@ -17,6 +17,7 @@ from dashboard.components.download import plain, scaled
 from dashboard.pages import query, suggestions
 from dashboard.report import written
 from usp_prof import open_run
+from usp_prof.charts.inputs import AxisCommunication
 from usp_prof.extras.planner.answers import plan, plan_map
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING
@@ -215,3 +216,16 @@ def test_a_question_of_a_page_is_answered_once() -> None:
     run = data.open_numbered(0)
     answer = run.tables.memo(("query page", query.EXAMPLE), lambda: pytest.fail("the query ran again"))
     assert query.as_frame(answer).equals(query.ask(0, query.EXAMPLE))
+
+
+def test_axes_have_one_order_on_the_page(tmp_path: Path) -> None:
+    """The key figures were sorted by exposed time, the bars below them by axis."""
+    folder = tmp_path / "run"
+    write(Declaration.from_dict({"mesh": {"dp": 2, "tp": 2}, "work": {"steps": 2}}), folder)
+    document = open_run(folder, cache_dir=tmp_path / "cache").report().document
+    figures, bars = pictures.bandwidth_of_axes(document), pictures.axes_by_exposure(document)
+    assert figures is not None
+    assert bars is not None
+    assert isinstance(bars.data, AxisCommunication)
+    assert [figure.label.partition(" ")[0] for figure in figures.figures] == list(bars.data.axes)
+    assert sorted(bars.data.exposed_ns, reverse=True) == list(bars.data.exposed_ns)

@@ -104,3 +104,11 @@ def test_each_run_of_a_folder_is_offered(tmp_path: Path, monkeypatch: pytest.Mon
     with naming([both], tmp_path / "cache", monkeypatch):
         assert {run.name for run in served_runs.runs()} == {"both: first", "both: second"}
         assert [data.open_numbered(index).name for index in (0, 1)] == [run.run for run in served_runs.runs()]
+
+
+def test_a_run_of_one_rank_is_described_without_axes(folder: Path) -> None:
+    """It said "1 ranks read" and "axes unknown"."""
+    no_steps(folder)
+    captions = [caption.value for caption in tried("overview").caption]
+    assert any(caption.startswith("run · 1 rank read · ") for caption in captions)
+    assert not any("axes unknown" in caption for caption in captions)

@@ -208,7 +208,7 @@ def test_a_page_without_findings_does_not_explain_gains(
     with naming([run_folder.with_name("recorded-slow-rank-repaired")], cache, monkeypatch):
         app = drawn("overview")
     assert "**Findings**" in [text.value for text in app.markdown]
-    assert overview.GAIN not in [caption.value for caption in app.caption]
+    assert overview.ORDER not in [caption.value for caption in app.caption]
 
 
 def test_a_missing_roofline_names_what_is_missing(

@@ -320,3 +320,14 @@ def test_overlapping_work_is_collapsed_until_its_name_is_clicked(visit: Visit) -
     visit.page.mouse.click(*visit.point(f"[10, line.rowY({track}) + 6]"))
     visit.until_timeline(f"{places} > {collapsed}")
     visit.check()
+
+
+def test_the_band_of_a_step_ends_where_the_next_one_is_named(visit: Visit) -> None:
+    """Ranks of a pipeline start a step before the others end the last one: bands ran on behind the next name."""
+    visit.go("timeline")
+    ends = """(() => { const { steps } = line.head;
+      line.head.steps = [{ number: 1, start_ns: 0, end_ns: 10 }, { number: 2, start_ns: 8, end_ns: 20 }];
+      const ends = line.stepBands().map(([, end_ns]) => end_ns);
+      line.head.steps = steps; return ends; })()"""
+    assert visit.on_timeline(ends) == [8, 20]
+    visit.check()

@@ -203,14 +203,30 @@ def test_memory_that_was_not_recorded_is_predicted(slow_rank: Document) -> None:
 
 def test_the_largest_op_is_named_as_recorded(slow_rank: Document) -> None:
     text = verdicts.kernels(replace(slow_rank, values=()), {"aten::add": 40, "aten::mm": 60})
-    assert text == "The longest op is aten::mm with 60.0% of device time."
+    assert text == "aten::mm takes 60.0% of device time, more than any other op."
+
+
+def test_kernels_without_a_roofline_are_compared_with_the_peak_rate(slow_rank: Document) -> None:
+    """The sentence named the roofline, and a remark on the same page said that the bandwidth is unknown."""
+    efficiency = Metric("kernel_efficiency", Unit.FRACTION, Better.HIGHER, "Kernel efficiency", "", ())
+    document = replace(slow_rank, values=(Value(efficiency, 0.122, {}),))
+    paced = "Unpaced kernels" if document.run.paced else "Kernels"
+    assert verdicts.kernels(document) == f"{paced} reach 12.2% of the roofline."
+    assert verdicts.kernels(document, has_roofline=False) == f"{paced} reach 12.2% of the device's peak FLOP rate."
+
+
+def test_the_sentence_on_memory_names_the_rank_of_the_key_figure(slow_rank: Document) -> None:
+    """With equal peaks, the sentence named the last rank and the key figure the first."""
+    peak = Metric("peak_memory", Unit.BYTES, Better.LOWER, "Peak memory", "", ("rank",))
+    equal = tuple(Value(peak, 2.0**27, {"rank": rank}) for rank in (0, 1))
+    assert "Rank 0 has the highest peak" in verdicts.memory(replace(slow_rank, values=equal))
 
 
 def test_the_op_that_the_sentence_names_is_the_first_bar(slow_rank: Document) -> None:
     times = pictures.time_of_ops(data.open_numbered(0).tables, EVERYTHING)
     bars = pictures.of_kernels(slow_rank, times)[0].data
     assert isinstance(bars, RankBars)
-    assert verdicts.kernels(slow_rank, times).startswith(f"The longest op is {bars.labels[0]} with ")
+    assert verdicts.kernels(slow_rank, times).startswith(f"{bars.labels[0]} takes ")
     assert pictures.of_kernels(replace(slow_rank, sections=()), {}) == ()
 
 
@@ -257,9 +273,9 @@ def test_the_pipeline_names_the_schedule_that_saves_most(slow_rank: Document) ->
     ]
     document = replace(slow_rank, values=(Value(bubble, 0.4, {}),), findings=tuple(offered))
     assert verdicts.pipeline(document).endswith(
-        "Interleaved schedule (2 stages per rank): saves 9.0% \u00b12.0% of the step."
+        "The best change is predicted to save 9.0% \u00b12.0% of the step: interleaved schedule (2 stages per rank)."
     )
-    assert "saves" not in verdicts.pipeline(replace(document, findings=tuple(offered[2:])))
+    assert "save" not in verdicts.pipeline(replace(document, findings=tuple(offered[2:])))
 
 
 def test_the_table_of_stragglers_has_the_lateness_of_the_sentence() -> None:

@@ -192,3 +192,11 @@ def test_a_narrow_screen_still_states_what_each_metric_shows() -> None:
     (line,) = [line for line in text.splitlines() if line.split()[:1] == ["step_time"]]
     assert line.split()[-1] == "worse"
     assert "columns not shown: interval" in text
+
+
+def test_two_spellings_of_a_data_type_are_no_difference() -> None:
+    short = measured(label="short", facts=with_fact(FactKind.WORK, "dtype", "bf16"))
+    long = measured(label="long", facts=with_fact(FactKind.WORK, "dtype", "bfloat16"))
+    half = measured(label="half", facts=with_fact(FactKind.WORK, "dtype", "fp16"))
+    assert compare([short, long]).pairs[0].differences == ()
+    assert [difference.name for difference in compare([short, half]).pairs[0].differences] == ["dtype"]

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from tiny import Trace, table_set
 
+from usp_prof.analyses import step_time
 from usp_prof.charts import inputs
 from usp_prof.inputs.discovery import discover
 from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.model.metric import Unit
 from usp_prof.report.build import analyze, build
-from usp_prof.report.document import Chart, DataTable, Document, Stack, Text
+from usp_prof.report.document import Chart, DataTable, Document, KeyFigures, Stack, Text
 from usp_prof.report.format import share
 from usp_prof.report.sections import steps
 from usp_prof.run import open_run
@@ -229,3 +230,17 @@ def test_ranks_are_placed_by_their_axes(document: Document) -> None:
     )
     assert sorted(grid.rank.ravel().tolist()) == [0, 1, 2, 3]
     assert np.all(grid.values_ns > 0)
+
+
+def test_the_step_states_how_many_steps_its_median_has(tmp_path: Path) -> None:
+    """It counted the outliers, which the median leaves out."""
+    declared = {"mesh": {"dp": 2, "pp": 2}, "work": {"steps": 3, "micro_batches": 4}}
+    slow = {"kind": "slow_rank", "rank": 1, "factor": 1.4}
+    write(Declaration.from_dict({**declared, "faults": [slow]}), tmp_path / "run")
+    opened = open_run(tmp_path / "run", cache_dir=tmp_path / "cache")
+    timed = step_time.compute(opened.tables)
+    assert len(timed.ordinary) < len(timed.job)
+    head = opened.report().document.summary.blocks[0]
+    assert isinstance(head, KeyFigures)
+    assert head.figures[0].second.startswith(f"median of {len(timed.ordinary)} steps (")
+    assert "1 outlier excluded" in head.figures[0].second

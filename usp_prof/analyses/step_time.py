@@ -234,6 +234,6 @@ def _odd_notes(job: tuple[JobStep, ...]) -> list[HealthRow]:
     for flag, text in (("warm_up", "warm-up"), ("odd", "odd")):
         steps = [str(s.step) for s in job if getattr(s, flag)]
         if steps:
-            detail = f"{text}: step {', '.join(steps)}; left out of the whole's median"
+            detail = f"{text}: step {', '.join(steps)}; excluded from the median"
             notes.append(HealthRow(f"steps_{flag}", Severity.INFO, count=len(steps), detail=detail))
     return notes

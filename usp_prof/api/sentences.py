@@ -134,8 +134,8 @@ def stragglers(figures: Figures) -> str:
     if gain >= _MOST * time / step:
         more = ": sends and receives wait for it too" if gain > time / step else ""
         return f"{late}. Repairing it saves {saves} (replayed){more}."
-    saves = f"only {saves}" if gain >= _LEAST else "nothing"
-    return f"{late}, but repairing it saves {saves} (replayed): something else limits the step."
+    saves, limits = (saves, "rest") if gain >= _LEAST else ("nothing", "step")
+    return f"{late}. Repairing it alone saves {saves} (replayed): something else limits the {limits}."
 
 
 def longest_ops(ops: Sequence[OpStat]) -> str:

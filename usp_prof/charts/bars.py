@@ -84,9 +84,9 @@ def memory_parts(data: MemoryParts, theme: Theme) -> Figure:
     for place, (label, sizes) in enumerate(data.parts):
         values = np.asarray(sizes, float)
         stack.add(label, values, {"size": values / unit}, theme.color(_MEMORY_ROLES[place % len(_MEMORY_ROLES)]))
-    size_axis(plot, float(stack.left.max(initial=0)), data.room_bytes, theme.color("reference"))
+    size_axis(plot, theme, float(stack.left.max(initial=0)), data.room_bytes, theme.color("reference"))
     plot.ygrid.grid_line_color = None
-    plot.xaxis.axis_label = "memory of a rank"
+    plot.xaxis.axis_label = "memory per rank"
     hover(plot, [("", "@row · @part"), ("memory", f"@size{{0,0.0}} {name}")])
     legend(plot, theme)
     return plot
@@ -187,7 +187,10 @@ def rank_bars(data: RankBars, theme: Theme) -> Figure:
     picked_by_click(plot, bars, theme)
     marks = ((theme.background, 5), (theme.ink, 2)) if data.even else ()
     for color, width in marks:  # with a border, to be visible on bars of any color
-        plot.segment("even", "below", "even", "above", source=source, line_color=color, line_width=width)
+        if len(set(data.even)) == 1:
+            plot.vspan(x=[data.even[0]], line_color=color, line_width=width)
+        else:
+            plot.segment("even", "below", "even", "above", source=source, line_color=color, line_width=width)
     if data.texts:
         _write_at_bars(plot, source, "value", "label", theme, theme.ink, x_offset=5)
     room = _ROOM_FOR_SHARE if data.texts else _ROOM

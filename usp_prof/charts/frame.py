@@ -25,7 +25,7 @@ _TIME_TICKS = """
 const range = Math.abs(ticks.length > 1 ? ticks[1] - ticks[0] : tick || 1);
 const scales = [[1e9, ' s'], [1e6, ' ms'], [1e3, ' \\u03bcs'], [1, ' ns']];
 const widest = Math.max(...ticks.map(Math.abs), range);
-const [factor, unit] = scales.find(s => widest >= s[0] * 2) || scales[3];
+const [factor, unit] = scales.find(s => widest >= s[0]) || scales[3];
 const digits = Math.max(0, Math.ceil(-Math.log10(range / factor) - 1e-9));
 return (tick / factor).toFixed(Math.min(digits, 6)) + unit;
 """
@@ -149,7 +149,7 @@ def size_ticker() -> AdaptiveTicker:
     return AdaptiveTicker(base=1024, mantissas=[2**power for power in range(10)], desired_num_ticks=8)
 
 
-def size_axis(plot: Figure, most: float, room: float, ink: str) -> None:
+def size_axis(plot: Figure, theme: Theme, most: float, room: float, ink: str) -> None:
     """Build an axis of bytes from 0 to `most`, with a line at the device's `room`, or its size if it is far beyond."""
     near = room <= _NEAR * most
     plot.x_range.start, plot.x_range.end = 0, 1.05 * max(room if near else 0.0, most)
@@ -157,10 +157,11 @@ def size_axis(plot: Figure, most: float, room: float, ink: str) -> None:
     plot.xaxis.ticker = size_ticker()
     if near:
         plot.vspan(x=[room], line_color=ink, line_dash="4 3", line_width=1.5)
-    elif isfinite(room):
+    if isfinite(room):
         unit, name = size_unit(room)
-        title = Title(text=f"usable memory per device: {room / unit:.3g} {name}, beyond this scale", align="right")
-        title.update(text_font_size="11px", text_font_style="normal", text_color=ink)
+        where = "dashed line" if near else "beyond this scale"
+        title = Title(text=f"usable memory per device: {room / unit:.3g} {name}, {where}", align="right")
+        title.update(text_font=theme.font, text_font_size="11px", text_font_style="normal", text_color=ink)
         plot.add_layout(title, "above")
 
 

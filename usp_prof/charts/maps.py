@@ -157,8 +157,9 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
     row, column = np.nonzero(data.rank >= 0)
     shown_ns = data.values_ns[row, column]
     deviation = _from_median(shown_ns)
+    unit_ns, unit = (1e6, "ms") if np.nanmax(shown_ns, initial=0) >= 1e6 else (1e3, "\u03bcs")
     if data.ground is Ground.NOTHING:
-        color, mapper = shown_ns / 1e6, _scale_from_zero(shown_ns / 1e6, theme)
+        color, mapper = shown_ns / unit_ns, _scale_from_zero(shown_ns / unit_ns, theme)
     else:
         color, mapper = deviation, _scale_around_median(deviation, theme)
     source = ColumnDataSource(
@@ -196,7 +197,7 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
         titled_color_bar(plot, theme, mapper, f"{data.quantity} vs median")
         tips.append(("deviation", "@deviation{+0.0%}"))
     else:
-        titled_color_bar(plot, theme, mapper, f"{data.quantity}, ms", "0,0.[0]")
+        titled_color_bar(plot, theme, mapper, f"{data.quantity}, {unit}", "0,0.[0]")
     hover(plot, tips)
     return plot
 

@@ -27,7 +27,7 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
     _join_front(plot, data, theme)
     if len(data.label):
         _name_one(plot, data, theme)
-    size_axis(plot, float(data.memory_bytes.max(initial=0)), data.room_bytes, theme.muted)
+    size_axis(plot, theme, float(data.memory_bytes.max(initial=0)), data.room_bytes, theme.muted)
     plot.y_range.start, plot.y_range.end = 0, 1.12 * max(data.tokens_per_second.max(initial=0), 1e-9)
     plot.xaxis.axis_label = "memory of the fullest rank"
     plot.yaxis.axis_label = "predicted speed"

@@ -166,12 +166,14 @@ _SPAN = (950, 300)
 """Approximate width and height of a roofline, in pixels."""
 _APART = (170, 24)
 """Labels closer than this would overlap, in pixels."""
+_RIGHT_PART = 0.7
+"""Labels of marks farther to the right stand to the left of their mark, inside the chart."""
 _LETTERS = 26
 """Longer labels are cut at the start, because the end of an op's name says most."""
 
 
 def _name_largest(plot: Figure, source: ColumnDataSource, theme: Theme, corners: Floats) -> None:
-    """Label the ops with the largest gain below their marks if there is space; each op is labeled once.
+    """Label the ops with the largest gain next to their marks if there is space; each op is labeled once.
 
     The gain is the share of device time that an op, over all shapes, would save at the roofline.
 
@@ -192,9 +194,12 @@ def _name_largest(plot: Figure, source: ColumnDataSource, theme: Theme, corners:
     for op, row in row_of_op.items():
         short = op if len(op) <= _LETTERS else f"…{op[1 - _LETTERS :]}"
         place = float(source.data["intensity"][row]), float(source.data["rate"][row])
-        below = -float(source.data["size"][row]) / 2 - 3
+        apart = float(source.data["size"][row]) / 2 + 4
         text = f"{short}: saves up to {100 * gain_of_op[op]:.0f}%"
-        write(plot, theme, text, place, theme.ink, y_offset=below, text_align="center", text_baseline="top")
+        is_left = places[row][0] - np.log10(corners[0]) * (_SPAN / decades)[0] < _SPAN[0] * _RIGHT_PART
+        look = {"text_baseline": "middle", "background_fill_color": theme.background, "background_fill_alpha": 0.8}
+        side = {"x_offset": apart} if is_left else {"x_offset": -apart, "text_align": "right"}
+        write(plot, theme, text, place, theme.ink, **look, **side)
 
 
 def _draw_roof(plot: Figure, data: RooflinePoints, theme: Theme, intensity: np.ndarray) -> tuple[float, float]:
@@ -235,12 +240,10 @@ def memory_lines(data: MemoryLines, theme: Theme) -> Figure:
                     "what": [f"{line.label}, {'allocated' if label else 'reserved'}"] * len(sizes),
                 }
             )
-            line_name = label or ("reserved (dashed)" if len(data.lines) == 1 else "")
-            options = {"legend_label": line_name} if line_name else {}
             lines.append(
                 plot.step(
                     "time", "bytes", source=source, mode="after", line_color=ink, line_dash=dash, line_width=1.5,
-                    line_alpha=1.0 if label else 0.7, **options,
+                    line_alpha=1.0 if label else 0.7, legend_label=label or "reserved (dashed)",
                 )
             )  # fmt: skip
     plot.y_range.start = 0
@@ -251,7 +254,8 @@ def memory_lines(data: MemoryLines, theme: Theme) -> Figure:
         if not is_above:
             plot.hspan(y=[size], line_color=theme.color("reference"), line_dash="2 3", line_width=1.5)
         text, y, offset = (f"{name}, above", plot.y_range.end, -16) if is_above else (name, size, 3)
-        write(plot, theme, text, (8, y), theme.color("reference"), x_units="screen", y_offset=offset)
+        look = {"background_fill_color": theme.background, "background_fill_alpha": 0.8}
+        write(plot, theme, text, (8, y), theme.color("reference"), x_units="screen", y_offset=offset, **look)
     plot.xaxis.formatter = time_ticks()
     plot.yaxis.formatter = size_ticks()
     plot.yaxis.ticker = size_ticker()

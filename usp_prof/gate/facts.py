@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from usp_prof.gate.series import EXACT
+from usp_prof.model.hardware import precision
 from usp_prof.model.metric import Unit
 
 if TYPE_CHECKING:
@@ -80,8 +81,16 @@ def differences(before: Iterable[Fact], after: Iterable[Fact]) -> tuple[Differen
     keys = sorted(old.keys() | new.keys(), key=lambda key: (order.index(key[0]), key[1]))
     pairs = (Difference(kind, name, old.get((kind, name), ""), new.get((kind, name), "")) for kind, name in keys)
     return tuple(
-        difference for difference in pairs if difference.before != difference.after and not _as_measured(difference)
+        difference
+        for difference in pairs
+        if difference.before != difference.after and not (_as_measured(difference) or _is_respelled(difference))
     )
+
+
+def _is_respelled(difference: Difference) -> bool:
+    """Return whether both sides name the same data type, such as bf16 and bfloat16."""
+    before = precision(difference.before)
+    return difference.name == "dtype" and before is not None and before is precision(difference.after)
 
 
 def _as_measured(difference: Difference) -> bool:

@@ -72,7 +72,7 @@ def _schedules(context: Context, result: PipelineResult) -> list[Block]:
     # Both have the same scale and margin, so the space to the right of the ideal is the loss of the run.
     until = max(int(chart_input.end_ns.max()) for chart_input in drawn)
     label = max(len(row) for chart_input in drawn for row in chart_input.rows)
-    titles = [title, "The same order at best, with the durations that were measured on these ranks"]
+    titles = [title, "Ideal: the same order without delays, with the durations measured on these ranks"]
     return [
         Chart(each_title, replace(chart_input, until_ns=until, label_characters=label))
         for each_title, chart_input in zip(titles, drawn, strict=False)

@@ -141,8 +141,7 @@ _EXPLANATIONS = {
     "input_time": "host time in the data loader, per step",
     "gc_time": "host time in Python's garbage collector, per step",
     "slowdown": "compute vs. the median of its peers",
-    "own_time_slowdown": "step over the mean time that ranks need without waiting",
-    "straggler_cost": "delay per step that this rank causes, on its most delayed axis",
+    "straggler_cost": "delay per step, summed over the collectives of its most delayed axis",
     "peak_memory": "maximum in tensors",
     "taken_memory": "maximum allocated after the profiler started",
     "peak_reserved_memory": "maximum reserved by the allocator",
@@ -151,13 +150,17 @@ _EXPLANATIONS = {
     "allocator_calls": "per step; each stalls the host",
 }
 """Explanations of overall values, by metric id."""
+_WITHOUT_FIGURE = frozenset({"own_time_slowdown"})
+"""Metrics that look like another figure: this one is no prediction, `job_slowdown` on the first screen is."""
 _OF_LARGEST_RANK = frozenset({"slowdown", "straggler_cost", "peak_memory", "taken_memory", "peak_reserved_memory"})
 """Metrics whose overall value is the largest rank's."""
 
 
 def key_figures(context: Context, analysis: str) -> Iterable[KeyFigures]:
     """Yield the overall values of an analysis, with their explanation and the rank that has the value."""
-    overall_values = [value for value in context.values[analysis] if not value.dims]
+    overall_values = [
+        value for value in context.values[analysis] if not value.dims and value.metric.id not in _WITHOUT_FIGURE
+    ]
     if overall_values:
         yield KeyFigures(
             tuple(

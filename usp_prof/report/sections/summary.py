@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from usp_prof.analyses.result import impossible
 from usp_prof.findings.causes import causes_of
@@ -10,6 +10,7 @@ from usp_prof.findings.draft import skipped_sentence
 from usp_prof.model.finding import LEAST_LOSS
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import counted
 from usp_prof.report.document import (
     DataTable,
     Findings,
@@ -29,6 +30,7 @@ from usp_prof.report.words import mean_rank_step
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from usp_prof.analyses.step_time import StepTimeResult
     from usp_prof.model.finding import IdealStep
     from usp_prof.model.health import HealthRow
     from usp_prof.report.document import Block
@@ -98,7 +100,7 @@ def communication(figures: Figures) -> DataTable | None:
 def _key_figures(context: Context) -> KeyFigures | None:
     figures = context.figures
     candidates = [
-        _step(figures),
+        _step(context),
         KeyFigure("MFU", figures.overall("mfu"), Unit.FRACTION, _mfu_second(context)),
         _tokens(context),
         _exposed(figures),
@@ -111,14 +113,19 @@ def _key_figures(context: Context) -> KeyFigures | None:
     return KeyFigures(known_figures) if known_figures else None
 
 
-def _step(figures: Figures) -> KeyFigure:
+def _step(context: Context) -> KeyFigure:
+    figures = context.figures
     if _is_window(figures):
         return KeyFigure("window", figures.overall("window_time"), Unit.NS, "everything recorded; steps are unknown")
-    steps = figures.along("job_step_time", "step")
+    steps = cast("StepTimeResult | None", context.results.get("step_time"))
+    job, ordinary = (steps.job, steps.ordinary) if steps is not None else ((), ())
+    lengths_ns = [step.length_ns for step in ordinary]
     notes = []
-    if len(steps) > 1:
-        low, high = (quantity(how(steps.values()), Unit.NS) for how in (min, max))
-        notes.append(f"median of {len(steps)} steps ({low} to {high})")
+    if len(lengths_ns) > 1:
+        low, high = (quantity(how(lengths_ns), Unit.NS) for how in (min, max))
+        notes.append(f"median of {len(lengths_ns)} steps ({low} to {high})")
+    if unusual := len(job) - len(ordinary):
+        notes.append(f"{counted(unusual, 'outlier')} excluded")
     between = figures.overall("step_spread")
     if between is not None and len(figures.along("step_time", "rank")) > 1:
         notes.append(f"spread across ranks {quantity(between, Unit.FRACTION)}")
@@ -196,7 +203,7 @@ def _slowdown(context: Context) -> KeyFigure | None:
         return None
     if ideal.unknown:
         return KeyFigure("job slowdown", None, Unit.RATIO, f"unknown: {ideal.unknown}")
-    notes = ["vs. all ranks performing like their peers (whatif --ideal)"]
+    notes = ["vs. all ranks performing like their peers"]
     if ideal.loss_fraction > LEAST_LOSS and not ideal.is_loss:
         notes.append(f"the difference is within the replay's error of ±{quantity(ideal.error_fraction, Unit.FRACTION)}")
     elif ideal.is_loss and not _is_explained(context.figures, ideal):
@@ -220,7 +227,7 @@ def _what_varies(context: Context, ideal: IdealStep) -> str:
         part = part_of_loss(context.tables, ideal, "axis", str(axis))
         if part is not None and part.share >= _MOST:
             share = quantity(part.share, Unit.FRACTION)
-            return f"transfers on {axis} that take longer than the median of their size cause {share} of the loss"
+            return f"slow transfers on {axis} cause {share} of the loss"
     return "no single rank causes most of it"
 
 

@@ -119,9 +119,14 @@ const PAINTING = {
     }
   },
 
+  stepBands() { // steps with the end of their band: ranks of a pipeline start the next step before the others end this one
+    const { steps } = this.head;
+    return steps.map((step, i) => [step, i + 1 < steps.length ? Math.min(step.end_ns, steps[i + 1].start_ns) : step.end_ns]);
+  },
+
   paintOverlays(c, ink) {
-    for (const step of this.head.steps) {
-      const x = this.toX(step.start_ns), w = this.toX(step.end_ns) - x;
+    for (const [step, end_ns] of this.stepBands()) {
+      const x = this.toX(step.start_ns), w = this.toX(end_ns) - x;
       if (step.number % 2) { c.globalAlpha = 0.05; c.fillStyle = ink; c.fillRect(x, AXIS, w, this.viewHeight); }
     }
     c.globalAlpha = 1;
@@ -198,7 +203,8 @@ const PAINTING = {
       const isOpen = this.opened.has(trackOf(row)), sign = this.isStacked(row) ? "▸ " : isOpen ? "▾ " : "";
       const room = this.gutter() - Math.max(x, INDENT) - 8;
       c.globalAlpha = 0.75;
-      if (room > 30) c.fillText(clipped(c, `${sign}${rowName(row)}`, room), Math.max(x, sign ? INDENT - 10 : INDENT), y);
+      const full = `${sign}${rowName(row)}`, name = c.measureText(full).width <= room ? full : `${sign}${baseOf(row)}`;
+      if (room > 30) c.fillText(clipped(c, name, room), Math.max(x, sign ? INDENT - 10 : INDENT), y);
     }
     c.restore(); c.globalAlpha = 1;
   },
@@ -214,11 +220,10 @@ const PAINTING = {
       const text = tick(t, step);
       if (x + 3 + c.measureText(text).width <= this.width) c.fillText(text, x + 3, AXIS - 28);
     }
-    this.head.steps.forEach((s, i) => { // a step is named where its name ends before the next one begins
-      const next = this.head.steps[i + 1], x = Math.max(this.toX(s.start_ns), this.gutter());
-      const end = Math.min(this.toX(next ? Math.min(s.end_ns, next.start_ns) : s.end_ns), this.width);
-      if (end - x > 60) c.fillText(`step ${s.number}`, x + 4, AXIS - 10);
-    });
+    for (const [step, end_ns] of this.stepBands()) { // a step is named where its name fits into its band
+      const x = Math.max(this.toX(step.start_ns), this.gutter());
+      if (Math.min(this.toX(end_ns), this.width) - x > 60) c.fillText(`step ${step.number}`, x + 4, AXIS - 10);
+    }
     c.fillText(`${duration(span)}${this.isNarrow() ? "" : " in view"}`, 6, AXIS - 28); c.globalAlpha = 1;
   },
 
@@ -226,7 +231,7 @@ const PAINTING = {
   paintMap(c, ink) {
     const scale = this.plot() / this.head.span_ns, at = (ns) => this.gutter() + Math.min(Math.max(ns, 0), this.head.span_ns) * scale;
     c.fillStyle = ink; c.globalAlpha = 0.08; c.fillRect(this.gutter(), 0, this.plot(), MAP - 3);
-    for (const s of this.head.steps) if (s.number % 2) c.fillRect(at(s.start_ns), 0, at(s.end_ns) - at(s.start_ns), MAP - 3);
+    for (const [s, end_ns] of this.stepBands()) if (s.number % 2) c.fillRect(at(s.start_ns), 0, at(end_ns) - at(s.start_ns), MAP - 3);
     c.globalAlpha = 0.45; c.fillRect(at(this.start), 0, Math.max(at(this.end) - at(this.start), 3), MAP - 3);
     c.globalAlpha = 1;
     for (const note of this.notes) {
