@@ -39,15 +39,8 @@ SWEEP_CONSTANTS = (
 PUBLISHED_CONSTANTS = (
     "rest_scale",
     "eager_scale",
-    "cast_passes",
-    "unfused_scale",
     "host_unfused",
     "imbalance",
-    "tensor_exposed",
-    "expert_exposed",
-    "optimizer_scale",
-    "fixed",
-    "jitter",
 )
 """Constants of all other trainers that published speeds determine."""
 START = Profile(gemm_share=0.8, network_share=0.8, host_pipeline=5e-3, host_pipeline_tensor=0.5e-3, stall=1.0)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from planner_bars import Mask, Numbers
     from planner_rows import Measured
 
-OF_SWEEP = ("activation_scale", "logit_bytes", "gradient_bytes", "overhead_bytes", "buffer_fraction")
+OF_SWEEP = ("activation_scale", "logit_bytes", "overhead_bytes")
 OF_MEGATRON = ("logit_bytes", "overhead_bytes")
 ROOM = 0.8 * 80e9
 """Memory available to a plan, a share of an H100's."""
@@ -33,14 +33,13 @@ PRIOR = 0.05
 def sweep(rows: Measured) -> list[Line]:
     """Evaluate the sweep: the first rank's peak in five folds, and which runs fit."""
     good = np.isfinite(rows.memory_bytes)
-    of_first = replace(rows, reported_rank="first")
     fold = folds_of(len(rows.cases))
     first, fullest, textbook = (np.empty(len(fold)) for _ in range(3))
     for number in range(fold.max() + 1):
         held = fold == number
-        fitted = _fit(of_first.where(good & ~held), "nanotron", OF_SWEEP)
-        first[held] = _peaks(of_first.where(held), "nanotron", OF_SWEEP, fitted)
-        fullest[held] = _peaks(rows.where(held), "nanotron", OF_SWEEP, fitted)
+        fitted = _fit(rows.where(good & ~held), "nanotron", OF_SWEEP)
+        first[held] = _peaks(rows.where(held), "nanotron", OF_SWEEP, fitted)
+        fullest[held] = _peaks(replace(rows.where(held), reported_rank=""), "nanotron", OF_SWEEP, fitted)
         textbook[held] = _textbook(rows, good & ~held)[held]
     measured = rows.memory_bytes[good]
     beside = f"textbook {median_error(textbook[good], measured):.1%}"

@@ -21,6 +21,20 @@ def test_python_returns_what_the_command_prints(capsys: pytest.CaptureFixture[st
     printed = json.loads(capsys.readouterr().out)
     assert [rank["total_bytes"] for rank in printed["ranks"]] == filled.df["total_bytes"].tolist()
     assert printed["device_bytes"] == filled.room_bytes
+    assert printed["fit_probability"] == filled.fit_probability
+
+
+def test_memory_has_the_probability_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command used to compare the peak with the memory, without the probability that `plan` prints."""
+    degrees = {"tp": 8, "pp": 4, "dp": 2, "zero": 1, "micro_batches": 32}
+    filled = usp_prof.memory(model="Llama-3-70B", sequence=8192, device="H100", **degrees)
+    options = [word for name, value in degrees.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    question = [*WORDS[:4], "--device", "H100", "--devices", "64", "--batch", "64", "--recompute", "none"]
+    assert main(["plan", *question, *options, "--micro-batch", "1", "--schedule", "1f1b", "--format", "json"]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)["plans"]
+    assert filled.fit_probability == pytest.approx(plan["fit_probability"])
+    main(["memory", *WORDS[:4], "--device", "H100", *options])
+    assert f"fits with probability {filled.fit_probability:.0%}" in capsys.readouterr().out
 
 
 def test_parts_add_up_to_the_peak() -> None:

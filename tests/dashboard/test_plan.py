@@ -169,7 +169,8 @@ def test_a_batch_that_cannot_be_spread_is_an_error_with_a_hint() -> None:
 
 def test_without_a_run_sliders_move_memory_and_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with naming([], tmp_path, monkeypatch):
-        app = drawn("plan", view="One configuration", model="Llama-3-70B", devices="64", tp="8", pp="4", zero="1")
+        degrees = {"tp": "8", "pp": "4", "cp": "1", "zero": "1"}
+        app = drawn("plan", view="One configuration", model="Llama-3-70B", devices="64", **degrees)
         before = {metric.label: metric.value for metric in app.metric}
         assert before["data parallel (dp)"] == "2"
         assert "pretrain_gpt.py" in app.code[0].value

@@ -138,7 +138,7 @@ def test_a_refused_row_does_not_stop_the_others() -> None:
     assert isinstance(answers[1], str)
     assert isinstance(answers[2], Prediction)
     assert isinstance(answers[3], str)
-    assert answers[0].footprint.gradient_bytes < answers[2].footprint.gradient_bytes
+    assert answers[0].footprint.activation_bytes < answers[2].footprint.activation_bytes
 
 
 def test_the_command_adds_columns_and_reports_refused_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

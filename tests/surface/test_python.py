@@ -27,7 +27,7 @@ SURFACE = {
     "Answer": "df explain metric_table metric_values metrics notes picture plot question sentence",
     "Checked": "df explain passed report verdict",
     "Compared": "comparison df explain metrics plot",
-    "Filled": "configuration df explain fits footprints measured_bytes plot room_bytes",
+    "Filled": "configuration df explain fit_probability fits footprints measured_bytes plot room_bytes",
     "Planned": "df error_fraction explain plans plot",
     "Predicted": "after_ns assume before_ns breakdown communication compare critical_path df error_fraction explain "
     "findings gain_fraction host kernels memory mfu name overlap pipeline plot prediction replayed report "

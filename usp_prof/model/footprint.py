@@ -87,8 +87,6 @@ class Habits:
     activation_scale: Column = 1.0
     logit_bytes: Column = LOGIT_BYTES
     overhead_bytes: Column = 0.0
-    buffer_fraction: Column = 0.0
-    """Buckets and allocator overhead, as a fraction of a rank's weights and gradients."""
     offload_keeps: Column = 0.0
     """Optimizer bytes per weight that stay on the device with offloading, under ZeRO-2 and -3."""
     first_stage_of_gradients: Column = 2
@@ -142,7 +140,7 @@ def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -
         "gathered_bytes": gathered,
         "activation_bytes": activations(shape, c, stage, habits) * habits.activation_scale,
         "logit_bytes": logits,
-        "overhead_bytes": habits.overhead_bytes + habits.buffer_fraction * (weights + gradients),
+        "overhead_bytes": habits.overhead_bytes,
     }
     return {part: np.broadcast_to(np.asarray(size, float), c.dp.shape) for part, size in parts.items()}
 

@@ -36,6 +36,9 @@ REACHED = {
     ("B200 SXM", "fp8"): 3432.5, ("B300 SXM", "bf16"): 1769.0, ("B300 SXM", "fp8"): 3353.3, ("GB200", "bf16"): 1822.0,
     ("GB200", "fp8"): 3615.6, ("MI300X", "bf16"): 668.4, ("MI325X", "bf16"): 784.9, ("MI355X", "bf16"): 1565.0,
     ("Gaudi2", "bf16"): 418.7, ("Gaudi2", "fp8"): 826.5, ("Gaudi3", "bf16"): 1243.0, ("Gaudi3", "fp8"): 1289.5,
+    # The same chips with other links or memory: A800 like A100, H800 like H100.
+    ("A800 SXM 80GB", "bf16"): 271.2, ("H800 SXM", "bf16"): 794.5, ("H800 SXM", "fp8"): 1402.6,
+    ("GH200 96GB", "bf16"): 828.6, ("GH200 96GB", "fp8"): 1535.0,
     # Estimated, not measured: a card limited to 500 W instead of 700 keeps about 0.82 of the clock of an H100 SXM.
     ("H100 96GB HBM2e", "bf16"): 650.0, ("H100 96GB HBM2e", "fp8"): 1150.0,
 }  # fmt: skip

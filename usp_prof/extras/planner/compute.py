@@ -26,8 +26,6 @@ SHORT_SUM = 150.0
 """Inner dimension of a product at which half of the efficiency is lost."""
 TILES = 128 * 128 * 66.0
 """Outputs of a product at which half of its efficiency is lost: half a wave of tiles of 128 x 128."""
-PADDING = 64
-"""Rows of an expert's product that are padding."""
 LAUNCH = 3e-6
 """Minimum seconds of a product of any size."""
 KERNEL_LATENCY = 30e-6
@@ -40,10 +38,9 @@ SHORT_BLOCK = 256.0
 SHARPNESS = 8
 """Power of the norm that combines the times of device and host. The host runs ahead over many kernels, so it is nearly
 a maximum: with 4, normal rows of the playbook's sweep are off by 5.2%, with 8 by 3.9% (five folds)."""
-HOST_BLOCK = 1e-4
-"""Host seconds per additional block of context parallelism, forward and backward of a layer together."""
-MERGE_PASSES = 4
-"""Number of reads or writes to merge a block's result, in the width of activations (the sums are float32)."""
+CAST_PASSES = 2.0
+"""Passes over the inputs of products, in 16 bits, for a cast to 8 bits: one read and two writes of half the size, the
+second transposed for the gradients of weights."""
 HIDDEN_PASSES, QUERY_PASSES, WIDTH_PASSES, SCORE_PASSES, LOGIT_PASSES = 10, 5, 1.4, 6, 4
 """Number of reads or writes per value in forward.
 
@@ -80,8 +77,8 @@ def layer(c: Cases) -> Direction:
     """Return the device time of the mean layer, with recomputation in backward."""
     s = c.shape
     rows = c.tokens
-    attention = product(c, rows, s.attention_in / s.hidden / c.tp, s.hidden)
-    attention = attention + product(c, rows, s.hidden, s.attention_out / s.hidden / c.tp)
+    attention_out = product(c, rows, s.hidden, s.attention_out / s.hidden / c.tp)
+    attention = product(c, rows, s.attention_in / s.hidden / c.tp, s.hidden) + attention_out
     up = product(c, rows, np.maximum(s.dense_width, 1) * (s.matrices - 1) / c.tp, s.hidden)
     down = product(c, rows, s.hidden, np.maximum(s.dense_width, 1) / c.tp)
     dense, mixture = np.where(s.dense_width > 0, up + down, 0.0), s.mixed * experts(c)
@@ -90,8 +87,12 @@ def layer(c: Cases) -> Direction:
     rest, cast = elementwise(c), casting(c)
     forward = products + core + rest + cast
     backward = 2 * products + CORE_BACKWARD * core + 2 * rest + cast
-    share = c.profile.selective_forward
-    selective = (1 - share) * _modules_again(c, core, dense, mixture) + share * forward
+    # torchtitan's policy `op` repeats keys, attention's output, the second product of the feed-forward block, experts
+    # and everything outside of products except attention's core.
+    keys = product(c, rows, s.key_value / 2 / c.tp, s.hidden)
+    second = np.where(s.dense_width > 0, up / (s.matrices - 1), 0.0)
+    ops_again = keys + attention_out + second + mixture + rest + cast
+    selective = np.where(c.profile.is_selective_by_op, ops_again, _modules_again(c, core, dense, mixture))
     again = c.recomputed_share * forward + np.where(c.recompute == SELECTIVE, selective, 0.0)
     return Direction(forward, backward + again, products)
 
@@ -121,8 +122,7 @@ def experts(c: Cases) -> Column:
     s = c.shape
     chosen = c.tokens / c.tp * s.experts_per_token
     local = np.maximum(s.experts / c.ep, 1)
-    # Each expert's rows fill whole tiles of 128, so half a tile is padding.
-    rows = np.maximum(chosen / local, 1) + PADDING
+    rows = np.maximum(chosen / local, 1)
     up = product(c, rows, np.maximum(s.expert_width, 1) * (s.matrices - 1), s.hidden) - LAUNCH
     down = product(c, rows, s.hidden, np.maximum(s.expert_width, 1)) - LAUNCH
     # A grouped product fills the device with the tiles of all experts, so only the loss by its shape remains.
@@ -136,15 +136,13 @@ def core_time(c: Cases) -> Column:
     """Return the forward time of attention's core."""
     s = c.shape
     flops = s.core_flops * c.tokens / c.tp
-    # A causal sequence is two halves per rank of cp; short blocks use the device poorly, and their results are merged.
+    # A causal sequence is two halves per rank of cp; short blocks use the device poorly.
     block = s.sequence / (2 * c.cp)
     short = (block + SHORT_BLOCK) / block
-    merged = (c.cp - 1) * MERGE_PASSES * c.tokens * s.query / c.tp * c.width / c.machine.memory_rate
     once = flops / (c.machine.core_peak * c.machine.core_efficiency) * short
     scores = c.tokens * s.sequence * s.heads / c.tp * 2 * SCORE_PASSES / c.machine.memory_rate
     # Unfused, the half above the diagonal is computed as well.
-    one_pass = np.where(c.fused_attention, once, 2 * once + scores * c.profile.unfused_scale)
-    return np.asarray(one_pass + merged)
+    return np.where(c.fused_attention, once, 2 * once + scores * c.profile.rest_scale)
 
 
 def elementwise(c: Cases) -> Column:
@@ -152,8 +150,7 @@ def elementwise(c: Cases) -> Column:
     s = c.shape
     values = HIDDEN_PASSES * s.hidden / c.spread + QUERY_PASSES * (s.query + s.key_value) / c.tp
     values = values + WIDTH_PASSES * s.matrices * _inner_width(c)
-    fused = c.profile.rest_scale * np.where(c.profile.is_eager, c.profile.eager_scale, 1.0)
-    scale = np.where(c.fused_attention, fused, c.profile.unfused_scale)
+    scale = c.profile.rest_scale * np.where(c.profile.is_eager, c.profile.eager_scale, 1.0)
     return np.asarray(
         c.profile.rest_kernels * KERNEL_LATENCY + c.tokens * values * c.width * scale / c.machine.memory_rate
     )
@@ -163,7 +160,7 @@ def casting(c: Cases) -> Column:
     """Return the forward time for casting inputs of products to 8 bits; backward casts gradients instead."""
     s = c.shape
     # Inputs of gathers are cast before they are gathered.
-    values = c.profile.cast_passes * (s.hidden / c.spread + s.query / c.tp + _inner_width(c))
+    values = CAST_PASSES * (s.hidden / c.spread + s.query / c.tp + _inner_width(c))
     return np.where(c.machine.is_narrow, c.tokens * values * c.width / c.machine.memory_rate, 0.0)
 
 
@@ -184,8 +181,7 @@ def head(c: Cases) -> Direction:
 def with_host(c: Cases, times: Direction) -> Direction:
     """Combine device and host times: neither direction of a layer is faster than its launches, nor than its copies."""
     layer_host = np.where(c.fused_attention, c.profile.host_layer, c.profile.host_unfused)
-    host = layer_host + c.profile.host_tensor * (c.tp > 1) + c.profile.host_experts * c.shape.mixed
-    host = host + HOST_BLOCK * (c.cp - 1)
+    host = layer_host + c.profile.host_tensor * (c.tp > 1)
     # Offloaded activations go to the host's memory in forward, and return in backward.
     copies = memory.offloaded_activations(c) / c.shape.layers / c.machine.host_link_rate
     forward = np.maximum(smooth_maximum(times.forward, host / 3), copies)

@@ -7,11 +7,13 @@ from html import escape
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from usp_prof.analyses import memory as measured_memory
 from usp_prof.extras.planner.answers.one_plan import FILLS, fullest, memory_chart
 from usp_prof.extras.planner.calibration import NEUTRAL, described, recorded_configuration
 from usp_prof.extras.planner.cluster import cluster_of
-from usp_prof.extras.planner.memory import footprints_of_ranks
+from usp_prof.extras.planner.memory import LEAST_PROBABILITY, fit_probability, footprints_of_ranks
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES, profile_named
 from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule, modules_named
 from usp_prof.model.errors import UsageError, unknown_name
@@ -42,11 +44,13 @@ class Filled:
     """The highest measured peak by pipeline rank; empty without a run, or if its traces have none."""
     room_bytes: float
     """Memory of the device that tensors can fill; infinite if no device was named."""
+    fit_probability: float
+    """Probability that the fullest rank fits the device; 1 if no device was named."""
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest rank more likely fits the device than not; true if no device was named."""
-        return max(rank.total_bytes for rank in self.footprints) <= self.room_bytes
+        """Whether the fullest rank fits the device with a probability of at least one half."""
+        return self.fit_probability >= LEAST_PROBABILITY
 
     @property
     def df(self) -> pd.DataFrame:
@@ -84,7 +88,8 @@ class Filled:
             text += f" Measured: {quantity(self.measured_bytes[rank], Unit.BYTES)}."
         if self.room_bytes != inf:
             verdict = "fits" if self.fits else "does not fit"
-            text += f" It {verdict} the {quantity(self.room_bytes, Unit.BYTES)} that tensors can fill on the device."
+            text += f" It {verdict} the {quantity(self.room_bytes, Unit.BYTES)} that tensors can fill on the device"
+            text += f" (it fits with a probability of {self.fit_probability:.0%})."
         return text
 
     def __repr__(self) -> str:
@@ -131,7 +136,10 @@ def _filled(
     if rule:
         raise UsageError(rule, hint="change one of these degrees")
     room = cluster_of(device, configuration.dtype).room_bytes if device else inf
-    return Filled(configuration, footprints_of_ranks(model, configuration, profile), measured, room)
+    footprints = footprints_of_ranks(model, configuration, profile)
+    peak = max(need.total_bytes for need in footprints)
+    probability = float(fit_probability(np.asarray(peak), room, profile.memory_spread))
+    return Filled(configuration, footprints, measured, room, probability)
 
 
 def _measured(tables: TableSet) -> dict[int, int]:

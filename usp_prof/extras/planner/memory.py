@@ -58,7 +58,6 @@ def habits_of(p: Profile, c: Columns, product_bytes: Column) -> Habits:
         p.activation_scale,
         p.logit_bytes,
         p.overhead_bytes,
-        p.buffer_fraction,
         p.offload_keeps,
         first_stage_of_gradients=np.where(keeps_gradients, NO_STAGE, 2),
         first_stage_of_weights=np.where(keeps_weights, NO_STAGE, 3),

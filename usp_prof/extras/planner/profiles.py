@@ -49,7 +49,6 @@ class Profile:
     logit_bytes: Column = 10.0
     overhead_bytes: Column = 0.1e9
     """Allocated bytes that no other part counts."""
-    buffer_fraction: Column = 0.0
     uneven: Column = 0
     """1: layers are assigned to stages by cost, including the head's (nanotron); 0: as evenly as possible."""
     gemm_share: Column = 1.0
@@ -58,35 +57,25 @@ class Profile:
     """Factor on the bytes of `compute.py` that pass through memory outside of products."""
     rest_kernels: Column = 7
     """Kernels of a layer's forward outside of products and attention: two norms, two rotary embeddings, two residuals,
-    the activation. Compiled, the residuals go into the norms and the two embeddings are one."""
+    the activation."""
     is_eager: Column = 0
     """1: each operation outside of products is a separate kernel (eager PyTorch); 0: fused or compiled."""
     eager_scale: Column = 1.5
     """Factor on these bytes if operations are not fused."""
-    cast_passes: Column = 2.0
-    """Passes over the inputs of products, in 16 bits, for a cast to 8 bits: one read and two writes of half the size,
-    the second transposed for the gradients of weights."""
-    unfused_scale: Column = 1.5
-    """Factor on these bytes if neither attention nor the operations around it are fused."""
-    selective_forward: Column = 0.0
-    """Share of forward that selective recomputation repeats; 0: attention's core alone."""
     imbalance: Column = 1.2
     """Factor on grouped products of experts: fullest rank over mean rank, and the cost of grouping."""
     host_layer: Column = 0.5e-3
-    """Host time to launch a layer, forward and backward; then: unfused, added by tp, added by experts."""
+    """Host time to launch a layer, forward and backward; then: unfused, added by tp."""
     host_unfused: Column = 2.5e-3
     host_tensor: Column = 0.5e-3
-    host_experts: Column = 1.0e-3
-    tensor_latency: Column = 15e-6
-    """Time of each tp collective beyond its bytes: start and synchronization."""
-    tensor_exposed: Column = 0.9
-    """Share of tp collectives that is exposed."""
+    tensor_exposed: Column = 1.0
+    """Share of tp collectives that is exposed, from a recorded run."""
     network_share: Column = 1.0
     network_wait: Column = 0.0
     """Seconds that every member of a ring between nodes adds to the cluster's latency. nanotron's sweep ran on EFA:
     all-gathers of 256 MB over 16 to 512 H100 take 40 microseconds per member more than their bytes need."""
-    pipeline_hop: Column = 1e-4
-    """Time of a transfer to the next stage beyond its bytes."""
+    pipeline_hop: Column = 0.0
+    """Time of a transfer to the next stage beyond its bytes, from a recorded run."""
     host_pipeline: Column = 0.0
     """Host time to launch a layer in a pipeline between nodes: this plus `host_pipeline_tensor` x tp^1.5."""
     host_pipeline_tensor: Column = 0.0
@@ -122,9 +111,10 @@ class Profile:
     """1: ranks compute on their host and talk over gloo (`data_parallel.py`)."""
     is_paced: Column = 0
     """1: compute is a timed wait; a layer's gradients travel during its own backward."""
-    gather_overlap: Column = 0.8
-    """Share of compute that hides ZeRO-3's gathers; `gather_exposed` is the exposed share of ZeRO-1's gathers."""
+    gather_overlap: Column = 1.0
+    """Share of compute that hides ZeRO-3's gathers, from a recorded run."""
     gather_exposed: Column = 1.0
+    """Exposed share of ZeRO-1's gathers."""
     gathers_beside: Column = 0
     """1: new weights are gathered during the next step's first forward (Megatron's `--overlap-param-gather`)."""
     context_exposed: Column = 1.0
@@ -134,7 +124,6 @@ class Profile:
     sharded_exposed: Column = 1.0
     work_scale: Column = 1.0
     """Factor on all device work, from a recorded run."""
-    optimizer_scale: Column = 1.5
     offload_keeps: Column = 0.0
     """Bytes per weight that stay on the device with an offloaded optimizer, under ZeRO-2 and -3."""
     fixed: Column = 0.02
@@ -147,24 +136,21 @@ class Profile:
     """Additional spread for devices and sizes outside the sweep that the profile was fitted to."""
     memory_spread: Column = 0.25
     """Logarithm of the factor around the peak memory that contains 80% of measured runs."""
-    jitter: Column = 0.01
-    """Share of the step that each doubling of devices adds, because the slowest of more ranks decides."""
 
 
 # fmt: off
 NANOTRON = Profile(
     # Gradients are added up and reduced in float32 (`optim/gradient_accumulator.py`, get_fp32_accum_hook).
-    "nanotron", gradient_bytes=4.64, sent_gradient_bytes=4.0, uneven=1, activation_scale=1.37, logit_bytes=15.7,
-    overhead_bytes=0.55e9, buffer_fraction=0.05, gemm_share=0.826, rest_scale=1.79, host_layer=0.870e-3,
-    host_tensor=2.57e-3, network_share=0.561, network_wait=35e-6, host_pipeline=6.66e-3, host_pipeline_tensor=0.621e-3,
-    stall=1.30, stall_of_link=1.51e-3, stall_of_whole_gradients=0.0567, bucket_bytes=265e6, fixed=31.3e-3,
+    # Products hide part of the messages of tp (`tp_linear_async_communication`).
+    "nanotron", gradient_bytes=4.0, sent_gradient_bytes=4.0, uneven=1, activation_scale=1.40, logit_bytes=16.6,
+    overhead_bytes=0.64e9, gemm_share=0.789, rest_scale=1.70, host_layer=0.840e-3, host_tensor=2.78e-3,
+    tensor_exposed=0.9, network_share=0.505, network_wait=35e-6, host_pipeline=6.76e-3, host_pipeline_tensor=0.642e-3,
+    stall=1.34, stall_of_link=1.47e-3, stall_of_whole_gradients=0.0567, bucket_bytes=264e6, fixed=45.5e-3,
     time_spread=0.14, unmeasured_spread=0.3, memory_spread=0.18,
 )
 """Fitted to 1,059 rows of the Ultra-Scale Playbook's sweep (1B to 8B, 8 to 128 H100 with EFA)."""
 PUBLISHED = Profile(
-    rest_scale=1.05, eager_scale=1.82, cast_passes=1.74, unfused_scale=1.29, host_unfused=2.76e-3, imbalance=1.09,
-    tensor_exposed=0.716, expert_exposed=0.834, optimizer_scale=1.44, fixed=16.9e-3, jitter=0.0079, time_spread=0.17,
-    memory_spread=0.23,
+    rest_scale=1.13, eager_scale=1.74, host_unfused=2.75e-3, imbalance=1.10, time_spread=0.17, memory_spread=0.23,
 )
 """Fitted to published speeds of DGXC, Megatron-Bridge, NeMo, llm-foundry, torchtitan and vTrain (2,008 rows)."""
 PROFILES: dict[str, Profile] = {
@@ -175,9 +161,7 @@ PROFILES: dict[str, Profile] = {
         bucket_parameters=40e6, bucket_parameters_per_rank=1e6,
     ),
     "torchtitan": replace(
-        PUBLISHED, name="torchtitan", selective_forward=0.4, is_selective_by_op=1, logit_bytes=12.0,
-        rest_kernels=4, tensor_exposed=1.0,
-        is_fsdp2=1, time_spread=0.28,
+        PUBLISHED, name="torchtitan", is_selective_by_op=1, logit_bytes=12.0, is_fsdp2=1, time_spread=0.28,
         layer_by_layer=1, ends_are_units=1, gradient_bytes=4.0, sent_gradient_bytes=4.0,
     ),
     # Fused cross entropy, as in llm-foundry: 16-bit logits and their gradient.

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from usp_prof.extras.planner.stages import Stages
     from usp_prof.model.shape import Column
 
+STATE_BYTES = 18.0
+"""Bytes per weight that AdamW reads and writes: a 16-bit weight; gradient, master weight and moments in float32."""
 GRADIENT_DOWN, HOST_BYTES = 4.0, 28.0
 """Bytes per weight with the optimizer on the host: the gradient's copy to the host, and AdamW's memory traffic.
 
@@ -99,20 +101,17 @@ def step(
     gradients = data_parallel.exposed_per_step(c, stages, held * times.forward * longer, held * times.backward * longer)
     compute_time = busy - sum(exposed.values())
     exposed["dp"] = exposed["dp"] + gradients
-    optimizer = _optimizer(c, stages)
-    slower = 1 + c.profile.jitter * np.log2(np.maximum(c.devices / 8, 1))
+    optimizer = np.asarray(_optimizer(c, stages))
     fixed = np.broadcast_to(np.asarray(c.profile.fixed, float), window.shape)
-    parts = [compute_time, window - busy, optimizer, fixed]
-    total = (window + gradients + optimizer + fixed) * slower
     return Step(
-        seconds=total,
-        compute=parts[0] * slower,
-        exposed={axis: np.broadcast_to(value, window.shape) * slower for axis, value in exposed.items()},
-        bubble=parts[1] * slower,
-        optimizer=parts[2] * slower,
-        fixed=parts[3] * slower,
+        seconds=window + gradients + optimizer + fixed,
+        compute=compute_time,
+        exposed={axis: np.broadcast_to(value, window.shape) for axis, value in exposed.items()},
+        bubble=window - busy,
+        optimizer=optimizer,
+        fixed=fixed,
         stall_chance=np.broadcast_to(stall_chance, window.shape),
-        stall=np.broadcast_to(stall, window.shape) * slower,
+        stall=np.broadcast_to(stall, window.shape),
     )
 
 
@@ -137,8 +136,7 @@ def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[
     gathered = size * np.where(c.machine.is_narrow, 0.5, 1.0)
     parallel = 2 * cluster.all_gather(c, "tp", gathered) + 2 * cluster.all_gather(c, "tp", size)
     plain = 2 * cluster.all_reduce(c, "tp", size)
-    tensor = np.where(c.sequence_parallel, parallel + 4 * p.tensor_latency, plain + 2 * p.tensor_latency)
-    tensor = np.where(c.tp > 1, passes * tensor * p.tensor_exposed, 0.0)
+    tensor = passes * np.where(c.sequence_parallel, parallel, plain) * p.tensor_exposed
     expert_passes = passes + c.repeats("moe")
     experts = 2 * expert_passes * s.mixed * cluster.dispatch(c, size / c.tp) * p.expert_exposed
     ring = _ring(c)
@@ -158,7 +156,7 @@ def _ring(c: Cases) -> Column:
 def _waiting(c: Cases, filled: Column) -> Column:
     """Return the pipeline wait of the busiest rank: filling and draining (`filled`), and messages."""
     size = c.tokens * c.shape.hidden * c.width / c.spread
-    hop = cluster.send(c, "pp", size) + np.where(c.pp > 1, c.profile.pipeline_hop, 0.0)
+    hop = cluster.send(c, "pp", size) + c.profile.pipeline_hop
     travel = 2 * (c.pp - 1) * hop
     # In 1F1B's steady state a round trip of p stages has p micro-batches: each waits for two hops (p-1)/p.
     steady = np.where(IS_GPIPE[c.schedule], 0.0, 2 * hop * c.stages_of_rank * (c.pp - 1) / c.pp * (c.micro_batches - 1))
@@ -176,7 +174,7 @@ def _optimizer(c: Cases, stages: Stages) -> Column:
     dense = (held * s.shared_parameters + s.vocabulary * s.hidden) / c.tp
     dense = dense / np.where(c.zero > 0, c.shards, 1)
     own = held * s.routed_parameters / c.ep / c.expert_tp / np.where(c.zero > 0, c.expert_shards, 1)
-    on_device = (dense + own) * 2 * 18 * c.profile.optimizer_scale / c.machine.memory_rate
+    on_device = (dense + own) * 2 * STATE_BYTES / c.machine.memory_rate
     if not np.any(c.offload):
         return np.asarray(on_device)
     weights = memory.weights_to_update(c, stages)

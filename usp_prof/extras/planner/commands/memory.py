@@ -107,6 +107,7 @@ def _text(filled: Filled, assumed: Sequence[str]) -> str:
     ]
     if isfinite(filled.room_bytes):
         lines.append(f"memory that tensors can fill: {quantity(filled.room_bytes, Unit.BYTES)} per device")
+        lines.append(f"fits with probability {filled.fit_probability:.0%}")
     for rank, need in enumerate(footprints):
         lines += ["", _rank_line(filled, rank, is_fullest=rank == largest and len(footprints) > 1)]
         lines += bars(memory_parts(need, ""), full_bar_bytes)
@@ -129,6 +130,7 @@ def _json(filled: Filled) -> str:
     fields = {
         "configuration": str(filled.configuration),
         "device_bytes": filled.room_bytes,
+        "fit_probability": filled.fit_probability,
         "ranks": [
             {
                 "pipeline_rank": rank,
