@@ -192,6 +192,7 @@ OF_MEGATRONS_DATACLASSES = {
     "--moe-shared-expert-intermediate-size", "--moe-token-dispatcher-type", "--normalization", "--num-attention-heads",
     "--num-layers", "--num-query-groups", "--optimizer-cpu-offload", "--optimizer-offload-fraction",
     "--overlap-cpu-optimizer-d2h-h2d", "--overlap-grad-reduce", "--overlap-param-gather",
+    "--overlap-moe-expert-parallel-comm",
     "--pipeline-model-parallel-size", "--recompute-granularity", "--recompute-method", "--recompute-num-layers",
     "--sequence-parallel", "--tensor-model-parallel-size", "--use-distributed-optimizer", "--use-megatron-fsdp",
     "--use-precision-aware-optimizer", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--recompute-modules",
@@ -220,6 +221,7 @@ OF_MEGATRONS_PARSER = {
         (EXPERTS, replace(EACH, recompute=Recompute.FULL)),
         (EXPERTS, replace(EACH, recompute=Recompute.SELECTIVE, dtype="fp4")),
         (EXPERTS, replace(EACH, recompute=Recompute.SELECTIVE, recompute_modules=("layernorm", "moe_act"))),
+        (EXPERTS, Configuration(dp=8, ep=8, expert_overlap=True)),
         (LLAMA_8B, Configuration(dp=8, zero=3, offload_layers=8)),
     ],
 )

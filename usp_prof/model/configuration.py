@@ -81,6 +81,9 @@ class Configuration:
     offload_layers: int = 0
     """Layers per rank whose activations wait in host memory for backward (Megatron's `cpu_offloading_num_layers`)."""
     offload: Offload = Offload.NONE
+    expert_overlap: bool = False
+    """Whether tokens are sent to experts during the compute of another micro-batch (Megatron's
+    `overlap_moe_expert_parallel_comm`)."""
 
     @property
     def devices(self) -> int:
@@ -114,6 +117,8 @@ class Configuration:
             words.append("no sequence parallelism")
         if self.pp > 1:
             words.append(self.schedule + (f" v={self.chunks}" if self.chunks > 1 else ""))
+        if self.expert_overlap:
+            words.append("expert exchange overlapped")
         if self.recompute is not Recompute.NONE:
             some = f" of {self.recompute_layers} layers per stage" if self.recompute_layers else ""
             together = f", {self.recompute_group} layers at a time" if self.recompute_group > 1 else ""
@@ -174,6 +179,7 @@ class Columns:
     offload_layers: NDArray[Any]
     offload: NDArray[Any]
     """Whether the optimizer is in host memory."""
+    expert_overlap: NDArray[Any]
 
     @property
     def stages_of_rank(self) -> NDArray[Any]:
@@ -244,7 +250,7 @@ def modules_of_code(code: int) -> tuple[str, ...]:
 
 def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column = 0.0) -> Columns:
     """Return configurations as columns; `gradient_bytes` is the default of gradients (0: as wide as weights)."""
-    flags = ("sequence_parallel", "fused_attention")
+    flags = ("sequence_parallel", "fused_attention", "expert_overlap")
     schedules = [schedule_by_name(configuration.schedule) or Schedule.ONE_F_ONE_B for configuration in configurations]
     width = np.array([4 if configuration.dtype == "fp32" else 2 for configuration in configurations])
     own = np.array([configuration.gradient_bytes for configuration in configurations], float)
@@ -306,6 +312,7 @@ def _rules(model: ModelEntry, columns: Columns, configuration: Configuration | N
     expert_ranks = np.where(np.asarray(c.etp) == 1, ranks * c.tp, np.where(ranks % c.ep == 0, ranks, ranks * c.tp))
     yield expert_ranks % c.ep != 0, f"ep={say.ep} does not divide dp x cp = {say.shards}, nor with tp"
     yield (np.asarray(c.etp) > 0) & (c.tp % np.maximum(c.etp, 1) != 0), f"etp={say.etp} does not divide tp={say.tp}"
+    yield c.expert_overlap & (c.ep == 1), "overlapping the expert exchange needs ep above 1"
     yield ranks % c.replicas != 0, f"{say.replicas} replicas do not divide dp x cp"
     yield (c.zero < 0) | (c.zero > 3), "ZeRO has stages 0 to 3"
     yield from _rules_of_recomputation(model, columns, say)

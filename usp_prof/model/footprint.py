@@ -164,9 +164,11 @@ def activations(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) 
     inputs = np.where(c.recompute_group > 1, np.ceil(again / c.recompute_group), again)
     of_inputs = inputs * layer_input(shape, c)
     by_op = np.asarray(habits.is_selective_by_op) * (c.recompute == SELECTIVE)
+    # An overlapped expert exchange runs one more forward ahead, of one stage.
+    ahead = np.where(c.expert_overlap & (c.micro_batches > 1), 1 / c.stages_of_rank, 0.0)
     stored = (
         (layers - again - offloaded) * np.where(by_op, activations_by_op(shape, c), bytes_per_layer) + of_inputs
-    ) * stage.in_flight
+    ) * (stage.in_flight + ahead)
     unfolded = np.where(by_op, 1.0, np.minimum(c.recompute_group, again))
     return np.asarray(stored + unfolded * bytes_per_layer)
 

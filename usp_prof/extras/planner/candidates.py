@@ -75,6 +75,7 @@ KNOBS = {
     "recompute_group": "layers that share one stored input",
     "recompute_modules": f"what selective recomputation repeats: {', '.join(MODULES)}",
     "offload_layers": "layers per rank whose activations are in host memory until backward",
+    "expert_overlap": "expert exchange during the compute of another micro-batch",
     "loss_chunks": "chunks of tokens whose logits are in memory one at a time",
     "offload": "state kept in host memory",
 }
@@ -122,6 +123,7 @@ def legal(question: Question) -> Columns:
         optimizer_bytes=alike(question.optimizer_bytes),
         sequence_parallel=(parallel == 1), fused_attention=np.ones(len(dp), bool),
         offload=alike(pinned.get("offload", Offload.NONE) == Offload.OPTIMIZER),
+        expert_overlap=alike(bool(pinned.get("expert_overlap", False))),
     )  # fmt: skip
     keep = _worth_trying(columns, hybrid == 1, schedule == first_schedule, chunks == first_chunks)
     if "zero" not in pinned:  # without shards, all stages are the same

@@ -40,8 +40,9 @@ SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 def _words(model: ModelEntry, c: Configuration, node: int) -> list[str]:
     """Return the words of the command."""
     # Required by its own checks: one connection for overlap with tp or cp, several for its FSDP.
+    connections = 8 if c.zero > 1 else 32 if c.expert_overlap and c.tp == c.cp == 1 else 1
     words = [
-        f"CUDA_DEVICE_MAX_CONNECTIONS={8 if c.zero > 1 else 1} {torchrun(c, node)} pretrain_gpt.py",
+        f"CUDA_DEVICE_MAX_CONNECTIONS={connections} {torchrun(c, node)} pretrain_gpt.py",
         *_model(model),
         f"--tensor-model-parallel-size {c.tp} --pipeline-model-parallel-size {c.pp}",
         f"--context-parallel-size {c.cp} --micro-batch-size {c.micro_batch} --global-batch-size {c.batch}",
@@ -58,9 +59,7 @@ def _words(model: ModelEntry, c: Configuration, node: int) -> list[str]:
         words.append(f"--num-virtual-stages-per-pipeline-rank {c.chunks}")
     if model.layers % c.stages:
         words.append("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split")
-    if model.experts:
-        words.append(f"--expert-model-parallel-size {c.ep} --expert-tensor-parallel-size {_tp_of_experts(c)}")
-    words += [_recomputation(c), PRECISION[c.dtype]]
+    words += [_expert_parallelism(c) if model.experts else "", _recomputation(c), PRECISION[c.dtype]]
     if c.offload_layers:
         words.append(f"--cpu-offloading-num-layers {c.offload_layers}")
     is_narrow = c.dtype in ("fp8", "fp4")
@@ -84,9 +83,11 @@ def _recomputation(c: Configuration) -> str:
     return f"{granularity} --recompute-method {method} --recompute-num-layers {layers}"
 
 
-def _tp_of_experts(c: Configuration) -> int:
-    """Return the tp of experts: tp if ep fits into dp x cp, else reduced because ep uses ranks of tp."""
-    return c.etp or (c.tp if c.dp * c.cp % c.ep == 0 else 1)
+def _expert_parallelism(c: Configuration) -> str:
+    # Experts have all of tp if ep fits into dp x cp, else less, because ep uses ranks of tp.
+    tp = c.etp or (c.tp if c.dp * c.cp % c.ep == 0 else 1)
+    overlap = " --overlap-moe-expert-parallel-comm" if c.expert_overlap else ""
+    return f"--expert-model-parallel-size {c.ep} --expert-tensor-parallel-size {tp}{overlap}"
 
 
 def _model(model: ModelEntry) -> list[str]:
@@ -135,6 +136,11 @@ def _rules(model: ModelEntry, c: Configuration) -> Rules:
     yield is_offloaded and c.zero > 1, "plans do not combine Megatron-FSDP with an offloaded optimizer"
     yield bool(model.experts) and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
     yield c.offload_layers > 0 and c.pp > 1, "it offloads activations only without a pipeline"
+    yield c.expert_overlap and c.recompute is Recompute.FULL, "it overlaps no expert exchange with full recomputation"
+    yield (
+        c.expert_overlap and c.pp > 1 and c.chunks == 1,
+        "it overlaps the expert exchange in interleaved pipelines only",
+    )
     has_short_moments = c.optimizer_bytes == BYTES_WITH_16_BIT_MOMENTS
     yield has_other_optimizer(c) and not has_short_moments, "its optimizer state takes 12 or 8 bytes per weight"
     yield has_short_moments and (c.zero != 1 or is_offloaded), "16-bit moments need ZeRO-1 and no offload"

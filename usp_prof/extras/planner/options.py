@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-CHOICES = {"recompute": tuple(Recompute), "offload": tuple(Offload), "sequence_parallel": ("on", "off")}
+SWITCHES = ("sequence_parallel", "expert_overlap")
+"""Knobs that are on or off."""
+CHOICES = {
+    "recompute": tuple(Recompute), "offload": tuple(Offload), **dict.fromkeys(SWITCHES, ("on", "off")),
+}  # fmt: skip
 """Values of the knobs that are neither numbers nor names."""
 
 

@@ -262,6 +262,7 @@ def _configuration(c: Columns, row: int, dtype: str) -> Configuration:
         recompute_modules=modules_of_code(int(c.recompute_modules[row])),
         dtype=dtype,
         sequence_parallel=bool(c.sequence_parallel[row]),
+        expert_overlap=bool(c.expert_overlap[row]),
         gradient_bytes=float(c.gradient_bytes[row]),
         optimizer_bytes=float(c.optimizer_bytes[row]),
         offload=Offload.OPTIMIZER if c.offload[row] else Offload.NONE,

@@ -139,6 +139,10 @@ def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[
     tensor = passes * np.where(c.sequence_parallel, parallel, plain) * p.tensor_exposed
     expert_passes = passes + c.repeats("moe")
     experts = 2 * expert_passes * s.mixed * cluster.dispatch(c, size / c.tp) * p.expert_exposed
+    # The first forward of each pipeline rank and its last backward have no other micro-batch to hide behind.
+    alone = np.minimum(c.pp / c.micro_batches, 1.0)
+    hidden = data_parallel.exposed_part(experts, times.forward + times.backward)
+    experts = np.where(c.expert_overlap, alone * experts + (1 - alone) * hidden, experts)
     ring = _ring(c)
     return {"tp": tensor, "ep": experts, "cp": ring, "dp": data_parallel.exposed_per_layer(c, times, stages)}
 

@@ -44,7 +44,7 @@ COLUMNS = (
     "trainer", "dp", "tp", "cp", "pp", "ep", "etp", "zero", "replicas", "micro_batch", "micro_batches", "batch",
     "schedule", "chunks", "recompute", "recompute_layers", "recompute_group", "recompute_modules", "offload_layers",
     "loss_chunks", "recompute_method", "recompute_num_layers", "offload", "dtype", "sequence_parallel",
-    "fused_attention", "gradient_bytes", "optimizer_bytes",
+    "fused_attention", "expert_overlap", "gradient_bytes", "optimizer_bytes",
 )  # fmt: skip
 """Columns of a table; docs/reference/planner.md explains them."""
 ALIASES = {
@@ -152,6 +152,7 @@ def understood(row: Mapping[str, str]) -> Case:
         dtype=dtype,
         sequence_parallel=_flag(cells, "sequence_parallel", default=True),
         fused_attention=_flag(cells, "fused_attention", default=True),
+        expert_overlap=_flag(cells, "expert_overlap", default=False),
         gradient_bytes=_number(cells, "gradient_bytes"),
         optimizer_bytes=_number(cells, "optimizer_bytes"),
     )

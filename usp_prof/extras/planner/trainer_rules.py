@@ -46,6 +46,7 @@ def rules_except_megatron(c: Configuration) -> Rules:
     yield bool(c.recompute_modules), "it cannot choose the modules to recompute"
     yield c.offload_layers > 0, "it does not offload activations"
     yield not c.fused_attention, "its attention is always fused"
+    yield c.expert_overlap, "it does not overlap the expert exchange with another micro-batch"
     yield has_other_optimizer(c), "it keeps its optimizer state in float32"
 
 

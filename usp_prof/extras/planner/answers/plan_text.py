@@ -239,6 +239,7 @@ def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:
         "chunks": c.chunks,
         "host_bytes": round(plan.host_bytes),
         "sequence_parallel": c.sequence_parallel,
+        "expert_overlap": c.expert_overlap,
         "replicas": c.replicas,
         "step_ns": round(plan.step_ns),
         "step_low_ns": round(plan.step_low_ns),

@@ -10,7 +10,7 @@ from usp_prof.extras.planner.answers.one_plan import bars, fullest, memory_parts
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.filled import fill_of_model, fill_of_run
 from usp_prof.extras.planner.models import not_modelled, planned_model
-from usp_prof.extras.planner.options import add_habits, add_knobs, add_sizes
+from usp_prof.extras.planner.options import SWITCHES, add_habits, add_knobs, add_sizes
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER
 from usp_prof.extras.planner.ranges import check_numbers, option
 from usp_prof.model.configuration import Configuration
@@ -49,7 +49,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", metavar="NAME", help="device whose memory size is shown")
     usual = Configuration()
-    add_knobs(parser, {name: getattr(usual, name) for name in KNOBS} | {"sequence_parallel": "on"})
+    defaults = {name: getattr(usual, name) for name in KNOBS}
+    add_knobs(parser, defaults | {name: "on" if defaults[name] else "off" for name in SWITCHES})
     parser.add_argument(
         "--dtype", choices=("bf16", "fp16", "fp32", "fp8", "fp4"), default="bf16", help="data type of training"
     )
@@ -84,7 +85,7 @@ def _of_options(args: argparse.Namespace, model: ModelEntry, device: str) -> Fil
     degrees = {
         **{name: getattr(args, name) for name in KNOBS},
         "dtype": args.dtype,
-        "sequence_parallel": args.sequence_parallel == "on",
+        **{name: getattr(args, name) == "on" for name in SWITCHES},
         "fused_attention": args.attention == "fused",
         "gradient_bytes": args.gradient_bytes,
         "optimizer_bytes": args.optimizer_bytes,

@@ -16,7 +16,7 @@ from usp_prof.extras.planner.calibration import Calibration, calibrate
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.launch import TRAINERS
 from usp_prof.extras.planner.models import planned_model
-from usp_prof.extras.planner.options import add_habits, add_knobs, add_sizes
+from usp_prof.extras.planner.options import SWITCHES, add_habits, add_knobs, add_sizes
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.extras.planner.ranges import SHARES, WHOLE, check_numbers, option
 from usp_prof.extras.planner.search import Question, question_of, search
@@ -207,6 +207,7 @@ def _pins(args: argparse.Namespace) -> dict[str, Any]:
     pins = {name: getattr(args, name) for name in KNOBS if getattr(args, name) is not None}
     if "recompute_modules" in pins:
         pins["recompute_modules"] = modules_named(pins["recompute_modules"])
-    if "sequence_parallel" in pins:
-        pins["sequence_parallel"] = int(pins["sequence_parallel"] == "on")
+    for name in SWITCHES:
+        if name in pins:
+            pins[name] = int(pins[name] == "on")
     return pins
