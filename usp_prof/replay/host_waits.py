@@ -6,7 +6,9 @@ The kind of call determines what it waits for:
                         syncs the stream of the copy)
   device sync, cudaFree the work launched so far on every stream
   pageable copy         the end or the start of its own copy
-  event sync            work that the trace does not name: the last work that ended within the call
+  event sync            work that the trace does not name. If the calls of a thread that waited always returned a fixed
+                        time after the same piece of work (such as the third last reduction launched), that piece;
+                        otherwise the last work that ended within the call
 
 Such a call returns when all of this work has ended, plus the extra time it took in the recording. If a sync returned
 before the inferred work had ended, the last work that ended within the call is used instead.
@@ -24,7 +26,7 @@ from usp_prof.columns.rows import distinct, last_by, lookup, numbered, rows_of, 
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, ROUNDING_NS, EdgeKind, NodeKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -42,6 +44,11 @@ UNTRACED_WAIT_NS = 1_000_000
 """A shorter gap of the host is ordinary work, even if it happens to end together with device work."""
 FULL_QUEUE = 512
 """With this many launches pending, a launch can block: the driver's queue holds about 1,000."""
+_FURTHEST_BACK = 8
+"""An event sync is compared with this many of the last pieces of work launched on each stream."""
+_LEAST_WAITS, _SAME_LATENCY_NS = 3, 20_000
+"""Calls wait for the same piece of work if it ended before at least so many of them returned, each time as long before
+within this tolerance."""
 CONTRADICTED = 0.1
 """A call does not wait if it returns before the work it should wait for in more than this share of cases."""
 
@@ -135,9 +142,11 @@ def add_returns(
     # Own time of the call: what follows the wait, or all of it if there was nothing left to wait for.
     own = np.clip(returned - np.maximum(ended, waits.called_at), 0, None)
     gap[back] = own
-    # A sync without pending work has no lag when there is some to wait for; freeing memory always takes time.
+    # A sync without pending work has no lag when there is some to wait for; freeing memory always takes time. If clocks
+    # differ, a sync seems to return before the work has ended.
     has_waited = ended > waits.called_at
-    lag = np.where(waits.is_sync & ~has_waited, 0, own)[waits.call]
+    seems_early = waits.is_sync & has_waited & (ended > returned)
+    lag = np.where(waits.is_sync & ~has_waited, 0, np.where(seems_early, returned - ended, own))[waits.call]
     for at_start in (False, True):
         rows = waits.at_start == at_start
         edges.add(waits.source[rows], back[waits.call[rows]], lag[rows], EdgeKind.SYNC, at_end=not at_start)
@@ -163,7 +172,52 @@ def _awaited(
         sources.append(of_lane[place[waits]])
         calls.append(waits)
         at_start.append(np.zeros(len(waits), bool))
+    source, call = _of_events(nodes, device, launched_at, np.flatnonzero(scope == _EVENT), lane, called_at, back)
+    sources.append(source)
+    calls.append(call)
+    at_start.append(np.zeros(len(call), bool))
     return np.concatenate(sources), np.concatenate(calls), np.concatenate(at_start)
+
+
+def _of_events(
+    nodes: RankNodes, device: Ints, launched_at: Ints, syncs: Ints, lane: Ints, called_at: Ints, back: Ints
+) -> tuple[Ints, Ints]:
+    """Return the work that event syncs wait for, and the calls, if it is always the same piece of work.
+
+    The syncs that follow launches on one stream are compared. The piece of work is given by its stream and its place
+    from the last launch there. Many pieces end near the return of one call; only the awaited one always does.
+    """
+    sources, calls = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for number in distinct(lane[syncs]).tolist():
+        own = syncs[lane[syncs] == number]
+        returned = nodes.start[back[own]]
+        waited = returned - called_at[own] > RESUMED_NS
+        best = np.full(len(own), -1)
+        smallest_spread_ns = float(_SAME_LATENCY_NS)
+        for piece in _pieces_before(nodes, device, launched_at, called_at[own]) if waited.sum() >= _LEAST_WAITS else ():
+            has_piece = piece >= 0
+            if not has_piece[waited].all():
+                continue
+            latency_ns = returned - nodes.end[piece]
+            of_waits = latency_ns[waited]
+            usual_ns = np.median(of_waits)
+            spread_ns = float(np.abs(of_waits - usual_ns).max())
+            is_contradicted = (latency_ns[has_piece] < min(usual_ns, 0) - _SAME_LATENCY_NS).any()
+            if spread_ns < smallest_spread_ns and abs(usual_ns) <= RESUMED_NS and not is_contradicted:
+                best, smallest_spread_ns = piece, spread_ns
+        has_best = best >= 0
+        sources.append(best[has_best])
+        calls.append(own[has_best])
+    return np.concatenate(sources), np.concatenate(calls)
+
+
+def _pieces_before(nodes: RankNodes, device: Ints, launched_at: Ints, called_at: Ints) -> Iterator[Ints]:
+    """Yield, for each stream and place from the last launch, the work there before each call; -1 for none."""
+    for number in distinct(nodes.lane[device]).tolist():
+        of_lane = sorted_by(launched_at, device[nodes.lane[device] == number])
+        last = np.searchsorted(launched_at[of_lane], called_at) - 1
+        for place in range(_FURTHEST_BACK):
+            yield lookup(of_lane, np.maximum(last - place, -1), missing=-1)
 
 
 _OWN, _ONE_STREAM, _EVERY_STREAM, _EVENT = range(4)
