@@ -139,6 +139,15 @@ def test_each_stream_is_a_sequence_of_its_own() -> None:
     assert groups(sources, 4) == {"stream 7@0,1", "stream 7@2,3", "stream 9@0,1,2,3"}
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_scattered_timestamps_do_not_split_a_group(seed: int) -> None:
+    """Device timestamps of V100 hosts scatter by tens of microseconds."""
+    start, end = in_groups([[0, 1, 2, 3]], late=[1, 1, 3], calls=30)
+    scatter = np.random.default_rng(seed).normal(0, 20, start.shape).astype(int)
+    keys = groups(exchanges((start + scatter).tolist(), (end + scatter).tolist(), "all_to_all"), 4)
+    assert keys == {"@0,1,2,3"}
+
+
 def test_two_ranks_that_reduce_are_a_group() -> None:
     start, end = in_groups([[0, 1]], late=[0, 1])
     assert groups(exchanges(start.tolist(), end.tolist(), "all_reduce"), 2) == {"@0,1"}

@@ -142,11 +142,9 @@ def add_returns(
     # Own time of the call: what follows the wait, or all of it if there was nothing left to wait for.
     own = np.clip(returned - np.maximum(ended, waits.called_at), 0, None)
     gap[back] = own
-    # A sync without pending work has no lag when there is some to wait for; freeing memory always takes time. If clocks
-    # differ, a sync seems to return before the work has ended.
+    # A sync without pending work has no lag when there is some to wait for; freeing memory always takes time.
     has_waited = ended > waits.called_at
-    seems_early = waits.is_sync & has_waited & (ended > returned)
-    lag = np.where(waits.is_sync & ~has_waited, 0, np.where(seems_early, returned - ended, own))[waits.call]
+    lag = np.where(waits.is_sync & ~has_waited, 0, own)[waits.call]
     for at_start in (False, True):
         rows = waits.at_start == at_start
         edges.add(waits.source[rows], back[waits.call[rows]], lag[rows], EdgeKind.SYNC, at_end=not at_start)

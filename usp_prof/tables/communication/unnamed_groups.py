@@ -46,6 +46,8 @@ _RESOLUTION_NS = 5_000
 """Ends that are closer than this are as good as equal."""
 _CLEARLY = 10
 """A rank is late if it arrives later than all others by this many distances of the ends."""
+_LONGER_THAN_TRANSFER = 3
+"""A rank is late if it arrives later than all others by this many times the transfer: else none need have waited."""
 _LEAST_LATE_CALLS = 3
 _LEAST_RANKS = {"send_recv": 3}
 """Two ranks that exchange may be a pipeline of two stages or an all-to-all of two."""
@@ -206,10 +208,12 @@ def _fit_of_group(start: Ints, end: Ints) -> _Fit:
     offset = np.median(end - end[0], axis=1).astype(np.int64)[:, None]
     start, end = start - offset, end - offset
     apart_ns = float(np.median(end.max(axis=0) - end.min(axis=0)))
-    tolerance_ns = max(apart_ns, _RESOLUTION_NS)
     arrival = np.sort(start, axis=0)
-    has_late_rank = arrival[-1] - arrival[-2] > _CLEARLY * tolerance_ns
-    holds_all = end.min(axis=0) >= arrival[-1] - tolerance_ns
+    late_by = arrival[-1] - arrival[-2]
+    transfer_ns = (end - start).min(axis=0)
+    has_late_rank = late_by > np.maximum(_CLEARLY * max(apart_ns, _RESOLUTION_NS), _LONGER_THAN_TRANSFER * transfer_ns)
+    # A rank that does not wait ends before the late one arrives by most of this time.
+    holds_all = end.min(axis=0) >= arrival[-1] - late_by / 2
     late, held = int(has_late_rank.sum()), int((has_late_rank & holds_all).sum())
     too_few = late >= _LEAST_LATE_CALLS and held < _HELD * late
     return _Fit(apart_ns, late, held, is_refuted=apart_ns > _TOGETHER_NS or too_few)
