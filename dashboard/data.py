@@ -111,8 +111,8 @@ def steps_of(index: int) -> frozenset[int]:
 
 
 def _open(index: int) -> Run:
-    def show_progress(done: int, of: int, _file: str) -> None:
-        worker.tell(f"reading {served_runs.name(index)} (only the first time)", done, of)
+    def show_progress(done: int, total: int, _file: str) -> None:
+        worker.tell(f"reading {served_runs.name(index)} (only the first time)", done, total)
 
     wanted = served_runs.runs()[index]
     ranks = json.loads(os.environ.get(RANKS_VARIABLE, "null"))
@@ -189,8 +189,8 @@ def timeline_store(index: int) -> TimelineStore:
 def _timeline(index: int) -> TimelineStore:
     run = open_numbered(index)
 
-    def show_progress(done: int, of: int) -> None:
-        worker.tell("preparing the timeline (once per run): ranks", done, of)
+    def show_progress(done: int, total: int) -> None:
+        worker.tell("preparing the timeline (once per run): ranks", done, total)
 
     return open_timeline(run.tables, show_progress)
 
@@ -247,7 +247,7 @@ def ask_prediction(index: int, edits: tuple[Edit, ...], among: tuple[Edit, ...] 
 
 def is_predicted(index: int, edits: tuple[Edit, ...]) -> bool:
     """Return whether a replay with these changes was made."""
-    return worker.known(("prediction", index, edits, edits))
+    return worker.is_ready(("prediction", index, edits, edits))
 
 
 def prediction(index: int, edits: tuple[Edit, ...], among: tuple[Edit, ...] = ()) -> Prediction:
@@ -269,15 +269,15 @@ def ask_plans(question: Question) -> Result[Plans]:
     """Ask for the plans that fit, including those that the question's trainer can run."""
     return worker.ask(
         ("plans", question_key(question)),
-        lambda: search_plans(question, lambda done, of: worker.tell("predicting configurations", done, of)),
+        lambda: search_plans(question, lambda done, total: worker.tell("predicting configurations", done, total)),
     )
 
 
-def ask_front(calibration: Calibration | None, plans: Plans, named: int) -> Result[Chart]:
+def ask_front(calibration: Calibration | None, plans: Plans, labeled: int) -> Result[Chart]:
     """Ask for the chart of plans, with one of them labeled; it is built once, so the browser draws it once."""
     return worker.ask(
-        ("front", calibration is None, question_key(plans.question), named),
-        lambda: Chart("Speed over memory", plan_answer.points(plans, calibration, named)),
+        ("front", calibration is None, question_key(plans.question), labeled),
+        lambda: Chart("Speed over memory", plan_answer.points(plans, calibration, labeled)),
     )
 
 

@@ -50,7 +50,7 @@ class Drawings:
         self._kept: OrderedDict[tuple[int, str], tuple[ChartInput, Drawing]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, data: ChartInput, theme: Theme) -> Drawing:
+    def drawing(self, data: ChartInput, theme: Theme) -> Drawing:
         """Return the drawing of a chart, identified by the object, not by its value."""
         key = id(data), theme.name
         with self._lock:

@@ -12,7 +12,7 @@ from . import data, report, served_runs, state
 from .components.palette import palette
 from .engine import DARK, EVERYTHING, LIGHT, UspProfError, ink_on
 from .pages import PAGES
-from .report import kept
+from .report import answers_of_run
 from .state import Room
 from .work import wait
 
@@ -167,10 +167,10 @@ def _not_served(error: UspProfError) -> None:
 def _not_opened(error: UspProfError, index: int) -> None:
     """Explain why a run cannot be opened, and list the other runs."""
     _explain(error)
-    others = [other for other in range(served_runs.run_count()) if other != index]
-    if others:
+    other_runs = [other for other in range(served_runs.run_count()) if other != index]
+    if other_runs:
         st.write("Other runs:")
-        _list_runs(others)
+        _list_runs(other_runs)
 
 
 def _explain(error: UspProfError) -> None:
@@ -188,7 +188,7 @@ def _report() -> None:
     """Offer the report as one HTML page, which is built on request."""
     if st.button("HTML report", help="tables and charts of all pages in one file that needs no server"):
         view = state.current()
-        page = wait(report.ask(view.run, view.selection, kept(view.run)))
+        page = wait(report.ask(view.run, view.selection, answers_of_run(view.run)))
         name = f"{Path(str(data.open_numbered(view.run).path)).name}.html"
         st.download_button("Download", page.encode(), name, "text/html")
 

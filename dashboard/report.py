@@ -161,7 +161,7 @@ def offer(page: Page, run: int, choice: str, sections: Callable[[], tuple[Sectio
     )
 
 
-def kept(run: int) -> tuple[Answer, ...]:
+def answers_of_run(run: int) -> tuple[Answer, ...]:
     """Return the last content of this session's pages for a run."""
     answers: dict[str, Answer] = st.session_state.get(_KEPT, {})
     return tuple(answer for answer in answers.values() if answer.run == run)

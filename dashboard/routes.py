@@ -241,8 +241,8 @@ def hits(request: Request) -> Response:
         return _json({"fault": "not a regular expression"})
     kinds = set(request.query_params.get("kinds", "")[:MOST_NAME].split("-"))
     matches = search(store, wanted, _ranks(request, store.ranks), kinds)
-    listed = {"hits": matches.first(MOST_HITS), "longest": matches.longest(MOST_LONGEST)}
-    return _json({"names": sorted(wanted), "count": len(matches), **listed})
+    hits = {"hits": matches.first(MOST_HITS), "longest": matches.longest(MOST_LONGEST)}
+    return _json({"names": sorted(wanted), "count": len(matches), **hits})
 
 
 def slice_details(request: Request) -> Response:

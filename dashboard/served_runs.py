@@ -53,9 +53,9 @@ def runs() -> tuple[ServedRun, ...]:
 
 
 @lru_cache(maxsize=4)
-def _runs(named: tuple[str, ...]) -> tuple[ServedRun, ...]:
+def _runs(paths: tuple[str, ...]) -> tuple[ServedRun, ...]:
     served: list[ServedRun] = []
-    for path in named:
+    for path in paths:
         folder = Path(path).name or path
         try:
             discovery = discover(path)
@@ -111,7 +111,9 @@ SAMPLE_BYTES = 4096
 def _content_hash(run: ServedRun) -> str:
     """Hash name, size and both ends of every trace file, so that a copy of a run keeps its links."""
     content = hashlib.blake2b(digest_size=4)
-    for file, (size, _) in sorted(zip(run.files, run.stamps, strict=True), key=lambda each: str(each[0])):
+    for file, (size, _) in sorted(
+        zip(run.files, run.stamps, strict=True), key=lambda file_and_stamp: str(file_and_stamp[0])
+    ):
         content.update(f"{file.name} {size}\n".encode("utf-8", "surrogateescape"))
         if size < 0 or not isinstance(file, Path):
             continue

@@ -120,6 +120,18 @@ def keep(name: str, value: object) -> None:
         st.query_params[name] = str(value)
 
 
+def choose(name: str, value: object) -> None:
+    """Write the value of a widget into the address, and draw the page again if it changed.
+
+    Widgets have their defaults from the address. Streamlit takes a widget with another default for a new one, and drops
+    the click on the one before. Drawn again at once, it has the new default before the next click.
+    """
+    before = st.query_params.get(name)
+    keep(name, value)
+    if st.query_params.get(name) != before:
+        st.rerun()
+
+
 def current() -> View:
     """Read the shared selection from the address."""
     run = run_index()

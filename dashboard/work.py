@@ -29,12 +29,12 @@ class Progress:
 
     text: str = ""
     done: int = 0
-    of: int = 0
+    total: int = 0
 
     @property
     def fraction(self) -> float:
         """The completed share, 0..1."""
-        return min(1.0, self.done / self.of) if self.of else 0.0
+        return min(1.0, self.done / self.total) if self.total else 0.0
 
 
 class Result(Future[T]):
@@ -76,14 +76,14 @@ class Worker:
             self._compute(answer, build)
         return answer
 
-    def known(self, key: Hashable) -> bool:
+    def is_ready(self, key: Hashable) -> bool:
         """Return whether a result is available."""
         answer = self._answers.get(key)
         return answer is not None and answer.done() and answer.exception() is None
 
-    def tell(self, text: str, done: int = 0, of: int = 0) -> None:
+    def tell(self, text: str, done: int = 0, total: int = 0) -> None:
         """Report the progress of the lane that calls this."""
-        self._progress[getattr(self._here, "lane", None)] = Progress(text, done, of)
+        self._progress[getattr(self._here, "lane", None)] = Progress(text, done, total)
 
     def progress(self, lane: Hashable = None) -> Progress:
         """Return the progress of a lane."""
@@ -158,7 +158,7 @@ def wait(answer: Result[T]) -> T:
         place = st.empty()
         while not answer.done():
             now = worker.progress(answer.lane)
-            count = f" {now.done:,} of {now.of:,}" if now.of and now.of < 10_000 else ""
+            count = f" {now.done:,} of {now.total:,}" if now.total and now.total < 10_000 else ""
             place.progress(now.fraction, f"{now.text or 'waiting'}{count}")
             wait_for_any([answer], LOOK_EVERY_S)
         place.empty()

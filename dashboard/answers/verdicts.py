@@ -86,7 +86,7 @@ def communication(document: Document) -> str:
         return ""
     span = document.verdict.span
     share = quantity(sum(exposed.values()) / step_ns, Unit.FRACTION)
-    axis = max(exposed, key=lambda each: exposed[each])
+    axis = max(exposed, key=lambda name: exposed[name])
     text = f"Exposed communication takes {share} of the mean rank {span}"
     if len(exposed) > 1:
         text += f", most on {axis_words(axis)} ({quantity(exposed[axis] / step_ns, Unit.FRACTION)})"
@@ -182,8 +182,8 @@ def host(document: Document) -> str:
     else:
         largest_first = sorted(idle, key=lambda cause: -idle[cause])
         parts = {cause: quantity(idle[cause] / step_ns, Unit.FRACTION) for cause in largest_first}
-        named = [f"{part} {IDLE[cause]}" for cause, part in parts.items() if part != quantity(0, Unit.FRACTION)]
-        why = ", ".join(named) if len(named) > 1 else IDLE[largest_first[0]]
+        phrases = [f"{part} {IDLE[cause]}" for cause, part in parts.items() if part != quantity(0, Unit.FRACTION)]
+        why = ", ".join(phrases) if len(phrases) > 1 else IDLE[largest_first[0]]
         clauses = [f"The device is idle for {total} of the mean rank {span} because of the host ({why})"]
     clauses += _waits_apart(idle_for_host(figures), step_ns)
     empty = figures.overall("empty_queue_fraction")

@@ -93,7 +93,7 @@ def picking_figure(block: Chart, *, key: str, dark: bool, on_pick: Callable[[str
 
     if block.title:
         st.markdown(f"**{state.plain(block.title)}**")
-    drawing = data.drawings.of(block.data, theme(dark=dark))
+    drawing = data.drawings.drawing(block.data, theme(dark=dark))
     _renderer()(data=_as_data(drawing) | {"picks": True}, key=key, default={"picked": None}, on_picked_change=pick)
 
 
@@ -164,7 +164,7 @@ def _(block: Health, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - on
 def _(block: Chart, key: str, dark: bool) -> None:  # noqa: FBT001 - one signature for all kinds
     if block.title:
         st.markdown(f"**{state.plain(block.title)}**")
-    figure(data.drawings.of(block.data, theme(dark=dark)), key=f"figure-{key}")
+    figure(data.drawings.drawing(block.data, theme(dark=dark)), key=f"figure-{key}")
 
 
 def unbroken(text: str) -> str:
@@ -183,7 +183,7 @@ def verdict(text: str) -> None:
 
 
 def note_whole_run(selection: Selection) -> None:
-    """Say on a page that always covers the whole run that a selection does not apply."""
+    """Show, on a page that always covers the whole run, that a selection does not apply."""
     if selection != EVERYTHING:
         st.caption("This page covers all ranks and steps of the run, not only the selected ones.")
 

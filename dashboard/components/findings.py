@@ -26,14 +26,14 @@ _MOST_PEERS = 3
 _UNITS = {"_ns": Unit.NS, "_bytes": Unit.BYTES, "_fraction": Unit.FRACTION}
 
 
-def listed(block: Findings, view: View, *, brief: bool = False) -> None:
+def show_findings(block: Findings, view: View, *, brief: bool = False) -> None:
     """Show findings, most important first."""
     remark = left_out(block.more, block.noise)
     if not block.causes:
         st.success("No finding is worth acting on." if remark else "No rule found anything.")
     for number, cause in enumerate(block.causes):
         with st.container(border=True):
-            one(cause.finding, view, number, brief=brief)
+            show_finding(cause.finding, view, number, brief=brief)
             if cause.parts:
                 st.caption(state.plain(f"Same root cause: {', '.join(part.title for part in cause.parts)}"))
     if remark:
@@ -50,7 +50,7 @@ def sure(finding: Finding) -> str:
     return f"±{quantity(finding.error_fraction, Unit.FRACTION)}, {finding.basis.word}"
 
 
-def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> None:
+def show_finding(finding: Finding, view: View, number: int, *, brief: bool = False) -> None:
     """Show one finding."""
     left, right = st.columns([3.2, 1.3])
     place = further_place(finding.title, finding.where)
@@ -102,11 +102,11 @@ def shown_at(finding: Finding, ranks: Sequence[int]) -> dict[str, str]:
     return query
 
 
-def with_peers(named: set[int], ranks: Sequence[int]) -> tuple[int, ...]:
-    """Add the nearest other ranks to those that are named, in order: they are most likely their peers."""
-    other_ranks = [rank for rank in ranks if rank not in named]
-    nearest = sorted(other_ranks, key=lambda rank: min(abs(rank - named_rank) for named_rank in named))
-    return tuple(sorted(named | set(nearest[:_MOST_PEERS])))
+def with_peers(chosen_ranks: set[int], ranks: Sequence[int]) -> tuple[int, ...]:
+    """Add the nearest other ranks to the chosen ones, in order: they are most likely their peers."""
+    other_ranks = [rank for rank in ranks if rank not in chosen_ranks]
+    nearest = sorted(other_ranks, key=lambda rank: min(abs(rank - chosen_rank) for chosen_rank in chosen_ranks))
+    return tuple(sorted(chosen_ranks | set(nearest[:_MOST_PEERS])))
 
 
 def _ranks_of(finding: Finding, ranks: Sequence[int]) -> tuple[int | None, set[int]]:

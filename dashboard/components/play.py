@@ -84,7 +84,7 @@ def _measured(view: View, ranks: Sequence[int], range_ns: Sequence[int]) -> None
     names = {NOTHING: "nothing", **{key: served_runs.name(run) for key, run in index_of_key.items()}}
     before = state.word("beside", offered)
     chosen = st.selectbox("Measured run", offered, offered.index(before), format_func=names.__getitem__)
-    state.keep("beside", chosen if chosen != NOTHING else None)
+    state.choose("beside", chosen if chosen != NOTHING else None)
     if chosen == NOTHING:
         return
     index = index_of_key[chosen]

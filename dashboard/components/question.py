@@ -84,9 +84,9 @@ def ask_question(calibration: Calibration | None, facts: RunFacts | None = None)
     recorded = calibration.configuration if calibration is not None else None
     known_devices = min((facts.world_size or len(facts.ranks)) if facts else USUAL_DEVICES, MOST_DEVICES)
     with devices_column:
-        devices = _whole("Devices", "devices", 1, MOST_DEVICES, recorded.devices if recorded else known_devices)
+        devices = _integer("Devices", "devices", 1, MOST_DEVICES, recorded.devices if recorded else known_devices)
     with batch_column:
-        batch = _whole("Batch size", "batch", 1, MOST_SEQUENCES, recorded.batch if recorded else USUAL_BATCH)
+        batch = _integer("Batch size", "batch", 1, MOST_SEQUENCES, recorded.batch if recorded else USUAL_BATCH)
     with device_column:
         device = _device(calibration, facts)
     known_dtypes = [dtype for dtype in DTYPES if device == AS_RECORDED or _has_peak(device, dtype)]
@@ -95,7 +95,7 @@ def ask_question(calibration: Calibration | None, facts: RunFacts | None = None)
         usual = recorded.dtype
     dtypes = (usual, *(dtype for dtype in known_dtypes if dtype != usual))
     dtype = dtype_column.selectbox("Type", dtypes, dtypes.index(state.word("dtype", dtypes)))
-    state.keep("dtype", None if dtype == usual else dtype)
+    state.choose("dtype", None if dtype == usual else dtype)
     sequence_column, habits_column, efficiency_column = st.columns(3)
     with sequence_column:
         sequence = _sequence(name)
@@ -117,7 +117,7 @@ def _model_name(calibration: Calibration | None) -> str:
     name: str = st.selectbox(
         "Model", names, names.index(state.word("model", names)), help="type to search, or enter your own shape"
     )
-    state.keep("model", None if name == usual else name)
+    state.choose("model", None if name == usual else name)
     return name
 
 
@@ -125,7 +125,7 @@ def _sequence(name: str) -> int:
     """Ask for the tokens per sequence of a model that was not recorded."""
     if name == AS_RECORDED:
         return USUAL_SEQUENCE
-    return _whole("Tokens per sequence", "sequence", 1, MOST_TOKENS, USUAL_SEQUENCE)
+    return _integer("Tokens per sequence", "sequence", 1, MOST_TOKENS, USUAL_SEQUENCE)
 
 
 def _model(name: str, calibration: Calibration | None, sequence: int) -> ModelEntry:
@@ -140,7 +140,7 @@ def _own_shape(sequence: int) -> ModelEntry:
     sizes = {}
     for place, (field, (label, least, most, usual)) in zip(st.columns(4) * 2, SHAPE.items(), strict=True):
         with place:
-            sizes[field] = _whole(label, field, least, most, usual)
+            sizes[field] = _integer(label, field, least, most, usual)
     experts = sizes["experts"]
     return ModelEntry(
         **{
@@ -162,7 +162,7 @@ def _device(calibration: Calibration | None, facts: RunFacts | None) -> str:
         usual = recorded_device.name if recorded_device is not None else USUAL_DEVICE
     names = (usual, *(name for name in device_names if name != usual))
     name: str = st.selectbox("Device", names, names.index(state.word("device", names)))
-    state.keep("device", None if name == usual else name)
+    state.choose("device", None if name == usual else name)
     return name
 
 
@@ -179,7 +179,7 @@ def _habits() -> str:
     """Choose the trainer whose measured behavior is assumed."""
     names = (DEFAULT_TRAINER, *(name for name in sorted(PROFILES) if name != DEFAULT_TRAINER))
     name: str = st.selectbox("Trainer behavior", names, names.index(state.word("habits", names)))
-    state.keep("habits", None if name == names[0] else name)
+    state.choose("habits", None if name == names[0] else name)
     return name
 
 
@@ -188,14 +188,14 @@ def _efficiency(measured: float) -> float:
     usual = round(100 * measured)
     percent = state.number("efficiency", 1, 100) or usual
     chosen = st.slider("Large matrix products reach, % of peak", 1, 100, percent)
-    state.keep("efficiency", None if chosen == usual else chosen)
+    state.choose("efficiency", None if chosen == usual else chosen)
     return measured if chosen == usual else chosen / 100
 
 
-def _whole(label: str, name: str, least: int, most: int, usual: int) -> int:
+def _integer(label: str, name: str, least: int, most: int, usual: int) -> int:
     wanted = state.number(name, least, most)
     chosen = int(st.number_input(label, least, most, usual if wanted is None else wanted))
-    state.keep(name, None if chosen == usual else chosen)
+    state.choose(name, None if chosen == usual else chosen)
     return chosen
 
 
@@ -311,12 +311,12 @@ def _slide(label: str, name: str, offered: tuple[int, ...], usual: int) -> int:
     if len(offered) < 2:
         return offered[0]
     chosen: int = st.select_slider(label, offered, value)
-    state.keep(name, None if chosen == usual else chosen)
+    state.choose(name, None if chosen == usual else chosen)
     return chosen
 
 
 def _word(label: str, name: str, offered: tuple[str, ...], usual: str) -> str:
     offered = (usual, *(word for word in offered if word != usual))
     chosen: str = st.selectbox(label, offered, offered.index(state.word(name, offered)))
-    state.keep(name, None if chosen == offered[0] else chosen)
+    state.choose(name, None if chosen == offered[0] else chosen)
     return chosen

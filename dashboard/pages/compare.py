@@ -43,7 +43,7 @@ def draw() -> None:
         f"Compare {names[second]} with an earlier run", other_runs,
         other_runs.index(asked_run if asked_run in other_runs else usual), names.__getitem__,
     )  # fmt: skip
-    state.keep("before", served_runs.key(first) if first != usual else None)
+    state.choose("before", served_runs.key(first) if first != usual else None)
     pair = wait(data.ask_comparison(first, second)).pairs[0]
     dark = state.is_dark()
     sentence = comparison_answer.verdict(pair, names[first], names[second])
@@ -101,7 +101,7 @@ def _metrics(pair: Pair) -> None:
     """List the metrics; the CSV contains raw values with the interval of each change."""
     place = st.container()
     everything = st.toggle("Each axis, cause and rank", state.word("all", ("0", "1")) == "1")
-    state.keep("all", "1" if everything else None)
+    state.choose("all", "1" if everything else None)
     with place:
         shown, raw = (
             comparison_answer.metrics_shown(pair, everything=everything),
@@ -121,7 +121,7 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
     place = (state.number("step", 1, most) or 1) - 1
     if most > 1:
         place = choice.number_input("Recorded step (1: the first of each run)", 1, most, place + 1) - 1
-        state.keep("step", place + 1)
+        state.choose("step", place + 1 if place else None)
     ranks = _ranks_of_both(first, stores)
     longest = max(store.steps[place].end_ns - store.steps[place].start_ns for store in stores)
     for index, store in zip((first, second), stores, strict=True):

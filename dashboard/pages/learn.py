@@ -30,7 +30,7 @@ def draw() -> None:
     titles = {lesson.name: f"{lesson.part}: {lesson.title}" for lesson in lessons}
     wanted = state.word("lesson", (_first(lessons), *names))
     name = st.selectbox("Lesson", names, names.index(wanted), format_func=titles.__getitem__)
-    state.keep("lesson", None if name == _first(lessons) else name)
+    state.choose("lesson", None if name == _first(lessons) else name)
     _show(lesson_named(name))
 
 

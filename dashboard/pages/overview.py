@@ -15,7 +15,7 @@ from .. import data, served_runs, state
 from ..answers import incident
 from ..components import findings
 from ..components.blocks import folded, page_link, section, show, verdict
-from ..components.findings import listed, shown_at
+from ..components.findings import show_findings, shown_at
 from ..components.timeline import timeline
 from ..engine import (
     BreakdownRows,
@@ -58,13 +58,13 @@ def draw() -> None:
     verdict(document.verdict.sentence)
     _head(document)
     blocks = document.summary.blocks
-    for block in _of(blocks, KeyFigures):
+    for block in _blocks_of_kind(blocks, KeyFigures):
         show(block, "key-figures", dark)
     left, right = st.columns([1, 1], gap="large")
     with left:
         _wrong(document, view, dark=dark)
     with right:
-        for stack in _of(blocks, Stack):
+        for stack in _blocks_of_kind(blocks, Stack):
             show(stack, "stack", dark)
             _explain_step(document, stack)
         place = st.container(key="worst-step")
@@ -86,12 +86,12 @@ def _wrong(document: Document, view: View, *, dark: bool) -> None:
     st.markdown("**Findings**, most important first" if len(document.findings) > 1 else "**Findings**")
     if document.findings:
         st.caption(ORDER)
-    for block in _of(document.summary.blocks, Findings):
-        listed(block, view, brief=True)
+    for block in _blocks_of_kind(document.summary.blocks, Findings):
+        show_findings(block, view, brief=True)
     if document.findings:
         page_link("suggestions", "All findings, and what they save together")
     offer_incident(document, view)
-    for doubt in _of(document.summary.blocks, Health):
+    for doubt in _blocks_of_kind(document.summary.blocks, Health):
         show(doubt, "health", dark)
 
 
@@ -103,7 +103,7 @@ def _worst_step(document: Document, view: View, *, dark: bool) -> None:
     if steps:
         worst = max(steps, key=lambda step: step.end_ns - step.start_ns)
         begin, end = worst.start_ns, worst.end_ns
-        st.markdown(f"{_named(worst.number, len(steps), document)}: {quantity(end - begin, Unit.NS)}")
+        st.markdown(f"{_step_name(worst.number, len(steps), document)}: {quantity(end - begin, Unit.NS)}")
     ranks = findings.outliers_first(document, view.ranks or store.ranks)[:MOST_RANKS]
     room = (end - begin) // 50
     timeline(
@@ -113,7 +113,7 @@ def _worst_step(document: Document, view: View, *, dark: bool) -> None:
     page_link("timeline", "Open in Timeline", {"at": str(worst.number)} if steps else {})
 
 
-def _named(step: int, steps: int, document: Document) -> str:
+def _step_name(step: int, steps: int, document: Document) -> str:
     """Return the name of the drawn step, or of the recorded window if steps are unknown."""
     if Figures(document.values).overall("job_step_time") is None:
         return "**Recorded window**"
@@ -131,7 +131,7 @@ def _folds(document: Document, view: View, *, dark: bool) -> None:
         )
     for chart in _charts(document, HeatMap):
         folded("heat-map", chart.title, partial(show, Chart("", chart.data), "heat-map", dark))
-    for number, table in enumerate(_of(document.summary.blocks, DataTable)):
+    for number, table in enumerate(_blocks_of_kind(document.summary.blocks, DataTable)):
         folded(f"summary-{number}", table.title, partial(show, replace(table, title=""), f"summary-{number}", dark))
     for part in document.sections:
         if part.id == "health":
@@ -164,7 +164,7 @@ def _by_rank(chart: Chart, document: Document, layout: Topology, *, dark: bool) 
         "Order", list(offered), default=before, format_func=offered.__getitem__, label_visibility="collapsed"
     )
     order = order or before
-    state.keep("order", order if order != "rank" else None)
+    state.choose("order", order if order != "rank" else None)
     rows = chart.data
     if isinstance(rows, BreakdownRows):
         place_of_label = {
@@ -184,25 +184,27 @@ def ordered(rows: BreakdownRows, order: str) -> BreakdownRows:
         return rows
     parts = [part for part in rows.parts if part.role.partition(":")[0] in roles]
     size = [sum(part.values_ns[place] for part in parts) for place in range(len(rows.labels))]
-    return _taken(rows, sorted(range(len(rows.labels)), key=lambda place: -size[place]))
+    return _rows_at(rows, sorted(range(len(rows.labels)), key=lambda place: -size[place]))
 
 
-def along(rows: BreakdownRows, axis: str, placed: Mapping[str, int]) -> BreakdownRows:
+def along(rows: BreakdownRows, axis: str, place_of_label: Mapping[str, int]) -> BreakdownRows:
     """Sort rows by their coordinate on an axis and label them with it; rows without one come first."""
-    order = sorted(range(len(rows.labels)), key=lambda place: placed.get(rows.labels[place], -1))
-    sorted_rows = _taken(rows, order)
-    labels = (f"{axis} {placed[label]}, {label}" if label in placed else label for label in sorted_rows.labels)
+    order = sorted(range(len(rows.labels)), key=lambda place: place_of_label.get(rows.labels[place], -1))
+    sorted_rows = _rows_at(rows, order)
+    labels = (
+        f"{axis} {place_of_label[label]}, {label}" if label in place_of_label else label for label in sorted_rows.labels
+    )
     return replace(sorted_rows, labels=tuple(labels))
 
 
-def _taken(rows: BreakdownRows, places: Sequence[int]) -> BreakdownRows:
+def _rows_at(rows: BreakdownRows, places: Sequence[int]) -> BreakdownRows:
     return BreakdownRows(
         tuple(rows.labels[place] for place in places),
         tuple(Part(part.label, part.role, tuple(part.values_ns[place] for place in places)) for part in rows.parts),
     )
 
 
-def _of(blocks: Sequence[Block], kind: type[BlockKind]) -> list[BlockKind]:
+def _blocks_of_kind(blocks: Sequence[Block], kind: type[BlockKind]) -> list[BlockKind]:
     return [block for block in blocks if isinstance(block, kind)]
 
 

@@ -68,7 +68,7 @@ def _draw(first: str) -> None:
     tabs = (BEST, ONE, SWEEP_TAB, *([RAN] if sweep_folders() else []), *([PUBLISHED] if published_table() else []))
     asked_tab = state.word("view", (first, *tabs))
     tab = st.segmented_control("View", tabs, default=asked_tab, label_visibility="collapsed") or first
-    state.keep("view", None if tab == first else tab)
+    state.choose("view", None if tab == first else tab)
     if tab == RAN:
         _ran()
         return
@@ -134,10 +134,7 @@ def _trainer(calibration: Calibration | None) -> str:
     """Choose the trainer whose command is shown."""
     offered = _trainers(calibration)
     chosen = st.segmented_control("Trainer", offered, default=state.word("trainer", offered)) or offered[0]
-    before = st.query_params.get("trainer", offered[0])
-    state.keep("trainer", None if chosen == offered[0] else chosen)
-    if chosen != before:
-        st.rerun()  # the sentence at the top is of what the trainer can start
+    state.choose("trainer", None if chosen == offered[0] else chosen)
     return chosen
 
 
@@ -173,7 +170,7 @@ def _best(calibration: Calibration | None, plans: Plans, trainer: str) -> None:
     front = wait(data.ask_front(calibration, plans, usual))
     show(front, "plan-front", state.is_dark())
     st.caption("Hover over a dot for its configuration. 2x1 means two micro-batches of one sequence.")
-    picked, trainer = _one(calibration, plans, usual)
+    picked, trainer = _one_plan(calibration, plans, usual)
     which = "All" if len(plans.best) == plans.fitting else f"{len(plans.best):,} of"
     folded(
         "plans", f"{which} {plans.fitting:,} plans that fit, the fastest first",
@@ -184,7 +181,7 @@ def _best(calibration: Calibration | None, plans: Plans, trainer: str) -> None:
         offer(PLAN, state.current().run, choice, lambda: plan_answer.sections(calibration, plans, picked, trainer))
 
 
-def _one(calibration: Calibration | None, plans: Plans, usual: int) -> tuple[Plan, str]:
+def _one_plan(calibration: Calibration | None, plans: Plans, usual: int) -> tuple[Plan, str]:
     """Show one plan: its figures, the memory of each pipeline rank, and how it is started."""
     st.markdown("**One plan**")
     shown = plans.best[:MOST_PLANS]
@@ -192,7 +189,7 @@ def _one(calibration: Calibration | None, plans: Plans, usual: int) -> tuple[Pla
     wanted = st.query_params.get("plan", "")
     before = names.index(wanted) if wanted in names else usual
     place = st.selectbox("Plan", range(len(names)), before, names.__getitem__)
-    state.keep("plan", names[place] if place != usual else None)
+    state.choose("plan", names[place] if place != usual else None)
     key = ("plan", data.question_key(plans.question), str(shown[place].configuration))
     plan_section = wait(data.ask_made(key, lambda: plan_answer.single_plan(plans, shown[place], next(iter(TRAINERS)))))
     for number, block in enumerate(plan_section.blocks[:-1]):
@@ -235,7 +232,7 @@ def _sweep(calibration: Calibration | None, plans: Plans, top: DeltaGenerator) -
 
 def _choice(place: DeltaGenerator, label: str, name: str, offered: tuple[str, ...]) -> str:
     chosen: str = place.selectbox(label, offered, offered.index(state.word(name, offered)))
-    state.keep(name, None if chosen == offered[0] else chosen)
+    state.choose(name, None if chosen == offered[0] else chosen)
     return chosen
 
 
@@ -267,7 +264,7 @@ def _ran() -> None:
     names = [folder.name for folder in folders]
     wanted = state.number("folder", 0, len(folders) - 1) or 0
     place = st.selectbox("Sweep", range(len(names)), wanted, names.__getitem__) if len(names) > 1 else 0
-    state.keep("folder", place or None)
+    state.choose("folder", place or None)
     rows, cells = _ended(folders[place])
     remarks = (f"{len(rows)} of {cells} cells have ended.",)
     _draw_sections(sweep_answer.sections(rows, None, remarks, drawn=True))
@@ -301,6 +298,6 @@ def _published() -> None:
     table: Published = wait(worker.ask(("published", form, str(file)), lambda: read_published_sweep(form, file)))
     models = (ALL_MODELS, *sorted({row.model for row in table.rows}))
     model = st.selectbox("Rows of", models, models.index(state.word("rows", models)))
-    state.keep("rows", None if model == ALL_MODELS else model)
+    state.choose("rows", None if model == ALL_MODELS else model)
     rows = tuple(row for row in table.rows if model in (ALL_MODELS, row.model))
     _draw_sections(sweep_answer.sections(rows, score_of_sweep(rows), table.notes, drawn=True))

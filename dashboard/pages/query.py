@@ -91,7 +91,7 @@ def sentence_of_answer(question: str, frame: pd.DataFrame) -> str:
     first = ", ".join(
         f"{head} {_short(value)}" for head, value in list(zip(frame.columns, frame.iloc[0], strict=True))[:MOST_TOLD]
     )
-    return f"{subject}: {count}; the first is {first}."
+    return f"{subject}: {count}. First row: {first}."
 
 
 def _short(value: object) -> str:
@@ -216,16 +216,16 @@ def _answer(frame: pd.DataFrame, usual: str) -> None:
     offered = (usual, *(kind for kind in KINDS if kind != usual))
     kind_column, across_column, up_column = st.columns(3)
     kind = kind_column.selectbox("Chart", offered, offered.index(state.word("chart", offered)))
-    state.keep("chart", kind if kind != usual else None)
+    state.choose("chart", kind if kind != usual else None)
     if kind == NO_CHART:
         table(frame, "query")
         return
     across = across_column.selectbox("Horizontal", [str(name) for name in frame.columns])
     up = up_column.selectbox("Vertical", countable, len(countable) - 1)
-    listed, drawn = st.columns(2, gap="medium")
-    with listed:
+    left, right = st.columns(2, gap="medium")
+    with left:
         table(frame, "query")
-    with drawn:
+    with right:
         _chart(frame, countable, kind, across, up)
 
 

@@ -58,7 +58,7 @@ def _wall(view: View, document: Document) -> None:
     by = MESH
     if len(store.ranks) > 1:
         by = right.selectbox("Ranks", offered, offered.index(state.word("wall", offered)), label_visibility="collapsed")
-    state.keep("wall", by if by != MESH else None)
+    state.choose("wall", by if by != MESH else None)
     if by == MESH:
         order = mesh_order(store.ranks, layout)
         heads = mesh_heads(order, layout)

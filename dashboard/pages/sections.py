@@ -221,9 +221,9 @@ def _another(view: View) -> None:
         "Micro-batches (0: as recorded)", 0, MOST_MICRO_BATCHES, state.number("m", 0, MOST_MICRO_BATCHES) or 0
     )
     chunks = right.number_input("Stages per rank (0: default)", 0, 8, state.number("v", 0, 8) or 0)
-    state.keep("schedule", name if name != AS_IT_IS else None)
-    state.keep("m", passes or None)
-    state.keep("v", chunks or None)
+    state.choose("schedule", name if name != AS_IT_IS else None)
+    state.choose("m", passes or None)
+    state.choose("v", chunks or None)
     if name == AS_IT_IS:
         st.caption("Choose a schedule to see the measured actions in its order.")
         return

@@ -12,7 +12,7 @@ from .. import data, served_runs, state
 from ..answers import verdicts
 from ..components.blocks import folded, now_and_predicted, show, verdict
 from ..components.download import data_table
-from ..components.findings import one
+from ..components.findings import show_finding
 from ..components.play import offer_play
 from ..engine import (
     REST_OF_FINDINGS,
@@ -70,14 +70,16 @@ def draw() -> None:
     )
 
 
-def _with_box(findings: Sequence[Finding], numbers: Sequence[int], asked: Sequence[str], view: View) -> list[Finding]:
+def _with_box(
+    findings: Sequence[Finding], numbers: Sequence[int], asked_numbers: Sequence[str], view: View
+) -> list[Finding]:
     """Show findings, each with a checkbox; return the selected ones."""
     ticked = []
     for number in numbers:
         finding = findings[number]
         with st.container(border=True):
             left, right = st.columns([1, 30])
-            before = bool(finding.edit) and (str(number) in asked or asked == ["all"])
+            before = bool(finding.edit) and (str(number) in asked_numbers or asked_numbers == ["all"])
             if left.checkbox(
                 "Select this change",
                 before,
@@ -87,7 +89,7 @@ def _with_box(findings: Sequence[Finding], numbers: Sequence[int], asked: Sequen
             ):
                 ticked.append(finding)
             with right:
-                one(finding, view, number)
+                show_finding(finding, view, number)
                 if not finding.edit:
                     st.caption("Cannot be selected: there is no replayed change for this finding.")
     return ticked

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 AS_IT_IS = "as recorded"
-SWITCHES = tuple((each.example, each.doc) for each in EDITS if "=" not in each.example and "," not in each.example)
+SWITCHES = tuple((edit.example, edit.doc) for edit in EDITS if "=" not in edit.example and "," not in edit.example)
 """Edits without a value."""
 LISTS = {
     "schedule": ("Pipeline schedule", tuple(str(schedule) for schedule in Schedule)),
@@ -55,11 +55,11 @@ def chosen(words: Sequence[str], axes: Sequence[str]) -> tuple[list[str], list[s
         places = st.columns(3)
         for number, (example, doc) in enumerate(SWITCHES):
             words = whatif_answer.in_words(parse_edit(example))
-            on = places[number % 3].toggle(_capital(words), _taken(left, example), help=doc)
+            on = places[number % 3].toggle(_capital(words), _pop(left, example), help=doc)
             edits += [example] if on else []
         places = st.columns(3)
         for place, name in zip(places, LISTS, strict=True):
-            edits += _listed(place, name, left)
+            edits += _choice(place, name, left)
         counters = st.columns(len(COUNTS))
         for place, name in zip(counters, COUNTS, strict=True):
             edits += _counted(place, name, left)
@@ -70,7 +70,7 @@ def chosen(words: Sequence[str], axes: Sequence[str]) -> tuple[list[str], list[s
     return edits, left
 
 
-def _taken(left: list[str], word: str) -> bool:
+def _pop(left: list[str], word: str) -> bool:
     if word in left:
         left.remove(word)
         return True
@@ -91,7 +91,7 @@ def _value(left: list[str], name: str, fits: Callable[[str], bool], tail: str = 
     return ""
 
 
-def _listed(place: st.delta_generator.DeltaGenerator, name: str, left: list[str]) -> list[str]:
+def _choice(place: st.delta_generator.DeltaGenerator, name: str, left: list[str]) -> list[str]:
     label, offered = LISTS[name]
     before = _value(left, name, offered.__contains__)
     names = (AS_IT_IS, *offered)
@@ -101,13 +101,13 @@ def _listed(place: st.delta_generator.DeltaGenerator, name: str, left: list[str]
 
 def _counted(place: st.delta_generator.DeltaGenerator, name: str, left: list[str]) -> list[str]:
     before = _value(left, name, lambda word: bool(_COUNT.fullmatch(word)) and 1 <= int(word) <= MOST)
-    count = place.number_input(COUNTS[name], 1, MOST, int(before) if before else None, placeholder=AS_IT_IS)
+    count = place.number_input(COUNTS[name], 1, MOST, int(before) if before else None, placeholder="same")
     return [] if count is None else [f"{name}={count}"]
 
 
 def _scaled(place: st.delta_generator.DeltaGenerator, label: str, name: str, tail: str, left: list[str]) -> list[str]:
     before = _value(left, name, lambda word: bool(_FACTOR.fullmatch(word)) and 1 <= float(word) <= LARGEST, tail)
-    factor = place.slider(label, 1.0, LARGEST, float(before or 1), 0.25)
+    factor = place.slider(label, 1.0, LARGEST, float(before or 1), 0.25, "%.2fx")
     return [] if factor == 1 else [f"{name}={factor:g}{tail}"]
 
 
@@ -131,7 +131,7 @@ def draw() -> None:
         max_chars=MOST_LETTERS,
     )
     text = " ".join([*chosen_edits, *typed.split()])
-    state.keep("edits", text)
+    state.choose("edits", text)
     folded("edits", "List of all changes", _edits)
     document = wait(data.ask_document(view.run, EVERYTHING))
     if not text.strip():

@@ -62,13 +62,13 @@ def details(tables: TableSet, store: TimelineStore, rank: int, event: int) -> di
         "place": asdict(here),
         "facts": [(name, _short(value)) for name, value in facts.items() if value],
         "arguments": arguments,
-        "links": [each for each in links if each is not None],
+        "links": [link for link in links if link is not None],
         "flows": [
             (asdict(source), asdict(target))
             for source, target in place_pairs
             if source is not None and target is not None
         ],
-        "members": [asdict(member) for member in sorted(filter(None, members), key=lambda each: each.start_ns)],
+        "members": [asdict(member) for member in sorted(filter(None, members), key=lambda member: member.start_ns)],
     }
 
 
@@ -86,7 +86,7 @@ def parents(store: TimelineStore, here: Place) -> list[Place]:
             rest = level.rest[first]
             begin = int(level.start[first]) + line.shift_ns
             enclosing.append((above.depth, Place(here.rank, number, begin, float(rest["dur"]), int(rest["event"]))))
-    return [parent for _, parent in sorted(enclosing, key=lambda each: -each[0])]
+    return [parent for _, parent in sorted(enclosing, key=lambda item: -item[0])]
 
 
 def _linked(events: Columns, place: Place | None, relation: str) -> dict[str, Any] | None:
@@ -127,11 +127,11 @@ def _call_facts(call: Call, arguments: dict[str, object]) -> dict[str, str]:
     group = f"{arguments.get('Process Group Description') or name}{at}{members}"  # NCCL's own names are numbers
     size = quantity(call.bytes, Unit.BYTES) if call.bytes >= 0 else "unknown"
     op = "send and receive" if call.op in _PAIRWISE else call.op
-    facts = {"call": f"{op} on {call.axis}, {size}", "group": f"{named(group)}, call {call.sequence}"}
+    facts = {"call": f"{op} on {call.axis}, {size}", "group": f"{group_label(group)}, call {call.sequence}"}
     return facts | ({"arrived last": f"rank {call.late_rank}"} if call.late_rank >= 0 else {})
 
 
-def named(group: str) -> str:
+def group_label(group: str) -> str:
     """Return the name of a group for readers: `tp@0,1,2` is "tp, ranks 0-2"."""
     name, _, members = group.partition("@")
     if not re.fullmatch(r"\d+(,\d+)*", members):

@@ -125,12 +125,12 @@ def encode_morph(
     lasts = (end - origin).max(axis=1, initial=1)
     span_ns = int(lasts.max())
     scale = WIDTH_PX / span_ns
-    name = np.concatenate([each.name for each in morphs])
+    name = np.concatenate([morph.name for morph in morphs])
     used, number = np.unique(name, return_inverse=True)
     head = {
-        "rows": {rank: [("", "device", 0, "")] for rank in ranks}, "names": [store.names[each] for each in used],
+        "rows": {rank: [("", "device", 0, "")] for rank in ranks}, "names": [store.names[index] for index in used],
         "categories": CATEGORIES, "span_ns": span_ns, "steps": [], "labels": {}, "width": WIDTH_PX, "start_ns": 0,
-        "end_ns": span_ns, "counts": [len(each.category) for each in morphs], "lasts_ns": lasts.tolist(),
+        "end_ns": span_ns, "counts": [len(morph.category) for morph in morphs], "lasts_ns": lasts.tolist(),
     }  # fmt: skip
     begin_px = ((begin - origin) * scale).astype("<f4")
     end_px = ((end - origin) * scale).astype("<f4")

@@ -276,3 +276,15 @@ def test_routes_refuse_values_out_of_bounds(visit: Visit, query: str) -> None:
     answer = visit.page.request.get(f"{visit.address}{query}")
     assert answer.status == 400
     assert len(answer.text()) < 200
+
+
+def test_no_second_choice_is_lost(visit: Visit) -> None:
+    """A choice changed the default of its own widget, and Streamlit dropped the next click on it."""
+    visit.go("plan")
+    for tab in ("One configuration", "Sweep", "One configuration", "Sweep"):
+        name = {"name": tab, "exact": True}
+        visit.page.get_by_role("radio", **name).or_(visit.page.get_by_role("button", **name)).click()
+        visit.page.wait_for_timeout(1000)  # someone looks at the page before the next click
+        visit.settle()
+        assert f"view={tab.replace(' ', '+')}" in visit.page.url
+    visit.check()

@@ -30,16 +30,16 @@ def _rows() -> BreakdownRows:
 
 def test_a_chart_is_drawn_once_for_each_theme() -> None:
     stored, rows = Drawings(), _rows()
-    light = stored.of(rows, LIGHT)
-    assert stored.of(rows, LIGHT) is light
-    assert stored.of(rows, DARK).stamp != light.stamp
+    light = stored.drawing(rows, LIGHT)
+    assert stored.drawing(rows, LIGHT) is light
+    assert stored.drawing(rows, DARK).stamp != light.stamp
     assert light.height > 0
 
 
 def test_an_equal_chart_is_another_drawing() -> None:
     """Two drawings on one page would otherwise share the names of their models."""
     stored = Drawings()
-    first, second = stored.of(_rows(), LIGHT), stored.of(_rows(), LIGHT)
+    first, second = stored.drawing(_rows(), LIGHT), stored.drawing(_rows(), LIGHT)
     assert first.stamp != second.stamp
     names = [{root["id"] for root in json.loads(drawing.item)["doc"]["roots"]} for drawing in (first, second)]
     assert not names[0] & names[1]
@@ -47,23 +47,23 @@ def test_an_equal_chart_is_another_drawing() -> None:
 
 def test_charts_that_cannot_be_hashed_are_stored_too() -> None:
     stored, chart = Drawings(), HeatMap("compute", (0, 1), (3, 4), np.arange(4.0).reshape(2, 2))
-    assert stored.of(chart, LIGHT) is stored.of(chart, LIGHT)
+    assert stored.drawing(chart, LIGHT) is stored.drawing(chart, LIGHT)
 
 
 def test_the_least_recently_used_drawing_is_dropped() -> None:
     stored, first, second, third = Drawings(most_kept=2), _rows(), _rows(), _rows()
-    light, other = stored.of(first, LIGHT), stored.of(second, LIGHT)
-    assert stored.of(first, LIGHT) is light
-    stored.of(third, LIGHT)
-    assert stored.of(first, LIGHT) is light
-    assert stored.of(second, LIGHT) is not other
+    light, other = stored.drawing(first, LIGHT), stored.drawing(second, LIGHT)
+    assert stored.drawing(first, LIGHT) is light
+    stored.drawing(third, LIGHT)
+    assert stored.drawing(first, LIGHT) is light
+    assert stored.drawing(second, LIGHT) is not other
 
 
 def test_a_drawing_that_a_page_may_show_is_not_replaced() -> None:
     stored, rows = Drawings(), _rows()
-    shown = stored.of(rows, LIGHT)
+    shown = stored.drawing(rows, LIGHT)
     assert stored.keep(rows, LIGHT, drawings.drawn(rows, LIGHT)) is shown
-    assert stored.of(rows, LIGHT) is shown
+    assert stored.drawing(rows, LIGHT) is shown
 
 
 def test_the_report_is_available_before_its_drawings(
@@ -72,9 +72,9 @@ def test_the_report_is_available_before_its_drawings(
     with naming([run_folder], tmp_path, monkeypatch):
         data.document(0, EVERYTHING)
         data.timeline_store(0)
-        assert not data.worker.known(("drawings", 0))
+        assert not data.worker.is_ready(("drawings", 0))
         data.prepare().join()
-        assert data.worker.known(("drawings", 0))
+        assert data.worker.is_ready(("drawings", 0))
 
 
 @pytest.fixture
@@ -92,6 +92,6 @@ def test_written_drawings_are_those_of_the_report(document: Document, tmp_path: 
     assert len(shown) > 3
     for theme in (LIGHT, DARK):
         written = json.loads((folder / f"{theme.name}.json").read_text(encoding="utf-8"))
-        assert [stored.of(chart, theme).stamp for chart in shown] == [stamp for _, stamp, _ in written]
-    ground = {json.loads(stored.of(shown[0], theme).item)["doc"]["roots"][0]["id"] for theme in (LIGHT, DARK)}
+        assert [stored.drawing(chart, theme).stamp for chart in shown] == [stamp for _, stamp, _ in written]
+    ground = {json.loads(stored.drawing(shown[0], theme).item)["doc"]["roots"][0]["id"] for theme in (LIGHT, DARK)}
     assert len(ground) == 2

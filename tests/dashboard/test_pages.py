@@ -21,7 +21,7 @@ from dashboard.components.download import scaled
 from dashboard.components.findings import figures_of, shown_at, sure
 from dashboard.pages import PAGES, overview, query, sections, timeline
 from dashboard.state import Page
-from dashboard.timeline.details import named
+from dashboard.timeline.details import group_label
 from usp_prof.charts.inputs import BreakdownRows, Part
 from usp_prof.charts.theme import LIGHT
 from usp_prof.model.edit import parse_edit
@@ -119,11 +119,11 @@ def test_a_visitor_does_not_wait_for_another_run() -> None:
     held = Event()
     data.worker.ask("busy", held.wait, lane=0)
     assert data.ask_document(1, Selection(ranks=(0,))).result(60)
-    assert not data.worker.known(("run", 0))
+    assert not data.worker.is_ready(("run", 0))
     held.set()
     data.prepare().join()
-    assert data.worker.known(("timeline", 0))
-    assert data.worker.known(("timeline", 1))
+    assert data.worker.is_ready(("timeline", 0))
+    assert data.worker.is_ready(("timeline", 1))
 
 
 def test_every_link_contains_the_selection() -> None:
@@ -336,7 +336,7 @@ def test_evidence_of_one_unit_is_on_one_scale() -> None:
     ],
 )
 def test_a_group_is_named_by_its_ranks(group: str, words: str) -> None:
-    assert named(group) == words
+    assert group_label(group) == words
 
 
 def test_a_health_note_of_many_ranks_is_shown_once() -> None:
@@ -397,7 +397,7 @@ def test_a_question_opens_with_its_first_row_and_a_chart() -> None:
 def test_the_sentence_of_an_answer_names_the_first_row() -> None:
     frame = pd.DataFrame({"name": ["k" * 90, "b"], "ms": [1234.567, 2.0]})
     assert (
-        query.sentence_of_answer(query.OWN, frame) == f"Your question: 2 rows; the first is name {'k' * 59}…, ms 1,235."
+        query.sentence_of_answer(query.OWN, frame) == f"Your question: 2 rows. First row: name {'k' * 59}…, ms 1,235."
     )
     assert query.sentence_of_answer("The longest kernels", frame[:0]) == "The longest kernels: no row answers it."
 

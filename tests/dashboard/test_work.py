@@ -16,8 +16,8 @@ def test_an_answer_is_computed_once() -> None:
     answers = [worker.ask("a", lambda: computed.append(1) or "answer") for _ in range(3)]
     assert [answer.result(10) for answer in answers] == ["answer"] * 3
     assert computed == [1]
-    assert worker.known("a")
-    assert not worker.known("b")
+    assert worker.is_ready("a")
+    assert not worker.is_ready("b")
 
 
 def test_an_error_is_raised_to_the_caller_and_not_memoized() -> None:
@@ -31,7 +31,7 @@ def test_an_error_is_raised_to_the_caller_and_not_memoized() -> None:
         with pytest.raises(ValueError, match="no"):
             worker.ask("a", fail).result(10)
     assert len(tries) == 2
-    assert not worker.known("a")
+    assert not worker.is_ready("a")
 
 
 def test_a_job_may_start_other_jobs() -> None:
@@ -82,17 +82,17 @@ def test_the_least_recently_used_results_are_dropped() -> None:
     for key in "abc":
         worker.ask(key, lambda: 1).result(10)
     worker.ask("d", lambda: 1).result(10)
-    assert not worker.known("a")
-    assert worker.known("d")
+    assert not worker.is_ready("a")
+    assert worker.is_ready("d")
     worker.forget()
-    assert not worker.known("d")
+    assert not worker.is_ready("d")
 
 
 def test_results_are_kept_up_to_the_limit() -> None:
     worker = Worker(most_kept=4)
     for key in "abcd":
         worker.ask(key, lambda: 1).result(10)
-    assert all(worker.known(key) for key in "abcd")
+    assert all(worker.is_ready(key) for key in "abcd")
 
 
 def test_progress_is_visible_during_the_computation() -> None:
@@ -118,8 +118,8 @@ def test_the_latest_large_results_are_kept() -> None:
         worker.ask(("large", number), lambda: 0).result(10)
         worker.ask(("small", number), lambda: 0).result(10)
     worker.keep_latest(("large",), 2)
-    assert [number for number in range(4) if worker.known(("large", number))] == [2, 3]
-    assert all(worker.known(("small", number)) for number in range(4))
+    assert [number for number in range(4) if worker.is_ready(("large", number))] == [2, 3]
+    assert all(worker.is_ready(("small", number)) for number in range(4))
 
 
 def test_a_failure_leaves_no_progress_bar() -> None:

@@ -149,17 +149,17 @@ def basis(calibration: Calibration | None, plans: Plans) -> Text:
     """Build the note on the basis of the figures."""
     machine = plans.question.cluster
     basis_text = (
-        f"large matrix products are assumed to reach {100 * machine.efficiency:.3g}% of the peak ({machine.basis})"
+        f"Large matrix products are assumed to reach {100 * machine.efficiency:.3g}% of the peak ({machine.basis})."
     )
     if calibration is not None and machine == calibration.cluster:
         step = quantity(calibration.measured_step_ns, Unit.NS)
         basis_text += (
-            f"; the mean rank step of the recorded run ({step}) is predicted "
-            f"with an error of {100 * calibration.error_fraction:+z.1f}%"
+            f" The mean rank step of the recorded run ({step}) is predicted with an error of "
+            f"{100 * calibration.error_fraction:+z.1f}%."
         )
     left_out = "".join(f" Not modeled: {omission}." for omission in not_modelled(plans.question.model))
     return Text(
-        f"Predicted, never run: {basis_text}. {counts(plans)}.{left_out}",
+        f"Predicted, not measured. {basis_text} {counts(plans)}.{left_out}",
         quiet=True,
     )
 
@@ -167,7 +167,7 @@ def basis(calibration: Calibration | None, plans: Plans) -> Text:
 def counts(plans: Plans) -> str:
     """Return the numbers of configurations tried, and of those ranked."""
     tried = counted(plans.tried, "legal configuration")
-    return f"{tried}, {plans.fitting:,} of which fit and recompute no more than needed"
+    return f"{plans.fitting:,} of {tried} fit and recompute no more than needed"
 
 
 def nothing_fits(plans: Plans) -> str:
