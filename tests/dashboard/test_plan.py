@@ -44,7 +44,7 @@ def test_a_plan_is_predicted_and_has_its_start_command() -> None:
     app = drawn("plan")
     assert [metric.label for metric in app.metric] == ["step", "tokens", "MFU (palm)", "bubble", "memory"]
     assert app.code[0].value.startswith("torchrun --nproc-per-node 4 trainer/run.py")
-    assert "the mean rank step of the recorded run" in app.caption[0].value
+    assert "mean rank step of the recorded run" in app.caption[0].value
 
 
 def test_the_trainer_can_start_the_first_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
