@@ -22,7 +22,7 @@ synthetic run with the same number of ranks. Server and browser run as for any u
     wall      the wall of 1,024 ranks on the Ranks page, from the request to the picture
     area      from selecting an area (rows in view or all ranks, up to the whole run) to the list of its contents
     use       ten minutes of turning, panning, picking and page switches: the browser's memory afterwards, in a browser
-              that does not store fetched data (see plain_browser.py)
+              that does not store fetched data (see dashboard_use.py)
 """
 
 from __future__ import annotations
@@ -48,11 +48,13 @@ from dashboard_pages import (
     SHARP,
     SWITCH,
     WALL_DRAWN,
+    ZOOMS,
     chromium,
     first_useful,
-    memory,
     new_page,
+    say,
     served,
+    spread,
     tour,
     visit,
 )
@@ -70,13 +72,10 @@ from dashboard_runs import (
     tiles,
     with_slow_rank,
 )
+from dashboard_use import use
 from harness import ROOT
-from plain_browser import plain_browser
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from plain_browser import PlainPage
     from playwright.sync_api import Browser, CDPSession, Page
 
 PARTS = (
@@ -94,21 +93,8 @@ PARTS = (
     "report",
     "use",
 )
-ZOOMS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-4, 1e-5)
-"""Visible shares of the run."""
 TURNS = 14
 """Turns of the wheel at each zoom."""
-
-
-def spread(name: str, values: Sequence[float], unit: str = "ms") -> None:
-    """Print a median and a 90th percentile."""
-    p50, p90 = np.percentile(values, [50, 90])
-    print(f"{name:58} p50 {p50:8.2f}  p90 {p90:8.2f} {unit}", flush=True)
-
-
-def say(name: str, value: float, unit: str) -> None:
-    """Print one value."""
-    print(f"{name:58}     {value:8.2f} {unit}", flush=True)
 
 
 def wheel(browser: Browser, address: str, ranks: int) -> None:
@@ -307,41 +293,6 @@ def area(browser: Browser, address: str, ranks: int) -> None:
             listed_ms = [page.evaluate(AREA, {"share": share - at / 100, "all": takes_all}) for at in range(5)]
             spread(f"an area of {share:g} of the run, {name} (bar 300 ms)", listed_ms)
     page.context.close()
-
-
-def use(address: str, ranks: int, minutes: float, look: float) -> None:
-    """Use the dashboard for some minutes, each page for `look` seconds, and print the memory of the page's process."""
-    with plain_browser() as page:
-        page.goto(f"{address}/timeline?ranks=0-{ranks - 1}")
-        page.until(SHARP)
-        end, rounds, seen = time.monotonic() + 60 * minutes, 0, [memory()]
-        while time.monotonic() < end:
-            _round(page, look)
-            rounds += 1
-            seen.append(memory())
-            say(f"  after round {rounds}, the page's process alone", seen[-1].own_mb, "MB")
-        say(f"memory after {minutes:g} minutes and {rounds} rounds (bar 400 MB)", seen[-1].own_mb, "MB")
-        say("  the most after any round", max(sample.own_mb for sample in seen), "MB")
-        say("  with the program's code, which all of its processes share", seen[-1].resident_mb, "MB")
-        say("  the page's heap of that", float(page.evaluate(COUNTS)["heap"]), "MB")
-        for _ in range(2):
-            page.collect()
-            time.sleep(1.5)
-        say("after a collection: the page's process alone", memory().own_mb, "MB")
-        say("  the page's heap of that", float(page.evaluate(COUNTS)["heap"]), "MB")
-
-
-def _round(page: PlainPage, look: float) -> None:
-    """Turn the wheel at all zooms, pick a slice, and view page after page."""
-    for share in ZOOMS:
-        page.evaluate(DRIVE, {"share": share, "turns": 6, "pause": 300})
-    page.click(900, 400)
-    time.sleep(1.5)  # a simultaneous click on a page's name would be lost
-    page.until("() => Boolean(document.querySelector(\"[data-test-script-state='notRunning']\"))")
-    for name, path in [HOME, *tour(), ("Timeline", "timeline")]:  # the timeline links only to sections
-        page.evaluate(SWITCH, {"name": name, "path": path})
-        time.sleep(look)
-    page.until(SHARP)
 
 
 def main() -> None:

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from harness import ROOT
 from playwright.sync_api import sync_playwright
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from playwright.sync_api import Browser, Page
 
@@ -143,12 +144,25 @@ AREA = (
 }"""
 )
 """Selects an area over all rows, or those in view; returns the milliseconds until its contents are listed and drawn."""
+ZOOMS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-4, 1e-5)
+"""Visible shares of the run."""
 HOME = ("Diagnose", "overview")
 PLACES = (
     ("Communication", "communication"), ("Kernels", "kernels"), ("Ranks", "ranks"), ("Host", "host"),
     ("Query in SQL", "query"),
 )  # fmt: skip
 """Links to click, and the path of the page to which each leads."""
+
+
+def spread(name: str, values: Sequence[float], unit: str = "ms") -> None:
+    """Print a median and a 90th percentile."""
+    p50, p90 = np.percentile(values, [50, 90])
+    print(f"{name:58} p50 {p50:8.2f}  p90 {p90:8.2f} {unit}", flush=True)
+
+
+def say(name: str, value: float, unit: str) -> None:
+    """Print one value."""
+    print(f"{name:58}     {value:8.2f} {unit}", flush=True)
 
 
 def tour() -> list[tuple[str, str]]:

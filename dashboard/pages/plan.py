@@ -173,7 +173,7 @@ def _best(calibration: Calibration | None, plans: Plans, trainer: str) -> None:
     picked, trainer = _one_plan(calibration, plans, usual)
     which = "All" if len(plans.best) == plans.fitting else f"{len(plans.best):,} of"
     folded(
-        "plans", f"{which} {plans.fitting:,} plans that fit, the fastest first",
+        "plans", f"{which} {plans.fitting:,} plans that fit, fastest first",
         lambda: data_table(plan_answer.plans_table(plans.best, MOST_PLANS), "plans", raw=plan_answer.frame(plans.best)),
     )  # fmt: skip
     if served_runs.run_count():

@@ -123,7 +123,7 @@ def _step(context: Context) -> KeyFigure:
     notes = []
     if len(lengths_ns) > 1:
         low, high = (quantity(how(lengths_ns), Unit.NS) for how in (min, max))
-        notes.append(f"median of {len(lengths_ns)} steps ({low} to {high})")
+        notes.append(f"median of {len(lengths_ns)} steps ({low if low == high else f'{low} to {high}'})")
     if unusual := len(job) - len(ordinary):
         notes.append(f"{counted(unusual, 'outlier')} excluded")
     between = figures.overall("step_spread")
