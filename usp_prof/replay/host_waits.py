@@ -47,8 +47,8 @@ FULL_QUEUE = 512
 _FURTHEST_BACK = 8
 """An event sync is compared with this many of the last pieces of work launched on each stream."""
 _LEAST_WAITS, _SAME_LATENCY_NS = 3, 20_000
-"""Calls wait for the same piece of work if it ended before at least so many of them returned, each time as long before
-within this tolerance."""
+"""Calls wait for the same piece of work if at least this number of them returned after its end, each time by the same
+latency within this tolerance."""
 CONTRADICTED = 0.1
 """A call does not wait if it returns before the work it should wait for in more than this share of cases."""
 
