@@ -18,6 +18,7 @@ SMALL = (
     "gate --checks 4",
     "made_runs --cases 1 --seed 2",
     "planner",
+    "planner_physics --checks 200",
     "planner_sources",
     "read --megabytes 4 --rounds 1",
     "record_overhead --pairs 4 --width 16",

@@ -119,6 +119,16 @@ def test_a_plan_that_does_not_fit_names_the_missing_memory(model: str, capsys: p
     assert "nothing fits: every configuration needs at least" in capsys.readouterr().out
 
 
+def test_a_single_plan_says_that_nothing_fits_without_offloading(capsys: pytest.CaptureFixture[str]) -> None:
+    """A fixed plan used to show the offloaded optimizer without the reason for it."""
+    words = ["plan", "--model", "Llama-3-70B", "--devices", "64", "--device", "H100", "--batch", "128", "--top", "1"]
+    fixed = ["--dp", "4", "--tp", "4", "--pp", "4", "--zero", "1", "--recompute", "none", "--micro-batch", "1"]
+    assert main([*words, *fixed]) == 0
+    text = capsys.readouterr().out
+    assert "optimizer offloaded\n" in text
+    assert "  offload=none: the smallest of 6 configurations needs 80.0 GiB" in text
+
+
 def test_a_known_model_defaults_to_its_pretraining_sequence(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--model", "Llama-3-8B", "--device", "H100"]
     assert main(["plan", *words, "--devices", "8", "--batch", "64", "--top", "2"]) == 0

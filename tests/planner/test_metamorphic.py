@@ -281,3 +281,26 @@ def test_an_axis_of_one_rank_sends_nothing(model: str, trainer: str, configurati
     }
     assert all(times.exposed[axis][0] == 0 for axis, ranks in alone.items() if ranks == 1)
     assert configuration.pp > 1 or times.bubble[0] == 0
+
+
+def test_faster_compute_does_not_lengthen_a_step_that_waits_for_two_axes() -> None:
+    """Compute used to hide the ring and the gradients, so that a step lost twice what faster compute saved."""
+    waits = Configuration(dp=16, tp=8, cp=2, zero=0, micro_batches=1)
+    long = replace(LLAMA_8B, sequence=131072)
+    slow, quick = (
+        step(cases(waits, model=long, cluster=replace(MACHINE, network_rate=2e8, core_efficiency=share)))
+        for share in (0.25, 0.5)
+    )
+    assert all(axis in quick.exposed and quick.exposed[axis][0] > slow.exposed[axis][0] for axis in ("cp", "dp"))
+    assert longer_or_equal(slow.seconds[0], quick.seconds[0])
+
+
+def test_pytorch_pipelines_do_not_reduce_while_they_fill() -> None:
+    """Each rank reduces after its last backward. The reduction used to delay the filling of every rank."""
+    pipeline = Configuration(dp=64, pp=8, zero=2, micro_batches=8)
+    torchtitan = PROFILES["torchtitan"]
+    short, long = (
+        step(cases(pipeline, model=LLAMA_8B, profile=replace(torchtitan, sent_gradient_bytes=size))) for size in (4, 40)
+    )
+    assert long.exposed["dp"][0] > short.exposed["dp"][0]
+    assert long.bubble[0] == pytest.approx(short.bubble[0])

@@ -62,7 +62,8 @@ def exposed_per_layer(c: Cases, times: Direction, stages: Stages) -> Column:
     in_backward = (1 - sums) * without_sum + sums * with_sum
     in_backward = np.where(p.gloo, (own_gather + (of_pass - 1) * in_backward) / of_pass, in_backward)
 
-    copied_bytes = weights * ((forward_gathers + backward_gathers) * c.width + sums * sent)
+    copied_sums = np.where(_sums_after(c), 0.0, sums * sent)
+    copied_bytes = weights * ((forward_gathers + backward_gathers) * c.width + copied_sums)
     copied = np.where(c.shards > 1, copied_bytes * READ_AND_WRITTEN / c.machine.memory_rate, 0.0)
     shown = (in_forward + in_backward + copied) * p.sharded_exposed
     return np.where(np.logical_and(messages.goes_by_layer(c), _is_shared(c)), shown, 0.0)
@@ -73,18 +74,21 @@ def _exposed_with_backward(c: Cases, gathered: Column, summed: Column, backward:
     hides = c.profile.gather_overlap * backward
     on_one_link = exposed_part(gathered + summed, hides)
     on_two_links = np.maximum(exposed_part(gathered, hides), exposed_part(summed, backward))
-    # PyTorch's pipelines reduce after their last backward, with nothing to hide it.
-    sums_after = np.logical_and(c.profile.is_fsdp2, c.pp > 1)
-    return np.where(
-        sums_after, exposed_part(gathered, hides) + summed, np.where(c.profile.gloo, on_two_links, on_one_link)
-    )
+    beside = np.where(c.profile.gloo, on_two_links, on_one_link)
+    return np.where(_sums_after(c), exposed_part(gathered, hides), beside)
+
+
+def _sums_after(c: Cases) -> Column:
+    """Mark the cases that reduce after the last backward, with nothing to hide it: PyTorch's pipelines."""
+    return np.logical_and(c.profile.is_fsdp2, c.pp > 1)
 
 
 def exposed_per_step(c: Cases, stages: Stages, forward: Column, backward: Column) -> Column:
     """Return the exposed time per step outside `exposed_per_layer`; `forward` and `backward` are per micro-batch."""
     weights = messages.weights_of_fullest_rank(c, stages)
     layer_backward = backward / np.maximum(stages.layers.max(axis=0), 1)
-    by_layer = _of_ends(c, weights.ends, forward, backward, layer_backward) * c.profile.sharded_exposed
+    by_layer = _of_ends(c, weights.ends, forward, backward, layer_backward)
+    by_layer = (by_layer + _of_layers_after(c, weights)) * c.profile.sharded_exposed
     in_buckets = _of_buckets(c, weights, forward, backward) * c.profile.data_exposed
     shown = np.where(messages.goes_by_layer(c), by_layer, in_buckets)
     return np.where(_is_shared(c), shown, 0.0)
@@ -139,6 +143,15 @@ def _of_ends(c: Cases, ends: Column, forward: Column, backward: Column, layer_ba
     earlier_ending = np.where(p.is_fsdp2, ending, exposed_part(ending, p.gather_overlap * forward))
     earlier_sums = np.maximum(often.sums - 1, 0) * earlier_ending
     return np.asarray(begins * beginning + later + ending + earlier_sums)
+
+
+def _of_layers_after(c: Cases, weights: messages.Weights) -> Column:
+    """Return the time to reduce all layers after the last backward, except the first, which is one of the ends."""
+    sent = messages.gradient_width(c)
+    shared, routed = messages.weights_of_layer(c)
+    summed = _sum(c, weights.shared * sent, weights.routed * sent) - _sum(c, shared * sent, routed * sent)
+    copied = (weights.shared + weights.routed) * sent * READ_AND_WRITTEN / c.machine.memory_rate
+    return np.where(_sums_after(c), summed + copied, 0.0)
 
 
 def _sum(c: Cases, shared: Column, routed: Column) -> Column:

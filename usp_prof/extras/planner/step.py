@@ -96,9 +96,9 @@ def step(
     window = most * c.micro_batches + _waiting(c, filled)
     window = window + np.where(stall_chance > stalls.LIKELY, stall, 0.0)
     exposed = {axis: value * held * c.micro_batches for axis, value in messages.items()}
-    # A layer that waits for its launches also hides messages.
-    longer = layer / (layer - held_up)
-    gradients = data_parallel.exposed_per_step(c, stages, held * times.forward * longer, held * times.backward * longer)
+    # A layer that waits for its launches, or for messages of other axes, also hides messages.
+    hides = _with_waits(c, times, messages["tp"] + messages["ep"] + held_up, messages["cp"])
+    gradients = data_parallel.exposed_per_step(c, stages, held * hides.forward, held * hides.backward)
     compute_time = busy - sum(exposed.values())
     exposed["dp"] = exposed["dp"] + gradients
     optimizer = np.asarray(_optimizer(c, stages))
@@ -144,7 +144,16 @@ def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[
     hidden = data_parallel.exposed_part(experts, times.forward + times.backward)
     experts = np.where(c.expert_overlap, alone * experts + (1 - alone) * hidden, experts)
     ring = _ring(c)
-    return {"tp": tensor, "ep": experts, "cp": ring, "dp": data_parallel.exposed_per_layer(c, times, stages)}
+    # Waits for messages of other axes also hide those of data parallelism.
+    hides = _with_waits(c, times, tensor + experts, ring)
+    return {"tp": tensor, "ep": experts, "cp": ring, "dp": data_parallel.exposed_per_layer(c, hides, stages)}
+
+
+def _with_waits(c: Cases, times: compute.Direction, repeated: Column, ring: Column) -> compute.Direction:
+    """Add waits to a layer's times; recomputation waits as long as forward, except for the ring."""
+    in_forward = repeated / (2.0 + c.recomputed_share) + ring / 2
+    in_backward = repeated + ring - in_forward
+    return compute.Direction(times.forward + in_forward, times.backward + in_backward, times.weights)
 
 
 def _ring(c: Cases) -> Column:

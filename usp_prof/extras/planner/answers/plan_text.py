@@ -61,7 +61,8 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         lines += [f"would fit with {change}" for change in shortfall.changes]
         return wrapped("\n".join(lines), width, hanging=2)
     if len(plans.best) == 1:
-        text = wrapped("\n".join([*lines, "", *_single_plan(plans.best[0], question)]), width, hanging=2)
+        single = [*_single_plan(plans.best[0], question), *_ruled_out(plans)]
+        text = wrapped("\n".join([*lines, "", *single]), width, hanging=2)
         return f"{text}\n{_start(plans, trainer, 'command', width)}\n"
     text = wrapped("\n".join(lines), width, hanging=2)
     head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
@@ -90,16 +91,7 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
 def why(plans: Plans) -> list[str]:
     """Explain the choice: settings that rule plans out, runners-up, plans with less memory."""
     first, question = plans.best[0], plans.question
-    lines = []
-    if plans.barred:
-        lines = [f"settings with which nothing fits in {quantity(question.cluster.room_bytes, Unit.BYTES)}:"]
-        for barred in plans.barred[:MOST_BARRED]:
-            need = quantity(barred.leanest_bytes, Unit.BYTES)
-            tried = counted(barred.tried, "configuration")
-            lines.append(f"  {barred.knob}={barred.value}: the smallest of {tried} needs {need}")
-        more = len(plans.barred) - MOST_BARRED
-        lines += [f"  and {more} more"] if more > 0 else []
-    lines.append("compared with the first plan:")
+    lines = [*_ruled_out(plans), "compared with the first plan:"]
     for other in runners_up(plans.best):
         line = f"  {other.plan.configuration}: {other.longer_fraction:+z.1%}"
         if other.turned_by and other.turned_at >= LEAST_FACTOR:
@@ -112,6 +104,19 @@ def why(plans: Plans) -> list[str]:
         speed, need = first.step_ns / plan.step_ns, quantity(plan.footprint.total_bytes, Unit.BYTES)
         lines.append(f"  less memory: {need} at {speed:.0%} of the speed: {plan.configuration}")
     return lines if lines[-1].startswith(" ") else lines[:-1]
+
+
+def _ruled_out(plans: Plans) -> list[str]:
+    """Name settings with which nothing fits."""
+    if not plans.barred:
+        return []
+    lines = [f"settings with which nothing fits in {quantity(plans.question.cluster.room_bytes, Unit.BYTES)}:"]
+    for barred in plans.barred[:MOST_BARRED]:
+        need = quantity(barred.leanest_bytes, Unit.BYTES)
+        tried = counted(barred.tried, "configuration")
+        lines.append(f"  {barred.knob}={barred.value}: the smallest of {tried} needs {need}")
+    more = len(plans.barred) - MOST_BARRED
+    return [*lines, f"  and {more} more"] if more > 0 else lines
 
 
 def refusals(plans: Plans, trainer: str) -> str:
