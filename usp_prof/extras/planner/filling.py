@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Seconds = NDArray[np.float64]
 
 SPLITS = np.array([schedule.traits.splits_backward for schedule in SCHEDULES])
-MOST_ACTIONS = 40_000
+MOST_ACTIONS = 20_000
 """Maximum number of actions to simulate, each one step of a loop; larger pipelines use the closed form."""
 
 
