@@ -96,7 +96,7 @@ def _in_rows(ranks: list[int]) -> RankGrid:
     count = -(-len(ranks) // A_ROW)
     cells = np.full((count, min(A_ROW, len(ranks))), -1)
     cells.flat[: len(ranks)] = ranks
-    rows = tuple(f"from rank {line[0]}" for line in cells.tolist())
+    rows = tuple(f"from rank {line[0]}" if count > 1 else "" for line in cells.tolist())
     return RankGrid("", ("",) * cells.shape[1], rows, cells, np.full(cells.shape, np.nan))
 
 

@@ -57,7 +57,11 @@ def _wall(view: View, document: Document) -> None:
     offered = (MESH, LATE)
     by = MESH
     if len(store.ranks) > 1:
-        by = right.selectbox("Ranks", offered, offered.index(state.word("wall", offered)), label_visibility="collapsed")
+        without_mesh = {} if layout.axes else {MESH: "by rank"}
+        by = right.selectbox(
+            "Ranks", offered, offered.index(state.word("wall", offered)), label_visibility="collapsed",
+            format_func=lambda order: without_mesh.get(order, order),
+        )  # fmt: skip
     state.choose("wall", by if by != MESH else None)
     if by == MESH:
         order = mesh_order(store.ranks, layout)

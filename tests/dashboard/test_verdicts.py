@@ -285,3 +285,15 @@ def test_the_table_of_stragglers_has_the_lateness_of_the_sentence() -> None:
     rows = {row[0]: dict(zip(heads, row, strict=True)) for row in table.rows}
     for late in document.verdict.late_ranks[:3]:
         assert (rows[late.rank]["axis"], rows[late.rank]["arrives last"]) == (late.axis, late.late_fraction)
+
+
+def test_without_a_mesh_lateness_claims_no_place_in_it(slow_rank: Document) -> None:
+    """The title named the mesh, and the only row was labeled "from rank 0"."""
+    with_mesh = pictures.lateness(slow_rank)
+    without_mesh = pictures.lateness(replace(slow_rank, sections=()))
+    assert with_mesh is not None
+    assert without_mesh is not None
+    assert with_mesh.title == "Own delay of each rank per step, by its place in the mesh"
+    assert without_mesh.title == "Own delay of each rank per step"
+    assert isinstance(without_mesh.data, RankGrid)
+    assert without_mesh.data.rows == ("",)
