@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 MOST_RANKS = 3
-"""Ranks whose repair is replayed, latest first."""
+"""Ranks whose repair is replayed, latest first; as many of those that are late in sends and receives only."""
 MOST_OF_A_NAME = 60
 """Characters of a kernel's name that are shown."""
 LEAST_LATENESS = 0.02
@@ -58,8 +58,11 @@ def _repairs(tables: TableSet) -> tuple[Repair, ...]:
     }
     late = [rank for rank, ns in late_ns.items() if ns > LEAST_LATENESS * step_ns]
     late.sort(key=lambda rank: (-late_ns[rank], rank))
+    in_messages = [culprit.rank for culprit in stragglers.late_in_messages(tables) if culprit.rank not in late]
     return tuple(
-        repair for rank in late[:MOST_RANKS] if (repair := _repair(tables, rank, late_ns[rank] / step_ns)) is not None
+        repair
+        for rank in (*late[:MOST_RANKS], *in_messages[:MOST_RANKS])
+        if (repair := _repair(tables, rank, late_ns.get(rank, 0.0) / step_ns)) is not None
     )
 
 

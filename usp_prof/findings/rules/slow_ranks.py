@@ -12,7 +12,7 @@ from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.micro_batches import has_longer_sequences
 from usp_prof.findings.proof import longest, slowest_step
-from usp_prof.findings.repairs import repair_edit
+from usp_prof.findings.repairs import MOST_RANKS, repair_edit
 from usp_prof.findings.work_shares import everywhere
 from usp_prof.model.edit import Edit
 from usp_prof.model.health import spans
@@ -230,7 +230,8 @@ class LateRank:
     What it finds
         A rank that is late for its collectives because of its own work. Since the group's previous call it took longer
         than every other member, not counting its waits for others, by at least 2% of its step. No rank is blamed for a
-        broadcast or scatter, in which the others depend on one rank's data.
+        broadcast or scatter, in which the others depend on one rank's data. In rings and pipelines, also a rank that
+        needs that much more time of its own than its peers between sends and receives.
 
     Why it costs time
         All participants of a collective wait for the last one. The wait appears as long communication on the *other*
@@ -261,22 +262,30 @@ class LateRank:
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
         """Draft one finding for each culprit of the straggler analysis that has peers to be compared with."""
-        lateness = stragglers.compute(tables)
-        if not lateness.culprits:
+        late = stragglers.compute(tables).culprits
+        ranks = {culprit.rank for culprit in late}
+        in_messages = [other for other in stragglers.late_in_messages(tables) if other.rank not in ranks]
+        if not late and not in_messages:
             return
         graph = graph_of(tables)
         with_peers = slowness(tables, graph)
-        for culprit in lateness.culprits:
+        for culprit in late:
             if culprit.rank in with_peers:
-                yield _draft(tables, graph, culprit)
+                yield _draft(tables, graph, culprit, _calls("collectives", culprit.axis))
+        for culprit in in_messages[:MOST_RANKS]:
+            if culprit.rank in with_peers:
+                yield _draft(tables, graph, culprit, _calls("sends and receives", culprit.axis))
 
 
-def _draft(tables: TableSet, graph: Graph, culprit: Culprit) -> Draft:
+def _calls(kind: str, axis: str) -> str:
+    return f"{kind} of unknown axis" if axis == Axis.UNKNOWN else f"{axis} {kind}"
+
+
+def _draft(tables: TableSet, graph: Graph, culprit: Culprit, calls: str) -> Draft:
     often = "" if culprit.persistent else " in some steps"
     edit = repair_edit(tables, culprit.rank)
     why = Why.MORE_WORK if edit.name == "even_work" else culprit.why
     cause = PAUSES if why is Why.HOST and _is_paused(tables, graph, culprit) else CAUSES[why]
-    calls = "collectives of unknown axis" if culprit.axis == Axis.UNKNOWN else f"{culprit.axis} collectives"
     nodes = graph.nodes
     own = (nodes.rank == culprit.rank) & np.isin(nodes.step, culprit.steps)
     return Draft(
