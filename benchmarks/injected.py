@@ -8,7 +8,8 @@ rank, in five sizes, through the simulator of `tests/support/injection.py`, whic
 second case is made again with launch queues that hold no more than in the recording, so that hosts wait for them.
 Repairing the rank must restore the original run. Bars: the error is at most 3 points of the step in the median and 8 in
 the worst case, the stated error holds in 9 of 10 cases, and the first finding that names a rank names the slow one in
-95%. Cases whose delay costs less than 2% are omitted.
+95% of the cases in which it costs most. In the others, the repair of another rank would save more: of the recorded run,
+without the delay. Cases whose delay costs less than 2% are omitted.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Case:
     gain: float
     error: float
     is_first: bool
+    costs_most: bool
+    """Whether no other rank costs more in the run as recorded."""
 
     @property
     def off(self) -> float:
@@ -67,7 +70,7 @@ def main() -> int:
     write_table(table(cases), options.page, BEGIN, END)
     off = [case.off for case in cases]
     holds = np.mean([case.off <= case.error for case in cases])
-    first = np.mean([case.is_first for case in cases])
+    first = np.mean([case.is_first for case in cases if case.costs_most])
     return int(np.median(off) > 0.03 or max(off) > 0.08 or holds < 0.9 or first < 0.95)
 
 
@@ -76,7 +79,7 @@ def cases_of(folder: Path) -> list[Case]:
     paths = [path for path in sorted(folder.rglob("*.json*")) if "_et_" not in path.name and path.name != "run.json"]
     ranks = read_run(paths)
     slow = ranks[(len(ranks) - 1) // 2 if len(ranks) > 2 else 1].rank
-    original = _steps(ranks)
+    original, usual_gain = _recorded(ranks, slow)
     timed = [
         (kind, share * original.mean_measured_ns / 1e3 / (1 - share))
         for kind in ("pause", "late_input", "late_sends")
@@ -97,14 +100,26 @@ def cases_of(folder: Path) -> list[Case]:
                 rank for finding in search(tables).findings if (rank := finding.where.get("rank")) is not None
             ]
         cases.append(
-            Case(folder.name, delay, truth, repaired.gain_fraction, repaired.error_fraction, blamed_ranks[:1] == [slow])
+            Case(
+                folder.name,
+                delay,
+                truth,
+                repaired.gain_fraction,
+                repaired.error_fraction,
+                is_first=blamed_ranks[:1] == [slow],
+                costs_most=truth > (1 - truth) * usual_gain,
+            )
         )
     return cases
 
 
-def _steps(ranks: list[RankTrace]) -> StepTimes:
+def _recorded(ranks: list[RankTrace], slow: int) -> tuple[StepTimes, float]:
+    """Return the steps without a delay, and the largest gain of repairing another rank than the slow one."""
     with TemporaryDirectory() as temporary:
-        return unedited(_delayed(ranks, None, Path(temporary)))
+        tables = _delayed(ranks, None, Path(temporary))
+        others = [rank for rank in tables.ranks if rank != slow]
+        gains = [predict(tables, [Edit("rank_as_peers", str(rank))]).gain_fraction for rank in others]
+        return unedited(tables), max(gains)
 
 
 def _delayed(ranks: list[RankTrace], delay: Delay | None, folder: Path) -> TableSet:
@@ -116,7 +131,7 @@ def _delayed(ranks: list[RankTrace], delay: Delay | None, folder: Path) -> Table
 def table(cases: list[Case]) -> list[str]:
     """Return the table in Markdown: one row per run and kind of delay, misses included."""
     lines = [
-        "| run | delay | cases | truth | median error | worst | stated error holds | slow rank named first |",
+        "| run | delay | cases | truth | median error | worst | stated error holds | slow rank named first, where it costs most |",
         "|---|---|---|---|---|---|---|---|",
     ]
     groups: dict[tuple[str, str], list[Case]] = {}
@@ -126,10 +141,11 @@ def table(cases: list[Case]) -> list[str]:
     for (run, kind), group in [*groups.items(), (("all", "all"), cases)]:
         off = [100 * case.off for case in group]
         low, high = (100 * bound([case.truth for case in group]) for bound in (min, max))
-        holds, first = (sum(flags) for flags in zip(*((c.off <= c.error, c.is_first) for c in group), strict=True))
+        holds, most = sum(case.off <= case.error for case in group), [case for case in group if case.costs_most]
         lines.append(
             f"| {run} | {kind} | {len(group)} | {_span(low, high)} | {np.median(off):.1f} "
-            f"| {max(off):.1f} | {holds} of {len(group)} | {first} of {len(group)} |"
+            f"| {max(off):.1f} | {holds} of {len(group)} "
+            f"| {sum(case.is_first for case in most)} of {len(most)} |"
         )
     return lines
 
