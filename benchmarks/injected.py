@@ -117,9 +117,8 @@ def _recorded(ranks: list[RankTrace], slow: int) -> tuple[StepTimes, float]:
     """Return the steps without a delay, and the largest gain of repairing another rank than the slow one."""
     with TemporaryDirectory() as temporary:
         tables = _delayed(ranks, None, Path(temporary))
-        others = [rank for rank in tables.ranks if rank != slow]
-        gains = [predict(tables, [Edit("rank_as_peers", str(rank))]).gain_fraction for rank in others]
-        return unedited(tables), max(gains)
+        edits = [Edit("rank_as_peers", str(rank)) for rank in tables.ranks if rank != slow]
+        return unedited(tables), max(predict(tables, [edit]).gain_fraction for edit in edits)
 
 
 def _delayed(ranks: list[RankTrace], delay: Delay | None, folder: Path) -> TableSet:
@@ -131,7 +130,7 @@ def _delayed(ranks: list[RankTrace], delay: Delay | None, folder: Path) -> Table
 def table(cases: list[Case]) -> list[str]:
     """Return the table in Markdown: one row per run and kind of delay, misses included."""
     lines = [
-        "| run | delay | cases | truth | median error | worst | stated error holds | slow rank named first, where it costs most |",
+        "| run | delay | cases | truth | median error | worst | stated error holds | named first, if it costs most |",
         "|---|---|---|---|---|---|---|---|",
     ]
     groups: dict[tuple[str, str], list[Case]] = {}

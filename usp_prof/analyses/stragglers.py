@@ -195,8 +195,12 @@ def _late_in_messages(tables: TableSet) -> tuple[Culprit, ...]:
     slow, excess = _slowdown(parts, peers), np.maximum(lateness.excess_by_row(own, peers), 0)
     axes = matched.columns().take(matched.is_pair)["axis"].tolist()
     axis = np.full(len(excess), max(sorted(set(axes)), key=axes.count), object)
-    found = [_culprit(tables, rank, own, peers, slow, excess, axis) for rank in np.unique(parts.rank).tolist()]
-    return tuple(sorted((own for own in found if own is not None), key=lambda c: (-c.cost_ns, c.rank)))
+    culprits = [
+        culprit
+        for rank in np.unique(parts.rank).tolist()
+        if (culprit := _culprit(tables, rank, own, peers, slow, excess, axis)) is not None
+    ]
+    return tuple(sorted(culprits, key=lambda c: (-c.cost_ns, c.rank)))
 
 
 def _slowdown(parts: Partition, peers: Peers) -> Floats:

@@ -1,0 +1,52 @@
+"""Ranks that are late in sends and receives only, as in a ring."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from injection import true_gain
+from made_training import Delay, Job
+
+from usp_prof.analyses import stragglers
+from usp_prof.findings.repairs import repairs_of
+from usp_prof.findings.search import search
+from usp_prof.run import open_run
+from usp_prof.whatif.predict import unedited
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from usp_prof.tables.table_set import TableSet
+
+
+def ring(folder: Path, delay: Delay | None) -> TableSet:
+    """Make a job whose ranks pass messages around a ring."""
+    job = Job("ring", 761_594)
+    job.simulate(delay, 822_740)
+    job.write(folder)
+    return open_run(folder, cache_dir=folder / "cache").tables
+
+
+@pytest.fixture
+def delayed(tmp_path: Path) -> TableSet:
+    return ring(tmp_path / "delayed", Delay("late_messages", 3, 9_900))
+
+
+def test_a_rank_that_holds_up_its_ring_is_the_first_finding(delayed: TableSet, tmp_path: Path) -> None:
+    truth = true_gain(unedited(ring(tmp_path / "usual", None)), unedited(delayed))
+    first = search(delayed).findings[0]
+    assert (first.code, first.where["rank"]) == ("late-rank", 3)
+    assert first.gain_fraction == pytest.approx(truth, abs=0.01)
+    assert "sends and receives" in first.title
+
+
+def test_its_repair_explains_the_slowdown_of_the_job(delayed: TableSet) -> None:
+    assert [repair.rank for repair in repairs_of(delayed)] == [3]
+    assert not stragglers.compute(delayed).culprits  # it is not late in collectives
+
+
+def test_a_usual_ring_has_no_late_rank(tmp_path: Path) -> None:
+    usual = ring(tmp_path / "usual", None)
+    assert not stragglers.late_in_messages(usual)
+    assert "late-rank" not in {finding.code for finding in search(usual).findings}
