@@ -203,6 +203,7 @@ SAYS_WHY = (
     RuleCode.SHARED_CORES,
 )
 """Findings that name what makes the rank late."""
+COLLECTIVES, MESSAGES = "collectives", "sends and receives"
 PAUSES = "its host pauses"
 CAUSES = {
     Why.SLOW_COMPUTE: "its compute takes longer",
@@ -271,27 +272,24 @@ class LateRank:
         with_peers = slowness(tables, graph)
         for culprit in late:
             if culprit.rank in with_peers:
-                yield _draft(tables, graph, culprit, _calls("collectives", culprit.axis))
+                yield _draft(tables, graph, culprit, COLLECTIVES)
         for culprit in in_messages[:MOST_RANKS]:
             if culprit.rank in with_peers:
-                yield _draft(tables, graph, culprit, _calls("sends and receives", culprit.axis))
+                yield _draft(tables, graph, culprit, MESSAGES)
 
 
-def _calls(kind: str, axis: str) -> str:
-    return f"{kind} of unknown axis" if axis == Axis.UNKNOWN else f"{axis} {kind}"
-
-
-def _draft(tables: TableSet, graph: Graph, culprit: Culprit, calls: str) -> Draft:
+def _draft(tables: TableSet, graph: Graph, culprit: Culprit, kind: str) -> Draft:
     often = "" if culprit.persistent else " in some steps"
     edit = repair_edit(tables, culprit.rank)
     why = Why.MORE_WORK if edit.name == "even_work" else culprit.why
     cause = PAUSES if why is Why.HOST and _is_paused(tables, graph, culprit) else CAUSES[why]
+    calls = f"{kind} of unknown axis" if culprit.axis == Axis.UNKNOWN else f"{culprit.axis} {kind}"
     nodes = graph.nodes
     own = (nodes.rank == culprit.rank) & np.isin(nodes.step, culprit.steps)
     return Draft(
         f"Rank {culprit.rank} is late for {calls}{often}: {cause}",
         # Lateness appears on an axis, but belongs to one only if that axis' link is slow.
-        {"rank": culprit.rank} | ({"axis": culprit.axis} if why is Why.SLOW_LINK else {}),
+        {"rank": culprit.rank} | ({"axis": culprit.axis} if why is Why.SLOW_LINK and kind == COLLECTIVES else {}),
         {
             "late_on": culprit.axis,
             "cost_ns": round(culprit.cost_ns),
