@@ -8,8 +8,8 @@ rank, in five sizes, through the simulator of `tests/support/injection.py`, whic
 second case is made again with launch queues that hold no more than in the recording, so that hosts wait for them.
 Repairing the rank must restore the original run. Bars: the error is at most 3 points of the step in the median and 8 in
 the worst case, the stated error holds in 9 of 10 cases, and the first finding that names a rank names the slow one in
-95% of the cases in which it costs most. In the others, the repair of another rank would save more: of the recorded run,
-without the delay. Cases whose delay costs less than 2% are omitted.
+95% of the cases. Cases in which another rank costs more in the run as recorded do not count for this last bar. Cases
+whose delay costs less than 2% are omitted.
 """
 
 from __future__ import annotations

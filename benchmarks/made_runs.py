@@ -3,9 +3,10 @@
     python benchmarks/made_runs.py [--cases 20] [--seed 1] [--page docs/reference/accuracy.md]
 
 The jobs come from the simulator of `tests/support/made_training.py`, which shares no code with the replay: replicas,
-sharded weights, tensor parallelism, experts, a ring of context parallelism, and a pipeline of two stages with two
-replicas. Most sends and receives are in batches, whose kernels name neither group nor peer. Layers, lengths, syncs,
-recorded data and the delayed rank are drawn. Repairing the rank must give the job without the delay. Bars as in
+sharded weights, tensor parallelism, both of these together, experts, a ring of context parallelism, and pipelines of
+two and of four stages with two replicas. Most sends and receives are in batches, whose kernels name neither group nor
+peer. Layers, lengths, syncs, recorded data and the delayed rank are drawn. In three of ten cases, only one step has the
+delay. One run in seven names no groups at all. Repairing the rank must give the job without the delay. Bars as in
 `injected.py`. Cases whose delay costs less than 2% are omitted. Findings of kinds that the job has without the delay,
 such as late input on all ranks, do not count as first.
 """

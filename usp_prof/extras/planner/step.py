@@ -144,7 +144,7 @@ def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[
     hidden = data_parallel.exposed_part(experts, times.forward + times.backward)
     experts = np.where(c.expert_overlap, alone * experts + (1 - alone) * hidden, experts)
     ring = _ring(c)
-    # Waits for messages of other axes also hide those of data parallelism.
+    # Messages of data parallelism also travel while a rank waits for messages of other axes.
     hides = _with_waits(c, times, tensor + experts, ring)
     return {"tp": tensor, "ep": experts, "cp": ring, "dp": data_parallel.exposed_per_layer(c, hides, stages)}
 

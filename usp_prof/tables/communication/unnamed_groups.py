@@ -40,20 +40,22 @@ if TYPE_CHECKING:
     Calls = Mapping[int, Ints]
     """Rows of `collectives` by rank, by start."""
 
-_TOGETHER_NS = 100_000
-"""Maximum for the median distance of the ends of a call's members; 10 to 40 us were measured on four recorded ranks."""
+TOGETHER_NS = 100_000
+"""Maximum for the median distance of the ends of a call's members; 1 to 63 us were measured on five jobs."""
 _RESOLUTION_NS = 5_000
 """Ends that are closer than this are as good as equal."""
 _CLEARLY = 10
 """A rank is late if it arrives later than all others by this many distances of the ends."""
 _LONGER_THAN_TRANSFER = 3
-"""A rank is late if it arrives later than all others by this many times the transfer: else none need have waited."""
+"""A rank is late if it arrives later than all others by this many transfers: ranks that do not wait have ended by then.
+"""
 _LEAST_LATE_CALLS = 3
 _LEAST_RANKS = {"send_recv": 3}
 """Two ranks that exchange may be a pipeline of two stages or an all-to-all of two."""
 _HELD = 0.9
 """Share of calls with a late rank in which it delays all others; a profiler occasionally loses a kernel."""
-_NO_GROUP = ("send", "recv", "other")
+_NOT_SHARED = ("send", "recv", "other")
+"""Operations that are not calls of a whole group, or are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def name_groups(sources: Mapping[int, Source], world: int) -> tuple[dict[int, So
 def refute_one_group(columns: Mapping[int, Columns]) -> bool:
     """Return whether late ranks show that the unnamed calls are not those of all ranks."""
     fits = [_fit(*_times(columns, rows), [range(len(columns))]) for _, _, rows in _sequences(columns)]
-    return any(fit.is_refuted and fit.apart_ns <= _TOGETHER_NS for fit in fits)
+    return any(fit.is_refuted and fit.apart_ns <= TOGETHER_NS for fit in fits)
 
 
 def _sequences(columns: Mapping[int, Columns]) -> Iterator[tuple[str, str, Calls]]:
@@ -141,7 +143,7 @@ def _sequences(columns: Mapping[int, Columns]) -> Iterator[tuple[str, str, Calls
 def _unnamed(collectives: Columns) -> Ints:
     """Return the rows that name neither a group nor a peer, by start."""
     names_nothing = collectives.matches("group", "") & (collectives["peer"] < 0)
-    rows = np.flatnonzero(names_nothing & ~collectives.matches("op", *_NO_GROUP))
+    rows = np.flatnonzero(names_nothing & ~collectives.matches("op", *_NOT_SHARED))
     return sorted_by(collectives["start_ns"], rows)
 
 
@@ -205,6 +207,7 @@ def _fit(start: Ints, end: Ints, groups: Sequence[Sequence[int]]) -> _Fit:
 
 
 def _fit_of_group(start: Ints, end: Ints) -> _Fit:
+    """Return the same for one group; both arrays have one row per member and one column per call."""
     offset = np.median(end - end[0], axis=1).astype(np.int64)[:, None]
     start, end = start - offset, end - offset
     apart_ns = float(np.median(end.max(axis=0) - end.min(axis=0)))
@@ -216,7 +219,7 @@ def _fit_of_group(start: Ints, end: Ints) -> _Fit:
     holds_all = end.min(axis=0) >= arrival[-1] - late_by / 2
     late, held = int(has_late_rank.sum()), int((has_late_rank & holds_all).sum())
     too_few = late >= _LEAST_LATE_CALLS and held < _HELD * late
-    return _Fit(apart_ns, late, held, is_refuted=apart_ns > _TOGETHER_NS or too_few)
+    return _Fit(apart_ns, late, held, is_refuted=apart_ns > TOGETHER_NS or too_few)
 
 
 def _with_groups(collectives: View, keys: Sequence[tuple[Ints, str]], sizes: Sequence[int]) -> View:

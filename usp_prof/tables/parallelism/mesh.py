@@ -21,7 +21,7 @@ import numpy as np
 
 from usp_prof.model.topology import DATA_AXES, PARALLEL_AXES, Axis, AxisSource, Group, Topology, group_key
 from usp_prof.tables.communication.posts import P2P
-from usp_prof.tables.communication.unnamed_groups import refute_one_group
+from usp_prof.tables.communication.unnamed_groups import TOGETHER_NS, refute_one_group
 from usp_prof.tables.parallelism.axis_names import described
 
 if TYPE_CHECKING:
@@ -192,10 +192,8 @@ def talking(parts: Mapping[int, Columns]) -> list[tuple[int, ...]]:
 #         leave it within microseconds, while two groups of half the job that do the same work drift apart. No late
 #         rank may show the contrary.
 
-_TOGETHER_NS = 100_000
-"""Median distance of the ends of one collective's members; 1 to 63 us were measured on five recorded jobs."""
 _TOGETHER_ELSEWHERE_NS = 20_000
-"""The same, after the difference between two hosts' clocks is removed."""
+"""Like `TOGETHER_NS`, after the difference between two hosts' clocks is removed."""
 _DEVICE_CLOCKS_NS = 2_000_000
 """Device timestamps are corrected to the host's clock to well below this."""
 _OVERLAPPING = 0.8
@@ -244,7 +242,7 @@ def _tied(longest: Columns, other: Columns, *, same_host: bool) -> bool:
         return False
     start, end = longest["start_ns"], longest["start_ns"] + longest["dur_ns"]
     other_start, other_end = other["start_ns"], other["start_ns"] + other["dur_ns"]
-    limit = _TOGETHER_NS if same_host else _TOGETHER_ELSEWHERE_NS
+    limit = TOGETHER_NS if same_host else _TOGETHER_ELSEWHERE_NS
     for place in _places_of_sequence(other["op"].tolist(), longest["op"].tolist()):
         stretch = slice(place, place + len(other))
         offset_ns = other_end - end[stretch]
