@@ -9,7 +9,7 @@ from injection import true_gain
 from made_training import Delay, Job
 
 from usp_prof.analyses import stragglers
-from usp_prof.findings.repairs import repairs_of
+from usp_prof.findings.repairs import late_in_messages, repairs_of
 from usp_prof.findings.search import search
 from usp_prof.run import open_run
 from usp_prof.whatif.predict import unedited
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 
-def ring(folder: Path, delay: Delay | None) -> TableSet:
-    """Make a job whose ranks pass messages around a ring."""
+def ring(folder: Path, delay: Delay | None, *, has_axis: bool = False) -> TableSet:
+    """Make a job whose ranks pass messages around a ring; the axis of its group may be recorded."""
     job = Job("ring", 761_594)
+    job.describes_groups = has_axis
     job.simulate(delay, 822_740)
     job.write(folder)
     return open_run(folder, cache_dir=folder / "cache").tables
 
 
-@pytest.fixture
-def delayed(tmp_path: Path) -> TableSet:
-    return ring(tmp_path / "delayed", Delay("late_messages", 3, 9_900))
+@pytest.fixture(params=[False, True])
+def delayed(request: pytest.FixtureRequest, tmp_path: Path) -> TableSet:
+    return ring(tmp_path / "delayed", Delay("late_messages", 3, 9_900), has_axis=request.param)
 
 
 def test_a_rank_that_holds_up_its_ring_is_the_first_finding(delayed: TableSet, tmp_path: Path) -> None:
@@ -48,5 +49,5 @@ def test_its_repair_explains_the_slowdown_of_the_job(delayed: TableSet) -> None:
 
 def test_a_usual_ring_has_no_late_rank(tmp_path: Path) -> None:
     usual = ring(tmp_path / "usual", None)
-    assert not stragglers.late_in_messages(usual)
+    assert not late_in_messages(usual)
     assert "late-rank" not in {finding.code for finding in search(usual).findings}

@@ -177,21 +177,17 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
     )
 
 
-def late_in_messages(tables: TableSet) -> tuple[Culprit, ...]:
-    """Return the ranks that may hold up others in sends and receives, the worst first; memoized.
+def late_in_messages(tables: TableSet, peers: Peers) -> tuple[Culprit, ...]:
+    """Return the ranks that may hold up others in sends and receives, the worst first.
 
     Lateness is only measured in collectives. In a ring or pipeline, a rank that needs more time of its own than its
     peers may delay its neighbors, and these delay theirs. Its cost is at most that time.
     """
-    return tables.memo("late in messages", lambda: _late_in_messages(tables))
-
-
-def _late_in_messages(tables: TableSet) -> tuple[Culprit, ...]:
     matched = call_table.match_calls(tables)
     if tables.incomparable or not matched.is_pair.any():
         return ()
     parts = partition.divide_run(tables, EVERYTHING)
-    own, peers = lateness.own_time(tables, parts), lateness.peers_of(tables)
+    own = lateness.own_time(tables, parts)
     slow, excess = _slowdown(parts, peers), np.maximum(lateness.excess_by_row(own, peers), 0)
     axes = matched.columns().take(matched.is_pair)["axis"].tolist()
     axis = np.full(len(excess), max(sorted(set(axes)), key=axes.count), object)

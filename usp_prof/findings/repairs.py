@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses import stragglers
-from usp_prof.analyses.measures.lateness import COVERS
+from usp_prof.analyses.measures.lateness import COVERS, Peers
 from usp_prof.findings.micro_batches import evened, has_longer_sequences
 from usp_prof.findings.work_shares import UNEVEN, worst_of
 from usp_prof.model.edit import Edit
@@ -24,13 +24,14 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few, shortened
 from usp_prof.model.topology import Axis
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.peers import slowness
+from usp_prof.replay.peers import peer_groups, slowness
 from usp_prof.replay.step_times import unedited
 from usp_prof.replay.unexplained import NOTABLE, unexplained_shares, unexplained_times
 from usp_prof.whatif.attribution import ideal_step
 from usp_prof.whatif.predict import as_recorded, gain_of
 
 if TYPE_CHECKING:
+    from usp_prof.analyses.stragglers import Culprit
     from usp_prof.model.finding import IdealStep
     from usp_prof.tables.table_set import TableSet
 
@@ -58,12 +59,21 @@ def _repairs(tables: TableSet) -> tuple[Repair, ...]:
     }
     late = [rank for rank, ns in late_ns.items() if ns > LEAST_LATENESS * step_ns]
     late.sort(key=lambda rank: (-late_ns[rank], rank))
-    in_messages = [culprit.rank for culprit in stragglers.late_in_messages(tables) if culprit.rank not in late]
+    in_messages = [culprit.rank for culprit in late_in_messages(tables) if culprit.rank not in late]
     return tuple(
         repair
         for rank in (*late[:MOST_RANKS], *in_messages[:MOST_RANKS])
         if (repair := _repair(tables, rank, late_ns.get(rank, 0.0) / step_ns)) is not None
     )
+
+
+def late_in_messages(tables: TableSet) -> tuple[Culprit, ...]:
+    """Return the ranks that may hold up others in sends and receives, compared with the peers of a repair; memoized."""
+    return tables.memo("late in messages", lambda: _late_in_messages(tables))
+
+
+def _late_in_messages(tables: TableSet) -> tuple[Culprit, ...]:
+    return stragglers.late_in_messages(tables, Peers.of_groups(peer_groups(tables, graph_of(tables))))
 
 
 def repair_edit(tables: TableSet, rank: int) -> Edit:

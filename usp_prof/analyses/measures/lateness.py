@@ -23,7 +23,7 @@ from usp_prof.tables import calls as call_table
 from usp_prof.tables import shares
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -107,6 +107,12 @@ class Peers:
 
     kind_of_rank: dict[int, int]
     ranks_of_kind: list[list[int]]
+
+    @classmethod
+    def of_groups(cls, groups: Iterable[Sequence[int]]) -> Peers:
+        """Return the peers if each group is a kind; groups must not overlap."""
+        ranks_of_kind = [list(group) for group in groups]
+        return cls({rank: kind for kind, group in enumerate(ranks_of_kind) for rank in group}, ranks_of_kind)
 
     def of_rank(self, rank: int) -> tuple[int, ...]:
         """Return the other ranks of its kind."""

@@ -12,7 +12,7 @@ from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.micro_batches import has_longer_sequences
 from usp_prof.findings.proof import longest, slowest_step
-from usp_prof.findings.repairs import MOST_RANKS, repair_edit
+from usp_prof.findings.repairs import MOST_RANKS, late_in_messages, repair_edit
 from usp_prof.findings.work_shares import everywhere
 from usp_prof.model.edit import Edit
 from usp_prof.model.health import spans
@@ -265,7 +265,7 @@ class LateRank:
         """Draft one finding for each culprit of the straggler analysis that has peers to be compared with."""
         late = stragglers.compute(tables).culprits
         ranks = {culprit.rank for culprit in late}
-        in_messages = [other for other in stragglers.late_in_messages(tables) if other.rank not in ranks]
+        in_messages = [other for other in late_in_messages(tables) if other.rank not in ranks]
         if not late and not in_messages:
             return
         graph = graph_of(tables)
