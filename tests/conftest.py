@@ -1,6 +1,7 @@
 """Tiers of the tests (see `tiers.py`), and one browser per process.
 
-Generated examples have no deadlines, because machines can be busy.
+Generated examples have no deadlines, because machines can be busy. They are the same in every run, except with
+`--tier full`, which searches for new ones.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
-settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("project")
+settings.register_profile("new examples", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same examples", settings.get_profile("new examples"), derandomize=True)
 
 WITHOUT_COVERAGE = (
     "analyses/test_any_tables.py",
@@ -65,6 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     tiers.chosen = tiers.Tier(config.getoption("--tier"))
+    settings.load_profile("new examples" if tiers.chosen is tiers.Tier.FULL else "same examples")
     # A shell starts its background jobs with SIGINT ignored, and programs that tests interrupt would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

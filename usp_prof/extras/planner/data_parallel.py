@@ -86,8 +86,7 @@ def _sums_after(c: Cases) -> Column:
 def exposed_per_step(c: Cases, stages: Stages, forward: Column, backward: Column) -> Column:
     """Return the exposed time per step outside `exposed_per_layer`; `forward` and `backward` are per micro-batch."""
     weights = messages.weights_of_fullest_rank(c, stages)
-    layer_backward = backward / np.maximum(stages.layers.max(axis=0), 1)
-    by_layer = _of_ends(c, weights.ends, forward, backward, layer_backward)
+    by_layer = _of_ends(c, weights.ends, forward, backward, stages.layers.max(axis=0))
     by_layer = (by_layer + _of_layers_after(c, weights)) * c.profile.sharded_exposed
     in_buckets = _of_buckets(c, weights, forward, backward) * c.profile.data_exposed
     shown = np.where(messages.goes_by_layer(c), by_layer, in_buckets)
@@ -118,11 +117,11 @@ def _of_buckets(c: Cases, weights: messages.Weights, forward: Column, backward: 
     return sums + np.where(c.zero > 0, gathered * p.gather_exposed, 0.0)
 
 
-def _of_ends(c: Cases, ends: Column, forward: Column, backward: Column, layer_backward: Column) -> Column:
+def _of_ends(c: Cases, ends: Column, forward: Column, backward: Column, layers: Column) -> Column:
     """Return the exposed time of the gathers at the start of forward and of the reductions at the end of backward.
 
-    `ends` are the weights of embedding and head, `layer_backward` is the time of one layer. FSDP2 waits for both in
-    every micro-batch, unless a pipeline keeps them.
+    `ends` are the weights of embedding and head. FSDP2 waits for both in every micro-batch, unless a pipeline keeps
+    them. Compute that hides the messages of layers does not hide these as well.
     """
     p = c.profile
     often = messages.messages_per_step(c)
@@ -133,14 +132,17 @@ def _of_ends(c: Cases, ends: Column, forward: Column, backward: Column, layer_ba
     begins = np.where(np.logical_and(p.is_fsdp2, c.pp == 1), c.micro_batches, 1)
     begins = np.where(c.shards > 1, begins, 0)
     beginning = gather(c, first * c.width)
-    later = np.maximum(often.end_gathers - begins, 0) * exposed_part(
-        gather(c, ends * c.width), p.gather_overlap * backward
-    )
+    of_layer, sum_of_layer = gather(c, _on_ring(c, shared, routed) * c.width), _sum(c, shared * sent, routed * sent)
+    in_forward = layers * of_layer * often.forward_gathers / c.micro_batches
+    in_backward = layers * (of_layer * often.backward_gathers + sum_of_layer * often.sums) / c.micro_batches
+    rest_of_forward = np.maximum(p.gather_overlap * forward - in_forward, 0)
+    rest_of_backward = np.maximum(p.gather_overlap * backward - in_backward, 0)
+    later_gathers = np.maximum(often.end_gathers - begins, 0)
+    later = later_gathers * exposed_part(gather(c, ends * c.width), rest_of_backward)
 
-    of_first_layer = _sum(c, shared * sent, routed * sent)
-    of_first_layer = np.where(p.is_paced, exposed_part(of_first_layer, layer_backward), of_first_layer)
+    of_first_layer = np.where(p.is_paced, exposed_part(sum_of_layer, backward / np.maximum(layers, 1)), sum_of_layer)
     ending = _sum(c, first * sent, 0.0) + of_first_layer
-    earlier_ending = np.where(p.is_fsdp2, ending, exposed_part(ending, p.gather_overlap * forward))
+    earlier_ending = np.where(p.is_fsdp2, ending, exposed_part(ending, rest_of_forward))
     earlier_sums = np.maximum(often.sums - 1, 0) * earlier_ending
     return np.asarray(begins * beginning + later + ending + earlier_sums)
 
