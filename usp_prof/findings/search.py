@@ -20,7 +20,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.rank_clocks import rank_clocks
-from usp_prof.replay.step_times import graphs_per_pass, timelines_of, unedited
+from usp_prof.replay.step_times import graphs_per_pass, timeline_of, timelines_of, unedited
 from usp_prof.whatif.edits.kind import MODEL_DOUBT
 from usp_prof.whatif.predict import Edited, Gain, as_recorded, gain_of
 from usp_prof.whatif.recording_cost import recording_cost
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from usp_prof.findings.draft import Draft, Rule
     from usp_prof.model.edit import Edit
-    from usp_prof.replay.graph import Timeline
+    from usp_prof.replay.graph import Graph, Timeline
     from usp_prof.tables.table_set import TableSet
 
 
@@ -51,10 +51,13 @@ def together(tables: TableSet, edits: Sequence[Edit], first: float) -> Together:
         return Together(tuple(first for _ in edits), {})
     edited_run, gains = as_recorded(tables).then(tables, edits[0]), [first]
     left_out: dict[int, str] = {}
+    replayed: tuple[Graph, Timeline] | None = None  # edits of the action order leave the graph as it is
     for place, edit in enumerate(edits[1:], start=1):
         try:
             combined = edited_run.then(tables, edit)
-            gain = gain_of(tables, combined, least=inf)
+            if replayed is None or replayed[0] is not combined.graph:
+                replayed = combined.graph, timeline_of(tables, combined.graph)
+            gain = gain_of(tables, combined, least=inf, timeline=replayed[1])
         except UspProfError as error:
             left_out[place] = error.message
             gains.append(gains[-1])
