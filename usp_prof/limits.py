@@ -39,6 +39,8 @@ CHUNKS = Range(1, 1 << 10)
 MICRO_BATCHES = Range(0, 1 << 20)
 COUNT = Range(-1, 1 << 53)
 """Sizes, tokens, parameters: -1 means absent, and a double represents each exactly."""
+AMOUNT = Range(1, 1 << 53)
+"""Options of the command line: sizes, tokens and numbers of things."""
 CHANGE = Range(-(1 << 53), 1 << 53)
 """Allocated bytes; negative if freed."""
 NUMBER = Range(-(1 << 62), 1 << 62)

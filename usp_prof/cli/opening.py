@@ -125,7 +125,7 @@ def _console(args: argparse.Namespace, *, stderr: bool) -> SafeConsole:
 # Options that choose a run, and opening it with progress.
 
 
-def whole_number(within: limits.Range = limits.COUNT) -> Callable[[str], int]:
+def whole_number(within: limits.Range = limits.AMOUNT) -> Callable[[str], int]:
     """Return the parser of an option whose value is a whole number in a range."""
 
     def parse(text: str) -> int:

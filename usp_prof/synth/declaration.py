@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping  # noqa: TC003 - a field type, checked against plain data
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from usp_prof import limits
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import ERRORS, checked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Style(StrEnum):
@@ -38,6 +40,9 @@ class FaultKind(StrEnum):
     UNEQUAL_LENGTHS = "unequal_lengths"
 
 
+_LARGEST_FACTOR = 1_000_000
+_LONGEST_DELAY_NS = 3_600_000_000_000
+"""An hour; longer faults leave the range of a trace's times."""
 EVERYWHERE = (
     FaultKind.BLOCKING_SYNC,
     FaultKind.PAGEABLE_COPY,
@@ -239,14 +244,24 @@ def check(run: Declaration) -> None:
         (run.shape.layers in range(1, limits.STAGE.high + 1), f"layers is 1 to {limits.STAGE.high}"),
         ((mesh.dp * mesh.cp) % mesh.ep == 0, "ep divides dp times cp"),
         (run.shape.layers % stages == 0, f"layers are a multiple of the {stages} stages"),
-        (run.work.micro_batches >= 1 and run.work.steps >= 1, "there is a micro-batch and a step"),
+        (run.work.micro_batches >= 1, "micro_batches is at least 1"),
+        (run.work.steps >= 1, "steps is at least 1"),
         (run.work.order == () or len(run.work.order) == mesh.pp, "order has one text for each pipeline rank"),
-        (all(0 <= fault.rank < mesh.world for fault in run.faults), "faults name ranks of the mesh"),
-        (all(fault.times >= 1 for fault in run.faults), "a fault happens at least once per step"),
-        (all(0 < fault.factor < math.inf for fault in run.faults), "the factor of a fault is above 0"),
-        (all(fault.delay_ns >= 0 for fault in run.faults), "the delay of a fault is at least 0 ns"),
         (run.seed >= 0, "the seed is at least 0"),
+        *(rule for fault in run.faults for rule in _rules_of(fault, run)),
     )
     for holds, rule in rules:
         if not holds:
             raise UsageError(f"this run cannot be simulated: {rule}", hint="usp-prof synth --help shows examples")
+
+
+def _rules_of(fault: Fault, run: Declaration) -> Iterator[tuple[bool, str]]:
+    """Yield whether a fault keeps each rule, and the rule."""
+    first_step, last_step = run.work.first_step, run.work.first_step + run.work.steps - 1
+    yield 0 <= fault.rank < run.mesh.world, "faults name ranks of the mesh"
+    yield fault.step == -1 or first_step <= fault.step <= last_step, f"faults name steps {first_step} to {last_step}"
+    yield fault.times in range(1, limits.PASSES.high + 1), f"the times of a fault are {limits.PASSES}"
+    yield 0 < fault.factor <= _LARGEST_FACTOR, f"the factor of a fault is above 0, and at most {_LARGEST_FACTOR:,}"
+    yield 0 <= fault.delay_ns <= _LONGEST_DELAY_NS, f"the delay of a fault is 0 to {_LONGEST_DELAY_NS:,} ns"
+    is_shared = not fault.axis or getattr(run.mesh, fault.axis, 1) > 1
+    yield is_shared, "faults name axes of the mesh that have several ranks"

@@ -121,12 +121,13 @@ def _fault(text: str) -> dict[str, Any]:
     values: dict[str, Any] = {"rank": 0, "kind": kind}
     if kind not in list(FaultKind):
         raise unknown_name("fault", kind, list(FaultKind), list_command="usp-prof synth --help")
-    try:
-        for pair in filter(None, rest.split(",")):
-            name, _, value = pair.partition("=")
+    pairs = [pair.partition("=") for pair in filter(None, rest.split(","))]
+    hint = "write it like slow_rank:rank=2,factor=1.5"
+    if len({name for name, _, _ in pairs}) < len(pairs):
+        raise UsageError(f"{text!r} is not a fault: it has a value twice", hint=hint)
+    for name, _, value in pairs:
+        try:
             values[name] = _TYPES.get(name, int)(value)
-    except ValueError as error:
-        raise UsageError(
-            f"{text!r} is not a fault: {error}", hint="write it like slow_rank:rank=2,factor=1.5"
-        ) from error
+        except ValueError:
+            raise UsageError(f"{text!r} is not a fault: {name} is not a number", hint=hint) from None
     return values
