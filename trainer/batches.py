@@ -92,5 +92,6 @@ def read_text(path: str, sequence: int) -> np.ndarray:
     except OSError as error:
         raise OptionError(f"--data {path}: {error.strerror}", hint="a text file") from error
     short = len(text) <= sequence + 1
-    refuse(short, f"--data {path}: {len(text)} bytes are fewer than a sequence", f"--sequence {len(text) // 2}")
+    hint = f"--sequence {len(text) // 2}" if len(text) > 3 else "a text file"
+    refuse(short, f"--data {path}: {len(text)} bytes are fewer than a sequence", hint)
     return text

@@ -8,7 +8,6 @@ Reads from here downwards: options (`options`), whether they can be trained toge
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 import time
@@ -37,7 +36,7 @@ from trainer.reporting import Reporter, folder_of, introduce, open_session, repo
 from trainer.rules import check_gloo, check_links, check_memory, resolve
 from trainer.step import Update
 from trainer.unused_options import check_window
-from trainer.watchdog import Heartbeat, stopped_by, watched
+from trainer.watchdog import ENDING, Heartbeat, stopped_by, watched
 from usp_prof import record
 
 
@@ -70,7 +69,7 @@ def main() -> int:
         if stop is None:
             raise
         message = f"rank {rank} was {stop}{recorded}"
-        if rank == 0 or stop.number == signal.SIGTERM:
+        if rank == 0 or stop.number in ENDING:
             print(message, file=sys.stderr, flush=True)
         report_to_torchrun(message)
         os._exit(128 + stop.number)  # groups in the middle of a message cannot be closed in order

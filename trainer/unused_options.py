@@ -10,7 +10,6 @@ refused. Times of work that the run does not do and folders that cannot be writt
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import Field, fields, replace
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.configuration.config import Config
-from trainer.configuration.faults import KINDS, ONCE, Fault
+from trainer.configuration.faults import HOUR_MS, KINDS, ONCE, Fault
 from trainer.configuration.layout import ORDER
 from trainer.configuration.options import OptionError, Options, flag_of, refuse
 from trainer.instrumentation.injection import affected_ranks
@@ -114,9 +113,8 @@ def _check_pace(config: Config) -> None:
     if not pace or pace in ACHIEVED:
         return
     times = [float(part) for part in pace.split(",")]
-    wrong = any(not math.isfinite(time) or time < 0 for time in times)
-    refuse(wrong, f"--pace {pace}: times must be milliseconds, zero or more", "--pace 20,20,20")
-
+    wrong = not all(0 <= time <= HOUR_MS for time in times)
+    refuse(wrong, f"--pace {pace}: times must be milliseconds from zero to an hour", "--pace 20,20,20")
     refuse(not any(times), f"--pace {pace}: all waits are zero", "--pace 20,20,20")
 
     # F,I,W,A,E: the fourth time is attention's if its work varies, the fifth that of the routed experts.

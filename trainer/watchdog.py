@@ -1,7 +1,7 @@
 """Watchdog: finds the lost rank when the others cannot continue, and ends the job without losing a trace.
 
 1. Every rank writes a counter, its heartbeat, to the job's key-value store once a second.
-2. A rank that is stopped (SIGTERM, Ctrl-C) or fails writes `left` and the reason instead.
+2. A rank that is stopped (SIGTERM, SIGHUP, Ctrl-C) or fails writes `left` and the reason instead.
 3. A rank whose communication breaks reads all heartbeats twice, 2.5 seconds apart. A rank that has not left and whose
    heartbeat has not changed is lost. The others name it, or the ranks that left, and end.
 
@@ -30,12 +30,14 @@ from usp_prof.record import is_writing
 
 BEAT_SECONDS = 1.0
 GRACE_SECONDS = 5.0
-"""How long the main thread has to answer a SIGTERM."""
+"""How long the main thread has to answer a signal."""
 WRITING_SECONDS = 60.0
 """How long a trace that is being written may keep a stopped rank alive; torchrun kills its ranks after 30 seconds."""
 JOIN_SECONDS = 10.0
 """How long a heartbeat that is on its way may take at the end."""
 LEFT = "left"
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a job: from torchrun or a scheduler, or from a terminal that is closed."""
 LOST = 3
 """Exit status of a rank that ends because of another."""
 
@@ -48,7 +50,7 @@ class Stopped(BaseException):
         self.number = number
 
     def __str__(self) -> str:
-        return "stopped by Ctrl-C" if self.number == signal.SIGINT else "stopped by SIGTERM"
+        return f"stopped by {'Ctrl-C' if self.number == signal.SIGINT else signal.Signals(self.number).name}"
 
 
 class Heartbeat:
@@ -83,10 +85,11 @@ class Heartbeat:
         with suppress(RuntimeError):  # the store goes away with the job
             while not self.stopped.is_set():
                 has_signal = select.select([self.signals_read], [], [], BEAT_SECONDS)[0]
-                if has_signal and signal.SIGTERM in os.read(self.signals_read, 64):
-                    self.leave("stopped by SIGTERM")
+                numbers = os.read(self.signals_read, 64) if has_signal else b""
+                if stops := [str(Stopped(number)) for number in numbers if number in ENDING]:
+                    self.leave(stops[0])
                     if not self._main_answers():
-                        self.end_if_lost("stopped by SIGTERM")
+                        self.end_if_lost(stops[0])
                 if self.parent and os.getppid() != self.parent:
                     self.parent = 0
                     os.kill(os.getpid(), signal.SIGTERM)  # torchrun, which would have stopped this rank, is gone
@@ -196,9 +199,10 @@ def is_broken_connection(error: BaseException) -> bool:
 
 @contextmanager
 def watched(rank: int, world: int, store: dist.Store) -> Iterator[Heartbeat | None]:
-    """Raise `Stopped` on SIGTERM or Ctrl-C, and name a lost rank instead of failing with a broken connection."""
-    signal.signal(signal.SIGINT, _stop)
-    signal.signal(signal.SIGTERM, _stop)
+    """Raise `Stopped` on a signal or Ctrl-C, and name a lost rank instead of failing with a broken connection."""
+    for number in (signal.SIGINT, *ENDING):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` does with SIGHUP
+            signal.signal(number, _stop)
     if world == 1:
         yield None
         return
@@ -217,7 +221,7 @@ def watched(rank: int, world: int, store: dist.Store) -> Iterator[Heartbeat | No
             heartbeat.leave(failure(error))
         else:
             heartbeat.leave(str(stop))
-            if stop.number == signal.SIGTERM:
+            if stop.number in ENDING:
                 heartbeat.end_if_lost(str(stop))
         raise
     finally:
@@ -244,5 +248,5 @@ def _stop(number: int, frame: Any) -> None:  # noqa: ANN401, ARG001 - a signal h
 
 
 def _ignore_signals() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, *ENDING):
+        signal.signal(number, signal.SIG_IGN)

@@ -48,12 +48,14 @@ def test_a_dataclass_a_dict_and_plain_attributes_are_equivalent() -> None:
 
 
 def test_a_negative_size_or_text_in_place_of_one_is_dropped_with_a_note() -> None:
-    described = describe_model({"layers": 2, "hidden": 8, "heads": "four", "vocab": -1, "sequence": -5})
+    described = describe_model(
+        {"layers": 2, "hidden": 8, "heads": "four", "vocab": -1, "kv_heads": float("nan"), "sequence": -5}
+    )
     assert described is not None
     assert (described.layers, described.hidden, described.vocab, described.sequence) == (2, 8, 0, 0)
     assert described.notes == [
         f"{size} of the model is left out: it is not a size"
-        for size in ("heads = 'four'", "vocab = -1", "sequence = -5")
+        for size in ("heads = 'four'", "kv_heads = nan", "vocab = -1", "sequence = -5")
     ]
     assert not described.flop_per_token
 

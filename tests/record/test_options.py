@@ -51,6 +51,7 @@ def test_a_size_below_zero_is_refused(wrong: dict[str, float]) -> None:
         ({"active": True}, "active is a whole number, not True"),
         ({"micro_batches": 1.5}, "micro_batches is a whole number, not 1.5"),
         ({"peak_flops": math.nan}, "peak_flops is a number, not nan"),
+        ({"peak_flops": math.inf}, "peak_flops is a number, not inf"),
         ({"schedule": 3}, "schedule is a string, not 3"),
         ({"shapes": "no"}, "shapes is True or False, not 'no'"),
         ({"stages": 3}, "stages is a list, not 3"),

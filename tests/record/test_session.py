@@ -308,10 +308,37 @@ def test_an_unknown_option_is_refused_before_anything_starts(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "given", [{"mesh": "x"}, {"mesh": [1]}, {"mesh": {"dp": "2"}}, {"groups": "x"}, {"model": 3}, {"model": "llama"}]
+    "given",
+    [
+        {"mesh": "x"},
+        {"mesh": [1]},
+        {"mesh": {"dp": "2"}},
+        {"mesh": {"dp": True}},
+        {"mesh": {"": 1}},
+        {"groups": "x"},
+        {"groups": {"dp": "x"}},
+        {"groups": {3: None}},
+        {"model": 3},
+        {"model": "llama"},
+    ],
 )
 def test_an_invalid_mesh_model_or_group_is_refused_before_recording(tmp_path: Path, given: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"{next(iter(given))} is a "):
+        record.session(tmp_path, **given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"mesh": {"dp": 0}},
+        {"mesh": {"dp": -1, "tp": -1}},
+        {"mesh": {"dp": 2}, "coordinates": {"dp": 2}},
+        {"coordinates": {"dp": -1}},
+        {"zero_stage": 9},
+    ],
+)
+def test_a_size_or_place_that_cannot_exist_is_refused_before_recording(tmp_path: Path, given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=list(given)[-1]):
         record.session(tmp_path, **given)
 
 
@@ -393,8 +420,10 @@ from usp_prof import record
 
 export = torch.profiler.profile.export_chrome_trace
 
+number = signal.Signals[sys.argv[4]]
+
 def end_while_writing(profile, path):
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), number)
     export(profile, path)
 
 with record.session(sys.argv[1], peak_flops=1e9, wait=0, warmup=1, active=int(sys.argv[2])) as session:
@@ -402,19 +431,20 @@ with record.session(sys.argv[1], peak_flops=1e9, wait=0, warmup=1, active=int(sy
         with session.step():
             torch.ones(3) + 1
             if sys.argv[3] == "in the window" and step == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), number)
             if sys.argv[3] == "while writing":
                 torch.profiler.profile.export_chrome_trace = end_while_writing
 """
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(("active", "when"), [(9, "in the window"), (2, "while writing"), (9, "while writing")])
-def test_sigterm_ends_the_process_after_its_trace_is_written(
-    tmp_path: Path, read_trace: Reader, active: int, when: str
+def test_a_signal_ends_the_process_after_its_trace_is_written(
+    tmp_path: Path, read_trace: Reader, active: int, when: str, number: signal.Signals
 ) -> None:
-    command = [sys.executable, "-c", LOOP, str(tmp_path), str(active), when]
+    command = [sys.executable, "-c", LOOP, str(tmp_path), str(active), when, number.name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert done.returncode == -number, done.stderr
     names = [event["name"] for event in read_trace(tmp_path / "rank0.json.gz")["traceEvents"]]
     steps = [name for name in names if name.startswith("ProfilerStep")]
     assert steps == [f"ProfilerStep#{step}" for step in range(1, 3 if active == 2 or when == "in the window" else 4)]
@@ -434,6 +464,6 @@ def test_a_signal_handler_of_the_program_stays_installed(tmp_path: Path) -> None
 
 def test_a_loop_prints_no_messages_of_kineto(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"}
-    command = [sys.executable, "-c", LOOP, str(tmp_path), "2", "never"]
+    command = [sys.executable, "-c", LOOP, str(tmp_path), "2", "never", "SIGTERM"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")

@@ -74,4 +74,5 @@ def test_a_mesh_without_names_is_refused() -> None:
 def test_a_mesh_that_does_not_fit_the_world_is_reported() -> None:
     assert misfit({"dp": 8}, world=1) == "the mesh dp=8 does not fit a job of 1 process; it is left out"
     assert misfit({"pp": 2, "dp": 2, "ep": 2}, world=4) == ""
+    assert "does not fit" in misfit({"dp": 1, "ep": 8}, world=1)
     assert misfit({"tp": 2}, world=8) == "", "a mesh of some axes"

@@ -97,35 +97,49 @@ def test_the_batch_size_in_use_counts_not_the_requested_one(declare: Declare) ->
     assert tokens(declare(per_device_train_batch_size=4, train_batch_size=1))[1] == 16 * 3 * 8
 
 
-def test_a_training_that_raises_keeps_its_trace_and_the_next_one_is_recorded(tmp_path: Path) -> None:
-    class Tokens(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-        def __len__(self) -> int:
-            return 8
+class Tokens(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    def __len__(self) -> int:
+        return 8
 
-        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-            tokens = (torch.arange(SEQUENCE) + index) % 64
-            return {"input_ids": tokens, "labels": tokens}
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        tokens = (torch.arange(SEQUENCE) + index) % 64
+        return {"input_ids": tokens, "labels": tokens}
 
-    class Failing(transformers.TrainerCallback):  # type: ignore[misc, name-defined, unused-ignore]
-        def on_step_begin(self, _args: object, state: Any, *_: object, **__: object) -> None:
-            if state.global_step == 3:
-                raise ZeroDivisionError
 
+class FailingOnce(transformers.TrainerCallback):  # type: ignore[misc, name-defined, unused-ignore]
+    failed = False
+
+    def on_step_begin(self, _args: object, state: Any, *_: object, **__: object) -> None:
+        if state.global_step == 3 and not self.failed:
+            self.failed = True
+            raise ZeroDivisionError
+
+
+def trainer_of(folder: Path, *more: Any) -> Any:
     config = transformers.LlamaConfig(
         hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=64
     )
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder / "checkpoints"), max_steps=5, use_cpu=True, report_to=[], save_strategy="no",
+        disable_tqdm=True,
+    )  # fmt: skip
+    recorder = adapter.RecordCallback(folder, peak_flops=1e9, wait=0, active=3)
+    model = transformers.LlamaForCausalLM(config)
+    return transformers.Trainer(model=model, args=arguments, train_dataset=Tokens(), callbacks=[recorder, *more])
 
-    def train(name: str, *more: Any) -> None:
-        arguments = transformers.TrainingArguments(
-            output_dir=str(tmp_path / "checkpoints"), max_steps=5, use_cpu=True, report_to=[], save_strategy="no",
-            disable_tqdm=True,
-        )  # fmt: skip
-        recorder = adapter.RecordCallback(tmp_path / name, peak_flops=1e9, wait=0, active=3)
-        model = transformers.LlamaForCausalLM(config)
-        transformers.Trainer(model=model, args=arguments, train_dataset=Tokens(), callbacks=[recorder, *more]).train()
 
+def test_a_training_that_raises_keeps_its_trace_and_the_next_one_is_recorded(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
-        train("first", Failing())
-    train("second")
+        trainer_of(tmp_path / "first", FailingOnce()).train()
+    trainer_of(tmp_path / "second").train()
     assert (tmp_path / "first" / "rank0.json.gz").exists()
     assert (tmp_path / "second" / "rank0.json.gz").exists()
+
+
+def test_a_trainer_whose_training_raised_is_recorded_when_it_trains_again(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, FailingOnce())
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    (tmp_path / "rank0.json.gz").unlink(missing_ok=True)
+    trainer.train()
+    assert (tmp_path / "rank0.json.gz").exists()

@@ -28,11 +28,13 @@ MOMENTS = ("in the window", "while writing")
 EVERY = [
     *product(LAYOUTS, SIGNALS, TARGETS, MOMENTS),
     *product(["one process"], SIGNALS[:2], ["rank 0"], MOMENTS),
+    *product(LAYOUTS[:1], [signal.SIGHUP], ["rank 1", "torchrun"], MOMENTS),
     *product(["--dp 2 --pp 2"], SIGNALS[:2], ["torchrun"], ["in the window"]),
 ]
 IN_CI = [
     ("--dp 2", signal.SIGKILL, "rank 1", "while writing"),
     ("--dp 2", signal.SIGKILL, "torchrun", "in the window"),
+    ("--dp 2", signal.SIGHUP, "torchrun", "in the window"),
     ("--pp 2 --micro-batches 4", signal.SIGTERM, "torchrun", "while writing"),
 ]
 CASES = [pytest.param(*case, marks=[] if case in IN_CI else [pytest.mark.full]) for case in EVERY]

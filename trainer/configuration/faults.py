@@ -31,16 +31,21 @@ KINDS: dict[str, dict[str, Any]] = {
 ONCE = ("unbucketed", "unoverlapped", "blocking-sync", "unequal-lengths")
 """Kinds that may be given only once: a second one would change nothing."""
 SMALLEST = 1e-6
+HOUR_MS = 3_600_000.0
 LIMITS = {
     "probability": (SMALLEST, 1.0),
-    "factor": (1 + SMALLEST, math.inf),
-    "ms": (SMALLEST, math.inf),
+    "factor": (1 + SMALLEST, 1e6),
+    "ms": (SMALLEST, HOUR_MS),
+    "mbps": (0.1, 10_000.0),
+    "delay_ms": (0.1, HOUR_MS),
     "bias": (SMALLEST, math.inf),
     "every": (1, math.inf),
     "hosts": (1, math.inf),
     "documents": (2, math.inf),
 }
 """Lowest and highest value of a setting at which its fault acts; others start at zero or a negative default."""
+FITTING = {"steps": "2-4", "mbps": 100, "delay_ms": 50}
+"""Values for hints, for settings whose default has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +74,17 @@ def parse_fault(text: str) -> Fault:
     """Read ``kind:key=value,...``; an error about an unknown word lists the known ones."""
     kind, _, rest = text.partition(":")
     refuse(kind not in KINDS, f"--fault {text}: no fault {kind!r}", f"one of {', '.join(KINDS)}")
-    settings = dict(KINDS[kind])
-    for pair in filter(None, rest.split(",")):
-        key, _, value = pair.partition("=")
+    pairs = [pair.partition("=") for pair in filter(None, rest.split(","))]
+    settings, typed = dict(KINDS[kind]), [key for key, _, _ in pairs]
+    for key, _, value in pairs:
         setting_names = ", ".join(settings) or "nothing"
         refuse(key not in settings, f"--fault {text}: {kind} has no setting {key!r}", f"it takes {setting_names}")
+        refuse(typed.count(key) > 1, f"--fault {text}: {key} is given twice", f"--fault {kind}:{key}={value}")
         try:
             settings[key] = _setting(key, value, KINDS[kind][key]) if key != "steps" else _steps(value)
         except ValueError as error:
             rule = f"--fault {text}: {value!r} does not fit {key}"
-            fitting = "2-4" if key == "steps" else KINDS[kind][key]
-            raise OptionError(rule, f"{key}={fitting}") from error
+            raise OptionError(rule, f"{key}={FITTING.get(key, KINDS[kind][key])}") from error
     return Fault(kind, settings)
 
 
@@ -88,7 +93,7 @@ def _setting(key: str, value: str, default: Any) -> Any:  # noqa: ANN401 - a set
     if isinstance(read, str):
         return read
     least, most = LIMITS.get(key, (min(default, 0), math.inf))
-    if not least <= read <= most or not math.isfinite(read):
+    if read != default and not least <= read <= most:
         raise ValueError(value)
     return read
 

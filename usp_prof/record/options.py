@@ -91,6 +91,9 @@ class Window:
         return Phase.RECORD, start + cycle
 
 
+_LAST_ZERO_STAGE = 3
+
+
 class Level(StrEnum):
     """Scope of the recording: host and device, or device activity only with the recorder's own steps and marks."""
 
@@ -143,6 +146,8 @@ class Declared:
             value, least = getattr(self, field.name), -1 if field.name == "zero_stage" else 0
             if isinstance(value, (int, float)) and value < least:
                 raise ValueError(f"{field.name} cannot be below {least}, and it is {value}")
+        if self.zero_stage > _LAST_ZERO_STAGE:
+            raise ValueError(f"zero_stage is 0, 1, 2 or 3, not {self.zero_stage}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +194,7 @@ def _as_type(name: str, value: Any, hint: Any) -> Any:  # noqa: ANN401 - an opti
         return value
     accepted, description = _EXPECTED[kind]
     is_confused = (isinstance(value, bool) and kind is not bool) or (isinstance(value, str) and kind is not str)
-    if is_confused or not isinstance(value, accepted) or (isinstance(value, float) and math.isnan(value)):
+    if is_confused or not isinstance(value, accepted) or (isinstance(value, float) and not math.isfinite(value)):
         raise TypeError(f"{name} is {description}, not {value!r}")
     if isinstance(value, Mapping):
         return {key: _as_type(f"{name}[{key!r}]", item, get_args(hint)[1]) for key, item in value.items()}

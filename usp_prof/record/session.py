@@ -142,8 +142,8 @@ class Session:
         """Save complete steps of a loop that never left its session; callbacks are not notified of errors."""
         self.abandon("the process ended")
 
-    def _end_on_termination(self) -> None:
-        self.abandon("the process received SIGTERM")
+    def _end_on_termination(self, signal_name: str) -> None:
+        self.abandon(f"the process received {signal_name}")
 
     def abandon(self, reason: str) -> None:
         """End the recording of a loop that stopped within a step, and save its complete steps."""
@@ -288,7 +288,7 @@ def session(
     `options` are those of `usp_prof.record.Options`.
     """
     settings = resolve(options)
-    check_mesh(mesh, groups)
+    check_mesh(mesh, groups, settings.declared.coordinates)
     check_model(model)
     return Session(folder, mesh, model, groups, settings)
 

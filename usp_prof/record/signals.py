@@ -1,9 +1,9 @@
-"""SIGTERM and Ctrl-C while steps are recorded: the trace is written before the process ends.
+"""SIGTERM, SIGHUP and Ctrl-C while steps are recorded: the trace is written before the process ends.
 
 Schedulers and torchrun end a job with SIGTERM, often when another rank has just died and this one is writing its trace.
-The writing is finished first, and the signal is delivered afterwards (`held_back`). Without a SIGTERM handler, the
-process would die immediately. While a session is open, `Termination` writes the trace and then ends the process with
-the same signal. A handler of the program itself keeps priority.
+A closed terminal sends SIGHUP. The writing is finished first, and the signal is delivered afterwards (`held_back`).
+Without a handler, SIGTERM and SIGHUP would end the process immediately. While a session is open, `Termination` writes
+the trace and then ends the process with the same signal. A handler of the program itself keeps priority.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-_ENDING: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT)
+UNHANDLED: tuple[int, ...] = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+"""Signals that end a process and for which Python has no handler of its own; Windows has no SIGHUP."""
+_ENDING: tuple[int, ...] = (*UNHANDLED, signal.SIGINT)
 _writers = 0
 
 
@@ -28,7 +30,7 @@ def is_writing() -> bool:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Delay SIGTERM and Ctrl-C until after the block, so that they do not interrupt the writing of a trace."""
+    """Delay SIGTERM, SIGHUP and Ctrl-C until after the block, so that they do not interrupt the writing of a trace."""
     global _writers  # noqa: PLW0603 - read by watchdogs on other threads
     received: list[int] = []
 
@@ -54,27 +56,31 @@ def held_back() -> Iterator[None]:
 
 
 class Termination:
-    """SIGTERM handler that ends the recording first; installed only if the program has no handler."""
+    """Handler of SIGTERM and SIGHUP that ends the recording first; installed only if the program has no handler."""
 
-    def __init__(self, end_recording: Callable[[], None]) -> None:
+    def __init__(self, end_recording: Callable[[str], None]) -> None:
+        """Take the function that ends the recording; it gets the signal's name."""
         self._end_recording = end_recording
-        self._is_installed = False
+        self._installed: list[int] = []
 
     def install(self) -> None:
-        """Install the handler if SIGTERM would otherwise end the process immediately."""
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._end)
-            self._is_installed = True
+        """Install the handler for each signal that would otherwise end the process immediately."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in UNHANDLED:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._end)
+                self._installed.append(number)
 
     def remove(self) -> None:
         """Restore the default, unless the program has set another handler meanwhile."""
-        is_main = threading.current_thread() is threading.main_thread()
-        if self._is_installed and is_main and signal.getsignal(signal.SIGTERM) == self._end:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._is_installed = False
+        if threading.current_thread() is threading.main_thread():
+            for number in self._installed:
+                if signal.getsignal(number) == self._end:
+                    signal.signal(number, signal.SIG_DFL)
+        self._installed.clear()
 
     def _end(self, number: int, _frame: FrameType | None) -> None:
-        self._end_recording()
+        self._end_recording(signal.Signals(number).name)
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)  # so that the scheduler gets the correct exit status

@@ -9,6 +9,7 @@ work, from a dataclass, a dict or a Hugging Face configuration.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -256,8 +257,10 @@ def describe_model(model: object, sequence: int = 0) -> ModelEntry | None:
 
 
 def _is_no_size(name: str, value: Any) -> bool:  # noqa: ANN401 - a configuration's value
-    """Return whether a field that counts something has text or a negative number."""
-    return (isinstance(value, str) and name != "name") or (isinstance(value, (int, float)) and value < 0)
+    """Return whether a field that counts something has text, a negative number or none."""
+    return (isinstance(value, str) and name != "name") or (
+        isinstance(value, (int, float)) and not 0 <= value < math.inf
+    )
 
 
 def _read_layers(values: Mapping[str, Any], sequence: int) -> ModelEntry:

@@ -112,15 +112,29 @@ def survey(
     return topology
 
 
-def check_mesh(mesh: object, groups: object = None) -> None:
-    """Raise `TypeError` or `ValueError` unless `survey` can read this mesh and these groups."""
+def check_mesh(mesh: object, groups: object = None, coordinates: Mapping[str, int] | None = None) -> None:
+    """Raise `TypeError` or `ValueError` unless `survey` can read this mesh, these groups and coordinates."""
     parts = [] if mesh is None else mesh if isinstance(mesh, (list, tuple)) else [mesh]
-    is_sizes = isinstance(mesh, Mapping) and all(isinstance(size, Integral) for size in mesh.values())
+    sizes = mesh if isinstance(mesh, Mapping) else {}
+    is_sizes = isinstance(mesh, Mapping) and all(
+        isinstance(axis, str) and axis and isinstance(size, Integral) and not isinstance(size, bool)
+        for axis, size in mesh.items()
+    )
     if not is_sizes and not all(isinstance(part, DeviceMesh) for part in parts):
         raise TypeError(f"mesh is a DeviceMesh, a list of them or sizes by axis such as {{'dp': 8}}, not {mesh!r}")
+    for axis, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"mesh has axis {axis} of size {size}; the least is 1")
+    for axis, index in (coordinates or {}).items():
+        if not 0 <= index < sizes.get(axis, index + 1):
+            size = f", and mesh has size {sizes[axis]}" if axis in sizes else ""
+            raise ValueError(f"coordinates[{axis!r}] counts from 0 and is {index}{size}")
     if any(isinstance(part, DeviceMesh) and part.mesh_dim_names is None for part in parts):
         raise ValueError("the device mesh has no dimension names; give it mesh_dim_names, for example ('dp', 'tp')")
-    if groups is not None and not isinstance(groups, Mapping):
+    is_mapping = isinstance(groups, Mapping) and all(
+        isinstance(axes, (str, tuple)) and not isinstance(group, str) for axes, group in groups.items()
+    )
+    if groups is not None and not is_mapping:
         raise TypeError(f"groups is a mapping from axes to process groups, not {groups!r}")
 
 
@@ -130,7 +144,7 @@ def misfit(mesh: Mapping[str, int], world: int) -> str:
     A mesh may cover some axes only, so its size must divide the world size. Experts use the ranks of other axes.
     """
     size = prod(size for axis, size in mesh.items() if axis != "ep")
-    if size > 0 and world % size == 0:
+    if world % size == 0 and world % mesh.get("ep", 1) == 0:
         return ""
     sizes = " x ".join(f"{axis}={length}" for axis, length in mesh.items())
     return f"the mesh {sizes} does not fit a job of {world} process{'es' if world != 1 else ''}; it is left out"

@@ -44,6 +44,7 @@ class RecordCallback(TrainerCallback):  # type: ignore[misc] # the library is no
         **given: Any,  # noqa: ANN401 - theirs
     ) -> None:
         """Start the recording; the process group and the sharded model exist by now."""
+        self.abandon()  # of a training run that raised, if the same trainer trains again
         model: torch.nn.Module = given["model"]
         layout = layout_of(model)
         options = declared(args, batch_split(args, state, model), self._options)
