@@ -40,6 +40,13 @@ def test_a_gain_within_the_noise_between_runs_is_inconclusive() -> None:
     assert "several runs" in judgement.reason
 
 
+def test_a_finding_that_costs_less_than_the_allowed_slowdown_does_not_count() -> None:
+    """0.15 of a step is lost; a step that may get 20% slower may lose 0.167."""
+    for limit, verdict in (("20%", Verdict.PASS), ("10%", Verdict.REGRESSED)):
+        policy = Policy().with_options(minimum={}, max_regression={"step_time": limit})
+        assert check(Baseline((_run(1),)), _run(2, SLOW), policy).verdict is verdict
+
+
 def test_findings_of_any_baseline_run_are_not_new() -> None:
     assert _check(_run(2, SLOW), _run(1, SLOW), _run(3)).verdict is Verdict.PASS
 

@@ -43,6 +43,41 @@ def test_the_command_line_overrides_other_rules() -> None:
     assert bubble.allowed.scale is Scale.ABSOLUTE
 
 
+SHARES = ("exposed_comm_fraction", {"axis": "dp"}), ("idle_fraction", {"cause": "host"}), ("bubble_fraction", {})
+
+
+@pytest.mark.parametrize("limit", [{"step_time": "5%"}, {"mfu": "5%"}])
+def test_one_limit_of_the_step_holds_for_all_that_explains_a_slowdown(limit: dict[str, str]) -> None:
+    """A step that got 4% slower, within its limit of 5%, failed because exposed communication grew by 2.4 points."""
+    in_file = policy_from({"rule": [{"match": name, "allowed": amount} for name, amount in limit.items()]})
+    for policy in (Policy().with_options(minimum={}, max_regression=limit), in_file):
+        for name, place in SHARES:
+            rule = policy.rule(series(name, [0.1], **place))
+            assert rule is not None
+            assert (rule.allowed.amount, rule.allowed.scale) == (pytest.approx(0.05), Scale.ABSOLUTE), name
+        peak = policy.rule(series("peak_memory", [1.0]))
+        assert peak is not None
+        assert peak.allowed.amount == 0.02
+
+
+def test_a_named_share_keeps_its_own_limit() -> None:
+    limits = {"step_time": "5%", "overlap_fraction[axis=*]": "3pp"}
+    policy = policy_from({"rule": [{"match": "bubble_fraction", "allowed": "2pp"}]})
+    policy = policy.with_options(minimum={}, max_regression=limits)
+    overlap = policy.rule(series("overlap_fraction", [0.1], axis="tp"))
+    bubble = policy.rule(series("bubble_fraction", [0.1]))
+    assert overlap is not None
+    assert bubble is not None
+    assert (overlap.allowed.amount, bubble.allowed.amount) == (0.03, 0.02)
+
+
+def test_a_stricter_limit_of_the_step_does_not_tighten_the_shares() -> None:
+    policy = Policy().with_options(minimum={}, max_regression={"step_time": "0.5%"})
+    rule = policy.rule(series("bubble_fraction", [0.1]))
+    assert rule is not None
+    assert rule.allowed.amount == 0.01
+
+
 def test_a_policy_file_has_more_settings(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(

@@ -61,6 +61,8 @@ class Rule:
     stated: bool = False
     medians: bool = False
     """Judge by the ratio of medians (see `sample.py`): only the steps of the given runs count, without a prior."""
+    explains: bool = False
+    """Whether the figure explains a slowdown: a larger limit of the step makes this one larger in proportion."""
 
 
 def fits(match: str, key: str) -> bool:
@@ -80,6 +82,10 @@ def pattern_of(match: str, letter: str) -> re.Pattern[str]:
     return re.compile(f"{first}{between}{last}")
 
 
+def _explaining(match: str, allowed: str, resolve: str) -> Rule:
+    return replace(_rule(match, allowed, resolve), explains=True)
+
+
 def _rule(match: str, allowed: str, resolve: str = "", between: str = "", family: str = "") -> Rule:
     limit = parse_limit(allowed)
     far = parse_limit(resolve) if resolve else limit.times(RESOLVE_FACTOR)
@@ -95,15 +101,16 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     _rule("step_time", "1%", "3%", family=STEP_FAMILY),
     _rule("mfu", "1%", "3%", family=STEP_FAMILY),
     _rule("tokens_per_second", "1%", "3%", family=STEP_FAMILY),
-    _rule("exposed_comm_fraction[axis=*]", "1pp", "4pp"),
-    _rule("bubble_fraction", "1pp", "4pp"),
-    _rule("idle_fraction[cause=*]", "1pp", "4pp"),
-    _rule("overlap_fraction[axis=*]", "3pp", "12pp"),
-    _rule("kernel_efficiency", "2%", "15%"),
+    _explaining("exposed_comm_fraction[axis=*]", "1pp", "4pp"),
+    _explaining("bubble_fraction", "1pp", "4pp"),
+    _explaining("idle_fraction[cause=*]", "1pp", "4pp"),
+    _explaining("overlap_fraction[axis=*]", "3pp", "12pp"),
+    _explaining("kernel_efficiency", "2%", "15%"),
     _rule("peak_memory*", "2%", "6%", between="0.5%"),
     _rule("taken_memory*", "2%", "6%", between="0.5%"),
 )
 """The default policy. Fractions of the step are in points, since a small share doubles easily."""
+_STEP_RULE = DEFAULT_RULES[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +146,15 @@ class Policy:
         if endless := [name for name, floor in floors.items() if not math.isfinite(floor)]:
             raise UsageError(f"the lower bound of {endless[0]} is not a finite number", hint="for example mfu=0.38")
         requested = (*self.requested, *max_regression)
-        return replace(self, rules=rules + self.rules, minimum=tuple(sorted(floors.items())), requested=requested)
+        rules += tuple(_in_proportion(rule, rules) for rule in self.rules)
+        return replace(self, rules=rules, minimum=tuple(sorted(floors.items())), requested=requested)
+
+    @property
+    def allowed_loss(self) -> float:
+        """Share of the new step that may be lost if its limit is above the default; otherwise 0."""
+        step = next((rule for rule in self.rules if rule.match == _STEP_RULE.match), _STEP_RULE)
+        is_raised = step.allowed.scale is _STEP_RULE.allowed.scale and step.allowed.amount > _STEP_RULE.allowed.amount
+        return step.allowed.amount / (1 + step.allowed.amount) if is_raised else 0.0
 
     def judging(self, way: Judge) -> Policy:
         """Return a policy with this way to judge for every rule."""
@@ -201,7 +216,7 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
     if not 0 < false_alarm < 0.5:
         raise UsageError(f"false_alarm is {false_alarm}", hint="a chance between 0 and 0.5, 0.01 by default")
     policy = Policy(
-        rules=(*rules, *((*_of_family(tuple(rules), DEFAULT_RULES), *DEFAULT_RULES) if written.defaults else ())),
+        rules=(*rules, *(_completed(tuple(rules)) if written.defaults else ())),
         minimum=tuple(sorted(written.min.items())),
         false_alarm=false_alarm,
         findings=_level(written.findings),
@@ -269,6 +284,21 @@ def _of_family(changed: tuple[Rule, ...], defaults: tuple[Rule, ...]) -> tuple[R
         for rule, first in rules_with_changed
         if first is not None and first.allowed.scale is rule.allowed.scale
     )
+
+
+def _completed(written: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """Return the default rules, adapted to those of a policy file."""
+    return (*_of_family(written, DEFAULT_RULES), *(_in_proportion(rule, written) for rule in DEFAULT_RULES))
+
+
+def _in_proportion(rule: Rule, changed: tuple[Rule, ...]) -> Rule:
+    """Return a rule that explains a slowdown, with limits in proportion to the step's if that is above its default."""
+    step = next((other for other in changed if other.family == STEP_FAMILY), None)
+    if not rule.explains or step is None or step.allowed.scale is not _STEP_RULE.allowed.scale:
+        return rule
+    default = next(other for other in DEFAULT_RULES if other.match == rule.match)
+    factor = max(1.0, step.allowed.amount / _STEP_RULE.allowed.amount)
+    return replace(rule, allowed=default.allowed.times(factor), resolve=default.resolve.times(factor))
 
 
 def _check_keys(kind: str, data: Mapping[str, Any], keys: tuple[str, ...]) -> None:

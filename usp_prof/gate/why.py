@@ -193,7 +193,10 @@ def _mark(finding: SeenFinding) -> tuple[str, str]:
 def new_findings(
     before: Sequence[Measured], after: Measured, policy: Policy, noise: Noise
 ) -> tuple[tuple[SeenFinding, ...], tuple[Judgement, ...]]:
-    """Return the new findings that count, and a judgment for each new finding that noise may explain."""
+    """Return the new findings that count, and a judgment for each new finding that noise may explain.
+
+    A finding that costs no more than the allowed slowdown does not count.
+    """
     if policy.findings is None:
         return (), ()
     doubt = _doubt(policy, noise, len(before))
@@ -202,6 +205,8 @@ def new_findings(
         gain_before = max(
             (old.gain for run in before for old in run.findings if _mark(old) == _mark(finding)), default=0.0
         )
+        if 0 < finding.gain - gain_before <= policy.allowed_loss:
+            continue
         if finding.gain - gain_before > doubt or not finding.gain:
             sure.append(finding)
         else:
