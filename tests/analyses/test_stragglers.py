@@ -73,6 +73,27 @@ def test_the_straggler_is_the_last_to_arrive_not_the_one_with_most_communication
     assert value_of_metric["own_time_slowdown",] == pytest.approx(15 / 12)
 
 
+def test_a_late_start_is_excess_of_the_step_before() -> None:
+    """Rank 1 starts its second step 4 ms late; until then its first step lasts. The others wait in the second step."""
+
+    def rank(late_ms: int) -> dict[str, list[Row]]:
+        rows: dict[str, list[Row]] = {"activities": [], "collectives": [], "steps": []}
+        for number, (begin, next_begin) in enumerate([(0, 11 + late_ms), (11 + late_ms, 26)]):
+            met, end = (begin + 10) * MS, (11 if number == 0 else 26) * MS
+            rows["activities"] += [
+                work("compute", begin * MS, met),
+                work("communication", met, end, "dp", collective=number),
+            ]
+            rows["collectives"].append(
+                part("all_reduce", met, end, sequence=number, part=number, step=number, group="g@0,1,2", group_size=3)
+            )
+            rows["steps"].append(step(number, begin * MS, next_begin * MS))
+        return rows
+
+    result = stragglers.compute(made.run({0: rank(0), 1: rank(4), 2: rank(0)}))
+    assert [(c.rank, c.cost_ns, c.steps, c.why) for c in result.culprits] == [(1, 2 * MS, (1,), Why.HOST)]
+
+
 def test_tied_and_equal_ranks_have_no_straggler() -> None:
     result = stragglers.compute(synchronous({rank: [10, 10] for rank in range(4)}))
     assert result.culprits == ()

@@ -216,6 +216,33 @@ def test_kernels_without_a_group_belong_to_all_ranks_if_they_end_together(late: 
     assert set(tables.columns("collectives", 3)["group"].tolist()) == {group}
 
 
+def test_two_streams_may_start_their_calls_in_another_order_on_each_rank() -> None:
+    """A rank whose host is late launches the gather of one stream after the reduction of another."""
+
+    def build(trace: Trace) -> Trace:
+        for number in range(8):
+            at, behind = 10_000 + 100_000 * number, 20_000 * (trace.rank == 2)
+            trace.kernel("ncclDevKernel_AllGather_RING_LL(x)", at + behind, 50_000 - behind, stream=20, launch_at=at)
+            trace.kernel("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(x)", at + 9_000, 60_000, stream=24, launch_at=at)
+        return trace
+
+    tables = run(4, build)
+    assert {group for rank in range(4) for group in tables.columns("collectives", rank)["group"].tolist()} == {
+        "@0,1,2,3"
+    }
+
+
+def test_ranks_without_a_host_name_may_have_different_clocks() -> None:
+    def build(trace: Trace) -> Trace:
+        offset = 5_000_000 * (trace.rank // 2)
+        for number in range(8):
+            at = 10_000 + 100_000 * number + offset
+            trace.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", at, 50_000, stream=20, launch_at=at - 5_000)
+        return trace.step(2, 900_000, 9_000_000)
+
+    assert set(run(4, build).columns("collectives", 3)["group"].tolist()) == {"@0,1,2,3"}
+
+
 def test_a_single_file_does_not_determine_groups() -> None:
     tables = run(4, lambda trace: half_job(trace, 0), range(1))
     assert set(tables.columns("collectives", 0)["group"].tolist()) == {""}

@@ -96,6 +96,17 @@ class Culprit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """How slow and late each rank is per step; one entry per (rank, step) of the partition."""
+
+    slow: Floats
+    excess: Ints
+    cost: Ints
+    axis: NDArray[np.object_]
+    """The axis on which it is late."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StragglersResult(Listed):
     """Lateness per rank and axis, slowdown per rank and step, and the culprits, costliest first."""
 
@@ -154,13 +165,13 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
     seen = arrivals.arrivals(tables)
     is_selected = np.isin(seen.step, parts.step)
     own, peers = lateness.own_time(tables, parts), lateness.peers_of(tables)
-    slow = _slowdown(parts, peers)
-    cost, axis_of_cost = _cost(parts, seen, is_selected, lateness.excess_by_row(own, peers))
+    excess = lateness.excess_by_row(own, peers)
+    rows = _Rows(_slowdown(parts, peers), excess, *_cost(parts, seen, is_selected, excess))
     shown = np.isin(parts.rank, tables.ranks if selection.ranks is None else selection.ranks)
     culprits = [
         culprit
         for rank in np.unique(parts.rank[shown]).tolist()
-        if (culprit := _culprit(tables, rank, own, peers, slow, cost, axis_of_cost)) is not None
+        if (culprit := _culprit(tables, rank, own, peers, rows)) is not None
     ]
     late = _lateness(tables, seen, is_selected)
     if selection.ranks is not None:
@@ -170,8 +181,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
         tuple(sorted(culprits, key=lambda c: (-c.cost_ns, c.rank))),
         parts.rank[shown],
         parts.step[shown],
-        slow[shown],
-        cost[shown],
+        rows.slow[shown],
+        rows.cost[shown],
         _own_time_slowdown(own, peers),
         tuple(sorted(_notes(tables, seen, is_selected, peers))),
     )
@@ -188,13 +199,14 @@ def late_in_messages(tables: TableSet, peers: Peers) -> tuple[Culprit, ...]:
         return ()
     parts = partition.divide_run(tables, EVERYTHING)
     own = lateness.own_time(tables, parts)
-    slow, excess = _slowdown(parts, peers), np.maximum(lateness.excess_by_row(own, peers), 0)
+    excess = np.maximum(lateness.excess_by_row(own, peers), 0)
     axes = matched.columns().take(matched.is_pair)["axis"].tolist()
     axis = np.full(len(excess), max(sorted(set(axes)), key=axes.count), object)
+    rows = _Rows(_slowdown(parts, peers), excess, excess, axis)
     culprits = [
         culprit
         for rank in np.unique(parts.rank).tolist()
-        if (culprit := _culprit(tables, rank, own, peers, slow, excess, axis)) is not None
+        if (culprit := _culprit(tables, rank, own, peers, rows)) is not None
     ]
     return tuple(sorted(culprits, key=lambda c: (-c.cost_ns, c.rank)))
 
@@ -205,10 +217,11 @@ def _slowdown(parts: Partition, peers: Peers) -> Floats:
     return np.where(is_comparable, parts.compute / np.where(is_comparable, peer_median, 1.0), np.nan)
 
 
-def _cost(parts: Partition, seen: Arrivals, is_selected: Flags, bound: Ints) -> tuple[Ints, NDArray[np.object_]]:
+def _cost(parts: Partition, seen: Arrivals, is_selected: Flags, excess: Ints) -> tuple[Ints, NDArray[np.object_]]:
     """Return each (rank, step)'s own lateness on the axis where it is largest, and that axis.
 
-    The rank's own time in excess of its peers' is an upper bound: lateness in a hidden call can be recovered later.
+    The rank's own time in excess of its peers' is an upper bound: lateness in a hidden call can be recovered later. A
+    step lasts until the next one starts, so a late start of a step is excess of the step before.
     """
     cost, axis_of_row = np.zeros(len(parts.rank), np.int64), np.full(len(parts.rank), "", object)
     rows = np.flatnonzero(is_selected & ~seen.is_from_one_rank & (seen.late_rank >= 0))
@@ -222,33 +235,36 @@ def _cost(parts: Partition, seen: Arrivals, is_selected: Flags, bound: Ints) -> 
         total = np.bincount(cell[on], seen.own_ns[rows][on], len(cost)).astype(np.int64)
         axis_of_row = np.where(total > cost, axis, axis_of_row)
         cost = np.maximum(cost, total)
-    return np.where(bound >= 0, np.minimum(cost, bound), cost), axis_of_row
+    unused = np.maximum(excess - cost, 0)
+    before = _rows_before(parts)
+    bound = excess + np.where(before >= 0, unused[before], 0)
+    return np.where(excess >= 0, np.minimum(cost, bound), cost), axis_of_row
 
 
-def _culprit(
-    tables: TableSet,
-    rank: int,
-    own: lateness.OwnTime,
-    all_peers: Peers,
-    slow: Floats,
-    cost: Ints,
-    axis_of_cost: NDArray[np.object_],
-) -> Culprit | None:
-    """Return a rank's cost to the others and its cause, from the steps with a notable cost; `None` if it is negligible.
+def _rows_before(parts: Partition) -> Ints:
+    """Return per (rank, step) the row of the same rank's previous step; -1 if it was not recorded."""
+    order = np.lexsort((parts.step, parts.rank))
+    before = np.full(len(order), -1, np.int64)
+    follows = (np.diff(parts.rank[order]) == 0) & (np.diff(parts.step[order]) == 1)
+    before[order[1:][follows]] = order[:-1][follows]
+    return before
 
-    `slow`, `cost` and `axis_of_cost` have one entry per (rank, step) of the partition.
-    """
+
+def _culprit(tables: TableSet, rank: int, own: lateness.OwnTime, all_peers: Peers, rows: _Rows) -> Culprit | None:
+    """Return a rank's cost to the others and its cause, from the steps with a notable cost; `None` without any."""
     parts = own.parts
     of_rank = parts.rank == rank
-    mean_cost, mean_step = float(cost[of_rank].mean()), float(parts.wall[of_rank].mean())
-    is_hit = of_rank & (cost > _LEAST_COST_FRACTION * parts.wall)
+    mean_cost, mean_step = float(rows.cost[of_rank].mean()), float(parts.wall[of_rank].mean())
+    is_hit = of_rank & (rows.cost > _LEAST_COST_FRACTION * parts.wall)
     if not is_hit.any() or mean_cost <= _LEAST_COST_FRACTION * mean_step:
         return None
     steps, peers = parts.step[is_hit], all_peers.of_rank(rank)
-    over = lateness.excess(own, rank, peers, steps)
-    slowdown = float(np.median(slow[is_hit]))
-    cause = lateness.why(over, float(cost[is_hit].mean()), slowdown, lateness.work_ratio(own, rank, peers, steps))
-    axes = axis_of_cost[is_hit].tolist()
+    started_late = _rows_before(parts)[is_hit & (rows.excess >= 0) & (rows.cost > rows.excess)]
+    spent_in = np.union1d(steps, parts.step[started_late])
+    over = lateness.excess(own, rank, peers, spent_in) * (len(spent_in) / len(steps))
+    slowdown = float(np.median(rows.slow[is_hit]))
+    cause = lateness.why(over, float(rows.cost[is_hit].mean()), slowdown, lateness.work_ratio(own, rank, peers, steps))
+    axes = rows.axis[is_hit].tolist()
     axis = lateness.slow_axis(tables, rank, peers, steps) if cause is Why.SLOW_LINK else ""
     return Culprit(
         rank,

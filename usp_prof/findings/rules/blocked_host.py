@@ -10,6 +10,7 @@ from usp_prof.analyses import host, memory
 from usp_prof.analyses.step_time import is_window
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
+from usp_prof.findings.place import outstanding_rank, place_of
 from usp_prof.findings.proof import longest
 from usp_prof.model.edit import Edit
 from usp_prof.model.rule_code import RuleCode
@@ -235,9 +236,11 @@ class MemoryPressure:
         usage = memory.compute(tables)
         full = {peak.rank: 1 - usage.headroom(peak) for peak in usage.peaks}.get(worst, float("nan"))
         first, last = (int(clock.fit_clocks(tables).align(worst, when)) for when in place[worst])
+        in_all = {rank: float(spent.get(rank, 0)) for rank in tables.ranks}
+        outstanding = outstanding_rank(in_all)
         yield Draft(
-            f"Device memory is allocated within the step, most on rank {worst}",
-            {"rank": worst},
+            f"Device memory is allocated within the step{'' if outstanding is None else f', most on rank {outstanding}'}",
+            place_of(in_all),
             {
                 "calls_per_step": usage.allocator_calls.get(worst, 0.0),
                 "host_ns": spent[worst],

@@ -10,6 +10,7 @@ import numpy as np
 from usp_prof.columns.rows import lookup
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
+from usp_prof.findings.place import outstanding_rank, place_of
 from usp_prof.findings.proof import spot
 from usp_prof.model.edit import Edit
 from usp_prof.model.rule_code import RuleCode
@@ -20,7 +21,7 @@ from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.whatif.edits import pauses, think_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from usp_prof.tables.table_set import TableSet
 
@@ -97,7 +98,8 @@ class HostPause:
     What it finds
         Gaps in a host's work that are far longer than usual (20 times the 99th percentile and at least 2 ms), if
         removing them would shorten the mean step by at least 2%. Data loading, allocator calls and waits for the device
-        are excluded. The title names the innermost op, annotation or Python frame of the longest pause.
+        are excluded. The title names a rank whose pauses are much longer than those of all others, and the innermost
+        op, annotation or Python frame of the longest pause.
 
     Why it costs time
         The device runs out of work. Ranks pause at different times, so each pause stops all ranks that communicate with
@@ -130,14 +132,17 @@ class HostPause:
         if not len(paused_nodes):
             return
         think = think_times(graph)[paused_nodes]
-        node, length = int(paused_nodes[np.argmax(think)]), int(think.max())
+        of_rank = graph.nodes.rank[paused_nodes]
+        paused_ns = {rank: float(think[of_rank == rank].sum()) for rank in tables.ranks}
+        worst = outstanding_rank(paused_ns)
+        longest = np.argmax(np.where(of_rank == worst, think, 0) if worst is not None else think)
+        node, length = int(paused_nodes[longest]), int(think[longest])
         rank, end = int(graph.nodes.rank[node]), int(graph.nodes.start[node])
         ran = _ran_in(tables, rank, int(rank_clocks(tables).local_host(rank, np.array([end]))[0]) - length, length)
         collects = GARBAGE.search(ran) is not None
-        times = "once" if len(paused_nodes) == 1 else f"{len(paused_nodes)} times"
         yield Draft(
-            f"The host pauses {times}, longest on rank {rank}{f', in {ran}' if ran else ''}",
-            {"rank": rank, "step": int(graph.nodes.step[node])},
+            f"{_who_pauses(paused_ns, worst, len(paused_nodes))}{f', longest in {ran}' if ran else ''}",
+            {**place_of(paused_ns), **({} if worst is None else {"step": int(graph.nodes.step[node])})},
             {
                 "pauses": len(paused_nodes),
                 "longest_ns": length,
@@ -146,10 +151,19 @@ class HostPause:
                 **spot(graph, node, end - length, end),
             },
             Edit("no_pauses"),
-            COLLECT if collects else f"Check what {ran} does on rank {rank}" if ran else UNTOLD,
+            COLLECT if collects else f"Check what {ran} does" if ran else UNTOLD,
             settings=SETTINGS if collects else {},
             rows=proof.gaps_before(graph, paused_nodes, think_times(graph)),
         )
+
+
+def _who_pauses(paused_ns: Mapping[int, float], worst: int | None, count: int) -> str:
+    """Return which hosts pause, and how often."""
+    times = "once" if count == 1 else f"{count} times"
+    ranks = [rank for rank, paused in paused_ns.items() if paused]
+    if len(ranks) == 1:
+        return f"The host of rank {ranks[0]} pauses {times}"
+    return f"The hosts of {len(ranks)} ranks pause {times}{'' if worst is None else f', most on rank {worst}'}"
 
 
 def _ran_in(tables: TableSet, rank: int, begin: int, length: int) -> str:
@@ -206,9 +220,10 @@ class LateInput:
         worst = max(loading, key=lambda rank: (loading[rank], -rank), default=-1)
         if worst < 0 or not loading[worst]:
             return
+        outstanding = outstanding_rank(loading)
         yield Draft(
-            f"The step waits for input data, longest on rank {worst}",
-            {"rank": worst},
+            f"The step waits for input data{'' if outstanding is None else f', longest on rank {outstanding}'}",
+            place_of(loading),
             {"loading_ns_per_step": loading[worst], "median_ns_per_step": sorted(loading.values())[len(loading) // 2]},
             Edit("no_input_wait"),
             "Load ahead: more workers, prefetching, pinned memory",

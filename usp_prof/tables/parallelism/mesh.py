@@ -226,10 +226,15 @@ def job_group(
 
 
 def _together(bare: Mapping[int, Columns], hosts: Mapping[int, str]) -> bool:
-    """Return whether all ranks ran the same operations at the same time."""
+    """Return whether all ranks ran the same operations at the same time. Unnamed hosts may be one host or several."""
     longest = max(bare, key=lambda rank: len(bare[rank]))
     host = hosts.get(longest, "")
-    return all(_tied(bare[longest], columns, same_host=hosts.get(rank, "") == host) for rank, columns in bare.items())
+    for rank, columns in bare.items():
+        other_host = hosts.get(rank, "")
+        possible = (host == other_host,) if host and other_host else (True, False)
+        if not any(_tied(bare[longest], columns, same_host=same_host) for same_host in possible):
+            return False
+    return True
 
 
 def _tied(longest: Columns, other: Columns, *, same_host: bool) -> bool:
@@ -240,10 +245,17 @@ def _tied(longest: Columns, other: Columns, *, same_host: bool) -> bool:
     """
     if not len(other):
         return False
+    operations, other_operations = longest["op"].tolist(), other["op"].tolist()
+    if other_operations != operations and sorted(other_operations) == sorted(operations):
+        # Operations of different streams may start in another order. Those of one kind may not.
+        longest, other = (
+            columns.take(np.lexsort((columns["start_ns"], columns["op"]))) for columns in (longest, other)
+        )
+        operations = other_operations = longest["op"].tolist()
     start, end = longest["start_ns"], longest["start_ns"] + longest["dur_ns"]
     other_start, other_end = other["start_ns"], other["start_ns"] + other["dur_ns"]
     limit = TOGETHER_NS if same_host else _TOGETHER_ELSEWHERE_NS
-    for place in _places_of_sequence(other["op"].tolist(), longest["op"].tolist()):
+    for place in _places_of_sequence(other_operations, operations):
         stretch = slice(place, place + len(other))
         offset_ns = other_end - end[stretch]
         clock = int(np.median(offset_ns))
