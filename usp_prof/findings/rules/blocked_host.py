@@ -238,8 +238,9 @@ class MemoryPressure:
         first, last = (int(clock.fit_clocks(tables).align(worst, when)) for when in place[worst])
         in_all = {rank: float(spent.get(rank, 0)) for rank in tables.ranks}
         outstanding = outstanding_rank(in_all)
+        whose = "" if outstanding is None else f", most on rank {outstanding}"
         yield Draft(
-            f"Device memory is allocated within the step{'' if outstanding is None else f', most on rank {outstanding}'}",
+            f"Device memory is allocated within the step{whose}",
             place_of(in_all),
             {
                 "calls_per_step": usage.allocator_calls.get(worst, 0.0),
