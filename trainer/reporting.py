@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -40,10 +41,12 @@ def introduce(config: Config) -> None:
     experts = f", {shape.experts} experts ({shape.active_parameters:,} active)" if shape.experts else ""
     size = f"{shape.parameters:,} parameters{experts}, {shape.layers} layers, hidden {shape.hidden}"
     passes = f"{_count(options.accumulate, 'pass', 'es')} of {_count(options.micro_batches, 'micro-batch', 'es')}"
-    batch = f"{_count(options.batch, 'sequence')} of {shape.sequence} tokens, {config.tokens:,} tokens per step"
+    batch = f"{_count(options.batch, 'sequence')} of {shape.sequence} tokens, {config.tokens:,} tokens per step,"
     processes = "" if layout.world == 1 else f", {layout.world} processes"
     print(f"mesh: {layout}{processes} on {config.device} ({dist.get_backend()}), {options.dtype}")
-    print(f"model: {shape.name}, {size}\nbatch: {batch}, in {passes} of {_count(config.micro_batch, 'sequence')}")
+    print(
+        f"model: {shape.name}, {size}\nbatch: {batch}\n       in {passes} of {_count(config.micro_batch, 'sequence')}"
+    )
     if fields := unread(options.model):
         print(f"note: the trainer does not follow these fields of {options.model}: {', '.join(fields)}")
     if 0 < options.capacity < 1:
@@ -67,11 +70,11 @@ class Reporter:
         """Each line with the steps that it is the mean of."""
         self.open_files = ExitStack()
         self.writers = open_writers(config, folder, self.open_files)
+        self.console = Console(file=sys.stdout)
         self.bar: Progress | None = None
         if config.options.metrics != "json":
-            console = Console(file=sys.stdout)
             columns = (TextColumn("step"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
-            self.bar = Progress(*columns, console=console, disable=not console.is_terminal)
+            self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
             self.bar.add_task("train", total=config.options.steps)
             self.open_files.enter_context(self.bar)
 
@@ -112,7 +115,7 @@ class Reporter:
         if self.bar is None:
             print(json.dumps(line), flush=True)
             return
-        self.bar.console.print(text_of(line), highlight=False, soft_wrap=True)
+        self.show(parts_of(line))
         self.bar.advance(self.bar.task_ids[0], steps)
 
     def speeds(self, seconds: float) -> Metrics:
@@ -155,13 +158,24 @@ class Reporter:
 
     def _print_mean(self, lines: list[tuple[range, Metrics]], which: str) -> None:
         count = _count(sum(len(steps) for steps, _ in lines), "step")
-        print(f"mean of {count} {which}: {'  '.join(_speed(self.mean(lines)))}")
+        step_time, *speeds = _speed(self.mean(lines))
+        self.show([f"mean of {count} {which}: {step_time}", *speeds])
+
+    def show(self, parts: list[str]) -> None:
+        """Print parts in one line; a terminal that is too narrow gets several lines, broken between parts."""
+        text = "  ".join(parts)
+        if self.console.is_terminal:
+            unbroken = "  ".join(part.replace(" ", "\xa0") for part in parts)
+            text = textwrap.fill(unbroken, self.console.width, subsequent_indent=" " * 4, break_on_hyphens=False)
+        self.console.print(text.replace("\xa0", " "), highlight=False, soft_wrap=True)
 
 
-def text_of(line: Metrics) -> str:
+def parts_of(line: Metrics) -> list[str]:
     """Return a step's metrics as text."""
     parts = [
-        f"step {line['step']:>4}  loss {line['loss']:.4f}  grad norm {line['grad_norm']:.3f}",
+        f"step {line['step']:>4}",
+        f"loss {line['loss']:.4f}",
+        f"grad norm {line['grad_norm']:.3f}",
         f"lr {line['learning_rate']:.2e}",
         *_speed(line),
         f"consumed {line['consumed_tokens']:,} tokens",
@@ -169,7 +183,7 @@ def text_of(line: Metrics) -> str:
         f"fullest expert {line['expert_load_max']:.2f}x mean" if line["expert_load_max"] is not None else "",
         f"dropped {line['dropped_fraction']:.1%}" if line["dropped_fraction"] is not None else "",
     ]
-    return "  ".join(filter(None, parts))
+    return list(filter(None, parts))
 
 
 def _speed(line: Metrics) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -49,6 +50,21 @@ def test_metrics_are_on_disk_and_agree_with_each_other(tmp_path: Path, capsys: p
     for word in ("loss 1.0000", "grad norm", "lr 1.00e-03", "tokens/s/device", "TFLOP/s/device", "MFU", "MiB ("):
         assert word in shown
     assert "mean of 3 steps after warm-up" in shown
+
+
+def test_a_narrow_terminal_breaks_lines_between_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    report(tmp_path)
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out).splitlines()
+    starts = [place for place, line in enumerate(lines) if line.startswith("step    4")]
+    step = lines[starts[0] : starts[0] + 3]
+    assert [line.startswith("    ") for line in step[1:]] == [True, True]
+    assert max(map(len, step)) <= 80
+    for whole in ("tokens/s/device", "TFLOP/s/device", "consumed 2,560 tokens"):
+        assert any(whole in line for line in step)
 
 
 def test_means_leave_out_recorded_steps_and_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
