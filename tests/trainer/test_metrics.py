@@ -63,8 +63,8 @@ def test_a_narrow_terminal_breaks_lines_between_metrics(
     step = lines[starts[0] : starts[0] + 3]
     assert [line.startswith("    ") for line in step[1:]] == [True, True]
     assert max(map(len, step)) <= 80
-    for whole in ("tokens/s/device", "TFLOP/s/device", "consumed 2,560 tokens"):
-        assert any(whole in line for line in step)
+    for metric in ("tokens/s/device", "TFLOP/s/device", "consumed 2,560 tokens"):
+        assert any(metric in line for line in step)
 
 
 def test_means_leave_out_recorded_steps_and_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
