@@ -167,6 +167,16 @@ def test_a_single_slow_sql_function_is_stopped(folder: Path) -> None:
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 3 << 20  # KiB
 
 
+@pytest.mark.parametrize(
+    "sql", ["SELECT repeat('ab', 2000000000)", "SELECT string_agg(repeat('x', 1000), ',') FROM range(100000000)"]
+)
+def test_a_query_without_enough_memory_gets_no_advice_on_settings(folder: Path, sql: str) -> None:
+    """DuckDB's own text advises `SET threads`, which no query may use."""
+    with pytest.raises(UsageError, match=r"needs more than 2 GiB of memory") as caught:
+        open_run(folder).answer(sql, rows=5, seconds=60)
+    assert "fewer ranks" in caught.value.hint
+
+
 def test_an_answer_stops_at_its_row_limit(folder: Path) -> None:
     run = open_run(folder)
     assert run.answer("SELECT * FROM range(1000000000000)", rows=5, seconds=60).num_rows == 5

@@ -28,6 +28,8 @@ MEMORY_BYTES = 2 << 30
 """Memory that DuckDB may use per query; queries that need more spill to disk, or are rejected."""
 _OVERHEAD_BYTES = 1 << 30
 """Memory that Python, Arrow and DuckDB allocate in addition to the query's own data."""
+_NO_MEMORY = 1
+"""Exit code of a query that needs too much memory. Python has the same one if it runs out of memory."""
 _REFUSED = 3
 """Exit code of a query that DuckDB rejects; the reason is on standard error."""
 
@@ -90,6 +92,8 @@ def main() -> int:
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
     try:
         table = _answered(question)
+    except duckdb.OutOfMemoryException:  # its text advises settings that a query cannot change
+        return _NO_MEMORY
     except (duckdb.Error, pa.ArrowException) as error:
         sys.stderr.buffer.write(str(error).encode("utf-8", "replace"))
         return _REFUSED
