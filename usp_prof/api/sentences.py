@@ -11,7 +11,7 @@ from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.figures import axes_in_order, label_of, parts
 from usp_prof.report.format import quantity, share
-from usp_prof.report.verdict import Verdict, first_notable
+from usp_prof.report.verdict import NOTABLE, Verdict, first_notable
 from usp_prof.report.words import ranks_phrase
 
 if TYPE_CHECKING:
@@ -112,15 +112,33 @@ def is_any_rank_late(figures: Figures) -> bool:
 def stragglers(figures: Figures) -> str:
     """Name the straggler, its lateness, and the gain of its repair if that was replayed.
 
-    A sum of lateness is not a cost: if the hosts limit the step, the ranks catch up before the next collective.
+    A sum of lateness is not a cost: if the hosts limit the step, the ranks catch up before the next collective. Nor is
+    it measured in sends and receives, where only the gain of a repair shows who delays the others.
     """
     cost = figures.along("straggler_cost", "rank")
     step = figures.overall("step_time") or figures.overall("window_time")
+    late = largest(cost)[0] if is_any_rank_late(figures) else None
+    in_messages = _late_in_messages(figures, late, step)
     if not cost:
-        return "Stragglers are unknown: no call was recorded on more than one of its ranks."
-    rank, time = largest(cost)
-    if not step or not is_any_rank_late(figures):
-        return "No rank delays the others by more than 0.5% of the step."
+        return in_messages or "Stragglers are unknown: no call was recorded on more than one of its ranks."
+    if not step or late is None:
+        return in_messages or "No rank delays the others by more than 0.5% of the step."
+    return f"{_late_in_collectives(figures, *largest(cost), step)} {in_messages}".rstrip()
+
+
+def _late_in_messages(figures: Figures, first: Key | None, step: Number | None) -> str:
+    """Name the rank whose repair saves most, if it is not late in collectives and not the `first` rank of the sentence."""
+    cost, gains = figures.along("straggler_cost", "rank"), figures.along("repair_gain", "rank")
+    if not gains or not step:
+        return ""
+    rank, gain = largest(gains)
+    if rank == first or gain < NOTABLE or cost.get(rank, 0) >= NOTABLE * step:
+        return ""
+    saves = f"{quantity(gain, Unit.FRACTION)} of the step"
+    return f"Rank {rank} delays the others in sends and receives. Repairing it saves {saves} (replayed)."
+
+
+def _late_in_collectives(figures: Figures, rank: Key, time: Number, step: Number) -> str:
     late = f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step, summed over its collectives"
     gain = figures.along("repair_gain", "rank").get(rank)
     if gain is None:

@@ -14,6 +14,7 @@ from usp_prof.report.document import Chart, DataTable, data_table
 from usp_prof.report.figures import parts
 from usp_prof.report.sections.plain import key_figures, listing_table
 from usp_prof.report.sections.summary import where_the_step_goes
+from usp_prof.report.verdict import NOTABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -166,8 +167,14 @@ _LATENESS_HEADS = {
 def build_stragglers(context: Context, result: StragglersResult) -> list[Block]:
     """Build the stragglers with their evidence, then the arrivals of all ranks."""
     blocks: list[Block] = [*key_figures(context, "stragglers")]
+    gains = context.figures.along("repair_gain", "rank")
     if result.culprits:
-        blocks += [_culprits(result, context.figures.along("repair_gain", "rank")), _evidence(result)]
+        blocks += [_culprits(result, gains), _evidence(result)]
+    late = {culprit.rank for culprit in result.culprits}
+    in_messages = [(rank, gain) for rank, gain in gains.items() if rank not in late and gain >= NOTABLE]
+    if in_messages:
+        columns = {"rank": None, "repair saves": Unit.FRACTION}
+        blocks.append(data_table("Late in sends and receives", columns, in_messages))
     if result.lateness:
         latest = sorted(result.lateness, key=lambda late: (-late.own_ns, -late.late_by_ns, late.rank))
         listing = replace(result, lateness=tuple(latest)).listing()

@@ -232,12 +232,14 @@ def _what_varies(context: Context, ideal: IdealStep) -> str:
 
 
 def worst_ranks(figures: Figures) -> list[Key]:
-    """Return the ranks that are latest, or compute slower than their peers, the worst first."""
+    """Return the ranks that are latest, compute slower than their peers, or delay others in messages, worst first."""
     step = figures.overall("window_time" if _is_window(figures) else "step_time") or 0
-    cost, slowdown = figures.along("straggler_cost", "rank"), figures.along("slowdown", "rank")
+    cost, slowdown, gain = (figures.along(metric, "rank") for metric in ("straggler_cost", "slowdown", "repair_gain"))
     bad = {rank for rank, value in cost.items() if value > step * _NOTABLE}
     bad |= {rank for rank, value in slowdown.items() if value > 1 + _NOTABLE}
-    return sorted(bad, key=lambda rank: (-cost.get(rank, 0), -slowdown.get(rank, 1), rank))
+    bad |= {rank for rank, value in gain.items() if value > _NOTABLE}
+    lost = {rank: max(cost.get(rank, 0), step * gain.get(rank, 0)) for rank in bad}
+    return sorted(bad, key=lambda rank: (-lost[rank], -slowdown.get(rank, 1), rank))
 
 
 def _worst_ranks(context: Context) -> DataTable | None:
