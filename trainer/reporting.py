@@ -15,6 +15,7 @@ import textwrap
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -58,7 +59,7 @@ def _count(number: int, noun: str, plural: str = "s") -> str:
 
 
 class Reporter:
-    """Rank 0's metrics: one line per step or per `--log-every` steps."""
+    """Rank 0's metrics: one line per step or per `--log-every` steps. Use it as a context manager around the loop."""
 
     def __init__(self, config: Config, peak: float, devices: int, folder: Path) -> None:
         """Take the peak FLOP/s of all devices together (0 if unknown), and the number of devices."""
@@ -135,15 +136,21 @@ class Reporter:
         seconds = sum(len(steps) * line["seconds"] for steps, line in lines)
         return {**lines[-1][1], **self.speeds(seconds / sum(len(steps) for steps, _ in lines))}
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the writers, and the progress bar, which hides the cursor; summarize a run that did not fail."""
+        self.open_files.close()
+        if kind is None and self.bar is not None and self.lines:
+            self.summarize()
+
+    def summarize(self) -> None:
         """Print means over the steps after warm-up that were not recorded, and where the metrics are.
 
         The step after the recording is left out as well: it waits until every rank has written its trace. In a run that
         has no other steps, the means are those of the recorded ones.
         """
-        self.open_files.close()
-        if self.bar is None or not self.lines:
-            return
         options, first = self.config.options, self.lines[0][0].start
         recorded = set(options.recorded_steps(first)) if options.profile else set()
         left_out = {*range(first, first + WARMUP), *recorded}

@@ -131,7 +131,7 @@ def train(config: Config, rank: int, device: torch.device, gpus: int, heartbeat:
     devices = gpus or config.layout.world
     reporter = Reporter(config, peak(config, device, gpus), devices, folder) if rank == 0 else None
     inputs = batches.ahead(steps)
-    with session or nullcontext(), closing:
+    with reporter or nullcontext(), session or nullcontext(), closing:
         for step in steps:
             with session.step() if session else nullcontext():
                 began = time.perf_counter()
@@ -145,8 +145,6 @@ def train(config: Config, rank: int, device: torch.device, gpus: int, heartbeat:
                     if reporter:
                         reporter.report(step, outcome, began, waited)
                 save_if_due(step + 1, config, update)
-    if reporter:
-        reporter.close()
     if session and steps:
         return report_traces(folder, rank)
     return 0

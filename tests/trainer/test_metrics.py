@@ -23,14 +23,16 @@ from trainer.step import Outcome
 PEAK, DEVICES = 1e12, 4
 
 
-def report(folder: Path, options: str = "", steps: int = 5) -> Reporter:
-    """Report steps of an update that does nothing."""
+def report(folder: Path, options: str = "", steps: int = 5, stop: BaseException | None = None) -> Reporter:
+    """Report steps of an update that does nothing; end with an error if one is given."""
     config = resolve(parse(["--device", "cpu", "--dp", "4", "--output", str(folder), *options.split()]), DEVICES)
     reporter = Reporter(config, PEAK, DEVICES, folder)
-    for step in range(steps):
-        loss = torch.tensor(5.0 - step)
-        reporter.report(step, Outcome(loss, loss, torch.empty(4, 0), torch.zeros(()), 1e-3), 0.0, 0.0)
-    reporter.close()
+    with reporter:
+        for step in range(steps):
+            loss = torch.tensor(5.0 - step)
+            reporter.report(step, Outcome(loss, loss, torch.empty(4, 0), torch.zeros(()), 1e-3), 0.0, 0.0)
+        if stop is not None:
+            raise stop
     return reporter
 
 
@@ -65,6 +67,17 @@ def test_a_narrow_terminal_breaks_lines_between_metrics(
     assert max(map(len, step)) <= 80
     for metric in ("tokens/s/device", "TFLOP/s/device", "consumed 2,560 tokens"):
         assert any(metric in line for line in step)
+
+
+def test_an_interrupted_run_shows_the_cursor_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with pytest.raises(KeyboardInterrupt):
+        report(tmp_path, stop=KeyboardInterrupt())
+    shown = capsys.readouterr().out
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
+    assert "mean of" not in shown
 
 
 def test_means_leave_out_recorded_steps_and_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
