@@ -127,7 +127,7 @@ def stragglers(figures: Figures) -> str:
 
 
 def _late_in_messages(figures: Figures, first: Key | None, step: Number | None) -> str:
-    """Name the rank whose repair saves most, if it is not late in collectives and not the `first` rank of the sentence."""
+    """Name the rank whose repair saves most, if it is not late in collectives, nor the `first` rank."""
     cost, gains = figures.along("straggler_cost", "rank"), figures.along("repair_gain", "rank")
     if not gains or not step:
         return ""
