@@ -13,7 +13,7 @@ from trainer.foundation import fp8
 from trainer.foundation.weight_gradients import LINEAR, Product, WeightGradStore
 from trainer.instrumentation.attachment import attach, attach_blocking_sync
 from trainer.instrumentation.injection import Faults
-from trainer.instrumentation.pacing import Brake, LayerTimer, Pace
+from trainer.instrumentation.pacing import ExtraWork, LayerTimer, Pace
 from trainer.model.decoder import Decoder
 from trainer.parallel.async_tensor_parallel import ChunkedProducts
 from trainer.parallel.collectives import Group
@@ -82,7 +82,7 @@ def layer_timer(
     if slowdown is None:
         return None
     flop = 2.0 * sequences * shape.sequence * shape.layer_parameters(shape.top_k)
-    return Brake(slowdown, flop, device, config.compute)
+    return ExtraWork(slowdown, flop, device, config.compute)
 
 
 def build_attention(config: Config, group: Group, device: torch.device) -> Attend:

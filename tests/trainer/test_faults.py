@@ -17,7 +17,7 @@ from trainer.configuration.faults import parse_fault
 from trainer.configuration.load import load_shape
 from trainer.foundation.weight_gradients import WeightGradStore
 from trainer.instrumentation.injection import Faults, Slowdown
-from trainer.instrumentation.pacing import ACHIEVED, Brake, Pace
+from trainer.instrumentation.pacing import ACHIEVED, ExtraWork, Pace
 from trainer.instrumentation.slow_link import SO_MAX_PACING_RATE
 from trainer.parallel.mesh import Mesh
 from trainer.rules import resolve
@@ -141,18 +141,18 @@ def test_a_slow_link_can_affect_a_single_rank() -> None:
 
 
 def test_a_slowdown_does_more_work_in_forward_and_backward() -> None:
-    class Counting(Brake):
-        burnt = 0
+    class Counting(ExtraWork):
+        more_flop = 0
 
-        def burn(self, flop: float) -> None:
-            Counting.burnt += flop
-            super().burn(flop)
+        def compute_more(self, flop: float) -> None:
+            Counting.more_flop += flop
+            super().compute_more(flop)
 
     slowdown = Slowdown(3.0)
-    brake = Counting(slowdown, 10.0, torch.device("cpu"), torch.float32)
+    timer = Counting(slowdown, 10.0, torch.device("cpu"), torch.float32)
     x = torch.ones(4, requires_grad=True)
-    brake.leave(brake.enter(x) * 2).sum().backward()
-    assert Counting.burnt == 30.0  # once forward, twice backward
+    timer.leave(timer.enter(x) * 2).sum().backward()
+    assert Counting.more_flop == 30.0  # once forward, twice backward
     assert torch.equal(x.grad, torch.full((4,), 2.0))
 
 

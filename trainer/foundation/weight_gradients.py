@@ -3,7 +3,7 @@
 The backward of y = x W' is two products of equal cost:
     input gradient    dx = dy W       the stage before waits for it
     weight gradient   dW = dy' x      needed at the update only
-A zero-bubble schedule runs them as two actions, I and W. In an I, autograd runs the whole backward as ever, but each
+A zero-bubble schedule runs them as two actions, I and W. In an I, autograd runs the whole backward as usual, but each
 product with a weight computes dx alone and leaves dW in a list. W runs the list. Backward itself runs once, and so
 does what it needs: a recomputed forward, gathered weights, collectives. What is cheap (norms, router, embedding) gets
 its weight gradient in I.

@@ -1,4 +1,4 @@
-"""Layer pacing: waits (`Pace`) or extra arithmetic (`Brake`) that make a layer last longer."""
+"""Layer pacing: waits (`Pace`) or extra arithmetic (`ExtraWork`) that make a layer last longer."""
 
 from __future__ import annotations
 
@@ -154,13 +154,13 @@ class Pace(LayerTimer):
             time.sleep(max(seconds * (self.slowdown.factor if self.slowdown is not None else 1.0) - spent, 0.0))
 
 
-# Brake: additional arithmetic in the layers, in forward and backward (`--fault slow-rank`).
+# ExtraWork: additional arithmetic in the layers, in forward and backward (`--fault slow-rank`).
 #
 # On a CPU the extra work takes the layer's own processor time, times the factor. On a GPU, for which the host must not
 # wait, it is the layer's FLOPs again. With pacing, the waits are longer instead.
 
 
-class Brake(LayerTimer):
+class ExtraWork(LayerTimer):
     """Slows the layers of a chunk by the slowdown's current factor."""
 
     def __init__(self, slowdown: Slowdown, layer_flop: float, device: torch.device, dtype: torch.dtype) -> None:
@@ -171,13 +171,13 @@ class Brake(LayerTimer):
 
     def forward_ends(self) -> None:
         """Repeat the work of forward."""
-        self.burn(self.layer_flop)
+        self.compute_more(self.layer_flop)
 
     def backward_ends(self) -> None:
         """Repeat the work of backward."""
-        self.burn(2 * self.layer_flop)
+        self.compute_more(2 * self.layer_flop)
 
-    def burn(self, flop: float) -> None:
+    def compute_more(self, flop: float) -> None:
         """Do the extra work."""
         more = self.slowdown.factor - 1
         if more <= 0:

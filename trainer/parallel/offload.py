@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from trainer.parallel.weights import room_on_host
+from trainer.parallel.weights import empty_on_host
 from usp_prof.record import mark
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class HostRoom:
+class HostBuffers:
     """A bucket's optimizer and its host buffers: destinations and sources of copies."""
 
     bucket: Bucket
@@ -48,7 +48,7 @@ class HostRoom:
     leaving: torch.Tensor
     """Updated weights in the layers' type; the masters themselves if that is the same."""
     arrived: torch.cuda.Event | None = None
-    """When the gradient is here; `None` on a CPU, where it is at once."""
+    """Recorded when the gradient has arrived; `None` on a CPU, where each copy ends where it is issued."""
 
 
 class HostOptimizer:
@@ -59,47 +59,47 @@ class HostOptimizer:
         on_gpu = device.type == "cuda"
         self.down = torch.cuda.Stream(device) if on_gpu else None
         self.up = torch.cuda.Stream(device) if on_gpu else None
-        self.rooms = []
+        self.buffers = []
         for bucket, adamw in zip(buckets, adamws, strict=True):
             local, master = bucket.local, bucket.master
-            leaving = master if local.dtype == master.dtype else room_on_host(local, local.dtype)
-            self.rooms.append(HostRoom(bucket, adamw, room_on_host(local, master.dtype), leaving))
+            leaving = master if local.dtype == master.dtype else empty_on_host(local, local.dtype)
+            self.buffers.append(HostBuffers(bucket, adamw, empty_on_host(local, master.dtype), leaving))
 
     def step(self) -> None:
         """Update all weights; their gradients are complete on the device."""
         self._fetch_gradients()
-        for room in self.rooms:
-            if room.arrived is not None:
-                room.arrived.synchronize()  # the host waits only for this bucket's gradient
+        for buffers in self.buffers:
+            if buffers.arrived is not None:
+                buffers.arrived.synchronize()  # the host waits only for this bucket's gradient
             with mark("train", "offload_update"):
-                room.bucket.master.grad = room.gradient
-                room.adamw.step()
-                room.bucket.master.grad = None
-            self._send_weights(room)
+                buffers.bucket.master.grad = buffers.gradient
+                buffers.adamw.step()
+                buffers.bucket.master.grad = None
+            self._send_weights(buffers)
         self._wait_for_weights()
 
     def publish(self) -> None:
         """Bring all masters to the device, as after a checkpoint was read."""
-        for room in self.rooms:
-            self._send_weights(room)
+        for buffers in self.buffers:
+            self._send_weights(buffers)
         self._wait_for_weights()
 
     def _fetch_gradients(self) -> None:
         """Issue all copies down, one after another; each records an event on arrival."""
         if self.down is not None:
             self.down.wait_stream(torch.cuda.current_stream())  # the gradients are summed and clipped there
-        size = sum(room.gradient.nbytes for room in self.rooms)
+        size = sum(buffers.gradient.nbytes for buffers in self.buffers)
         with mark("train", "offload_down", bytes=size), torch.cuda.stream(self.down):  # a CPU has no stream
-            for room in self.rooms:
-                room.gradient.copy_(room.bucket.gradient, non_blocking=True)
-                room.arrived = self.down.record_event() if self.down is not None else None
+            for buffers in self.buffers:
+                buffers.gradient.copy_(buffers.bucket.gradient, non_blocking=True)
+                buffers.arrived = self.down.record_event() if self.down is not None else None
 
-    def _send_weights(self, room: HostRoom) -> None:
+    def _send_weights(self, buffers: HostBuffers) -> None:
         """Issue one bucket's copy up."""
-        with mark("train", "offload_up", bytes=room.leaving.nbytes), torch.cuda.stream(self.up):
-            if room.leaving is not room.bucket.master:
-                room.leaving.copy_(room.bucket.master)  # rounded here, so that half the bytes travel
-            room.bucket.local.copy_(room.leaving, non_blocking=True)
+        with mark("train", "offload_up", bytes=buffers.leaving.nbytes), torch.cuda.stream(self.up):
+            if buffers.leaving is not buffers.bucket.master:
+                buffers.leaving.copy_(buffers.bucket.master)  # rounded here, so that half the bytes travel
+            buffers.bucket.local.copy_(buffers.leaving, non_blocking=True)
 
     def _wait_for_weights(self) -> None:
         """Make the device's next work wait for the last weights; the host continues."""

@@ -169,12 +169,12 @@ class FlatWeights:
         """Return the local weights of a run if their type and place are right, or initialize others."""
         if not on_host and local.dtype == dtype:
             return local
-        master = room_on_host(local, dtype) if on_host else torch.empty_like(local, dtype=dtype)
+        master = empty_on_host(local, dtype) if on_host else torch.empty_like(local, dtype=dtype)
         self.fill(master, run)
         return master
 
 
-def room_on_host(like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def empty_on_host(like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Allocate host memory for a tensor; page-locked if a GPU copies from and to it during other work."""
     return torch.empty(like.shape, dtype=dtype, pin_memory=like.is_cuda)
 
