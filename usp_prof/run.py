@@ -20,6 +20,7 @@ from weakref import finalize
 
 from usp_prof.api.questions import Questions
 from usp_prof.inputs.discovery import Discovery, discover
+from usp_prof.inputs.remote import RemotePath
 from usp_prof.model.errors import UsageError
 from usp_prof.model.health import gathered
 from usp_prof.model.printable import readable
@@ -240,6 +241,8 @@ def _discovered(path: str | Location, run: str | None) -> Discovery:
         raise UsageError(
             "open_run opens one run", hint="a run is a folder of traces: [open_run(path) for path in paths]"
         )
+    if not isinstance(path, (str, Path, RemotePath)):
+        raise UsageError(f"a run is opened from a path, not {path!r}", hint='open_run("traces/my-run")')
     discovery = discover(path)
     if run is None and len(discovery.runs) > 1:
         newest, count = readable(discovery.runs[0].name), len(discovery.runs)

@@ -9,15 +9,18 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tiny
 
-from usp_prof import check, open_run
+from usp_prof import Run, check, compare, open_run, plan
 from usp_prof.contract import Manifest
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.tables import catalogue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def trace(rank: int, world: int = 2, **options: Any) -> tiny.Trace:
@@ -165,6 +168,27 @@ def test_a_single_slow_sql_function_is_stopped(folder: Path) -> None:
         open_run(folder).answer("SELECT length(lpad('x', 2000000000, 'y'))", rows=5, seconds=2)
     assert time.monotonic() - begun < 20
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 3 << 20  # KiB
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda _, __: open_run(None),
+        lambda _, other: open_run(other),
+        lambda run, other: compare(other, run),
+        lambda run, other: run.sql(other),
+        lambda run, other: run.table(other),
+        lambda run, other: run.mfu(convention=other),
+        lambda run, _: check(run, minimum={"mfu": "x"}),
+        lambda run, other: check(run, minimum=other),
+        lambda run, _: check(run, max_regression="step_time=3%"),
+        lambda _, __: plan(model="Llama-3-8B", sequence=8192, device="H100", devices="8", batch=64),
+    ],
+)
+def test_a_value_of_another_type_is_unusable_input(folder: Path, ask: Callable[[Run, Any], object]) -> None:
+    with pytest.raises(UsageError) as refused:
+        ask(open_run(folder), 5)
+    assert refused.value.hint
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -23,7 +24,6 @@ from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from usp_prof.gate.series import Series
@@ -135,6 +135,12 @@ class Policy:
 
     def with_options(self, *, minimum: Mapping[str, float], max_regression: Mapping[str, str]) -> Policy:
         """Return a policy in which the options of the command line come first."""
+        _check_mapping("minimum", minimum, '{"mfu": 0.38}')
+        _check_mapping("max_regression", max_regression, '{"step_time": "3%"}')
+        if odd := [name for name, floor in minimum.items() if not isinstance(floor, (int, float))]:
+            raise UsageError(
+                f"the lower bound of {odd[0]} is not a number: {minimum[odd[0]]!r}", hint="for example mfu=0.38"
+            )
         if odd := [name for name, text in max_regression.items() if not isinstance(text, str)]:
             hint = f'max_regression={{"{odd[0]}": "3%"}}, or "1pp" for a share'
             raise UsageError(
@@ -299,6 +305,11 @@ def _in_proportion(rule: Rule, changed: tuple[Rule, ...]) -> Rule:
     default = next(other for other in DEFAULT_RULES if other.match == rule.match)
     factor = max(1.0, step.allowed.amount / _STEP_RULE.allowed.amount)
     return replace(rule, allowed=default.allowed.times(factor), resolve=default.resolve.times(factor))
+
+
+def _check_mapping(name: str, values: object, example: str) -> None:
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{name} has a value per metric, not {values!r}", hint=f"{name}={example}")
 
 
 def _check_keys(kind: str, data: Mapping[str, Any], keys: tuple[str, ...]) -> None:

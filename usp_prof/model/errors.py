@@ -52,13 +52,13 @@ MOST_NAMED = 12
 """Number of valid names listed if none is similar."""
 
 
-def unknown_name(kind: str, name: str, valid_names: Iterable[str], *, list_command: str = "") -> UsageError:
-    """Build the error for an unknown name, with similar valid names or some of them.
+def unknown_name(kind: str, name: object, valid_names: Iterable[str], *, list_command: str = "") -> UsageError:
+    """Build the error for an unknown name (or a value of another type), with similar valid names or some of them.
 
     If there are many and none is similar, the hint is `list_command`, which prints all.
     """
     names = sorted(valid_names)
-    close = get_close_matches(name, names, n=3)
+    close = get_close_matches(str(name), names, n=3)
     if close:
         hint = f"did you mean {' or '.join(close)}?"
     elif list_command and len(names) > MOST_NAMED:

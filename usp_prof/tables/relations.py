@@ -132,8 +132,10 @@ class Relations:
         except RefusedError as error:
             raise _refused(str(error)) from None
 
-    def _check(self, sql: str) -> duckdb.StatementType | None:
+    def _check(self, sql: object) -> duckdb.StatementType | None:
         """Refuse anything but one SELECT or an EXPLAIN of one; return its kind."""
+        if not isinstance(sql, str):
+            raise UsageError(f"SQL is a text, not {sql!r}", hint=_HINT)
         if (function := _OF_THE_ENGINE.search(sql)) is not None:
             raise UsageError(f"{function[0]} is not allowed: SQL can read the tables only", hint=_HINT)
         kind = inner = self._kind(sql)

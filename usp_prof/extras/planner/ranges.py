@@ -39,6 +39,8 @@ def most_of(name: str) -> int:
 def check_numbers(numbers: Mapping[str, float], spelled: Callable[[str], str] = str) -> None:
     """Raise for numbers that no machine can have; `spelled` returns how the user writes a name."""
     for name, value in numbers.items():
+        if not isinstance(value, (int, float)):
+            raise UsageError(f"{spelled(name)} is a number, not {value!r}", hint="write it without quotes")
         if 0 <= value <= most_of(name):  # false for NaN, too
             continue
         if name in SHARES:
