@@ -240,7 +240,8 @@ class Timeline:
 def simulate(order: Order, duration: Callable[[Action], int], *, transfer_ns: int = 0) -> Timeline:
     """Simulate an order: an action starts when its rank is free and its inputs have arrived.
 
-    An input from another rank arrives `transfer_ns` later. Raises if the order deadlocks.
+    An input from another rank arrives `transfer_ns` later. Raises if the order deadlocks or takes longer than a
+    century.
     """
     turns = _turns(order)
     free, starts, ends = [0] * len(order), [0] * len(turns), [0] * len(turns)
@@ -250,6 +251,11 @@ def simulate(order: Order, duration: Callable[[Action], int], *, transfer_ns: in
             start = max(start, ends[need] + transfer_ns if is_remote else ends[need])
         starts[place] = start
         free[rank] = ends[place] = start + duration(action)
+    if max(ends, default=0) > limits.NUMBER.high:
+        raise UsageError(
+            "the simulated schedule would take more than a century",
+            hint="check the clocks: usp-prof analyze RUN --section clock --section health",
+        )
     actions, ranks = tuple(action for action, _, _ in turns), [rank for _, rank, _ in turns]
     return Timeline(len(order), actions, *(np.array(column, np.int64) for column in (ranks, starts, ends)))
 

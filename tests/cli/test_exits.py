@@ -149,6 +149,10 @@ def test_a_missing_temporary_folder_is_a_failure(capsys: pytest.CaptureFixture[s
         "analyze out --tokens-per-step 0",
         "plan --model Llama-3-8B --devices 8 --sequence 8192 --batch -1",
         "memory --model Llama-3-8B --sequence 8192 --micro-batch 99999999999999999999",
+        "memory --model Llama-3-8B --sequence -1",
+        "memory --model Llama-3-8B --sequence 8192 --ranks 0",
+        "memory --model Llama-3-8B --sequence 8192 --schedule x",
+        "plan --model Llama-3-8B --sequence 8192 --device H100 --devices 8 --batch 8 --run x",
         "plan --model Llama-3-8B --devices 99999999999999999999",
     ],
 )

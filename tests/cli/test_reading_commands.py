@@ -143,6 +143,7 @@ def test_query_states_when_a_cell_is_cut(run: str, capsys: pytest.CaptureFixture
         ["info", "RUN", "--ranks", "5-3"], ["info", "RUN", "--ranks", "9"], ["info", "RUN", "--run", "other"],
         ["tables", "kernel"], ["export", "RUN", "-o", "/nonexistent/out.json"],
         ["export", "RUN", "-o", "x.json", "--range", "5"], ["export", "RUN", "-o", "x.json", "--range", "5ms-1ms"],
+        ["export", "RUN", "-o", "x.json", "--steps", "99:"], ["export", "RUN", "-o", "x.json", "--steps", "-1"],
     ],
 )  # fmt: skip
 def test_usage_and_input_errors_exit_with_2_and_a_hint(

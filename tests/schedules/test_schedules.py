@@ -176,3 +176,10 @@ def test_a_schedules_record_agrees_with_its_order(schedule: Schedule) -> None:
 def test_pytorch_has_a_class_of_the_recorded_name(schedule: Schedule) -> None:
     schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
     assert hasattr(schedules, f"Schedule{schedule.traits.pytorch_name}")
+
+
+def test_a_schedule_that_ends_after_every_valid_time_is_refused() -> None:
+    """Damaged clocks gave actions of a year each, whose sum does not fit in 64 bits."""
+    with pytest.raises(UsageError, match="more than a century") as refused:
+        simulate(order(Schedule.ONE_F_ONE_B, Shape(2, 8)), lambda _: 1 << 60)
+    assert "clock" in refused.value.hint

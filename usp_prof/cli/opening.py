@@ -161,6 +161,13 @@ def choice_options(parser: argparse.ArgumentParser) -> None:
     executor_option(parser)
 
 
+def refuse_choice_without_path(args: argparse.Namespace) -> None:
+    """Refuse options that choose among runs and ranks if no path was given."""
+    for name in ("run", "ranks", "executor"):
+        if getattr(args, name) and not args.path:
+            raise UsageError(f"--{name} chooses from a recorded run, and no PATH was given", hint="give PATH")
+
+
 def executor_option(parser: argparse.ArgumentParser) -> None:
     """Declare the option for the executor."""
     parser.add_argument(

@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     read = [file.path for file in opened.files if isinstance(file.path, Path)]  # other files are in an object store
     if target.exists() and any(path.exists() and target.samefile(path) for path in read):
         raise UsageError(f"{target} is a trace of this run", hint="choose another file with -o")
+    opened.tables.refuse_if_absent(selection, opened.name)
     done = export(opened.tables, Path(args.output), selection, window_ns=window)
     note(
         args,

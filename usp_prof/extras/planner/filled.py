@@ -20,6 +20,7 @@ from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.hardware import find
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
+from usp_prof.schedule import Schedule, schedule_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,6 +121,8 @@ def fill_of_model(
     if habits not in PROFILES:
         raise unknown_name("trainer", habits, PROFILES)
     knobs = dict(degrees)
+    if "schedule" in knobs and schedule_by_name(str(knobs["schedule"])) is None:
+        raise unknown_name("schedule", knobs["schedule"], list(Schedule))
     for name, setting, words in (("recompute", "recomputation", Recompute), ("offload", "offload", Offload)):
         if name in knobs:
             if knobs[name] not in list(words):

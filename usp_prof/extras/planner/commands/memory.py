@@ -5,7 +5,14 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import choice_options, format_option, open_from, whole_number, write_out
+from usp_prof.cli.opening import (
+    choice_options,
+    format_option,
+    open_from,
+    refuse_choice_without_path,
+    whole_number,
+    write_out,
+)
 from usp_prof.extras.planner.answers.one_plan import bars, fullest, memory_parts
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.filled import fill_of_model, fill_of_run
@@ -64,6 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict and print; return 1 if the fullest rank does not fit the device."""
+    refuse_choice_without_path(args)
     device = args.device or ""
     if args.path:
         filled = fill_of_run(open_from(args).tables, device)

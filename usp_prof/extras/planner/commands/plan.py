@@ -10,7 +10,16 @@ from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.cli.opening import choice_options, format_option, open_from, output, progress_of, whole_number, write_out
+from usp_prof.cli.opening import (
+    choice_options,
+    format_option,
+    open_from,
+    output,
+    progress_of,
+    refuse_choice_without_path,
+    whole_number,
+    write_out,
+)
 from usp_prof.extras.planner.answers.plan_text import GIVEN, as_csv, as_json, as_text
 from usp_prof.extras.planner.calibration import Calibration, calibrate
 from usp_prof.extras.planner.candidates import KNOBS
@@ -125,6 +134,7 @@ def run(args: argparse.Namespace) -> int:
         names = [device.name for device in DEVICES] if args.devices_known else list(model_names())
         write_out("\n".join(names) + "\n")
         return 0
+    refuse_choice_without_path(args)
     if args.table:
         return _table(args)
     _check(args)
