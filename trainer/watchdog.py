@@ -8,7 +8,8 @@
 Traces come first: the recording session lies within `watched`, so it has written its trace before step 3. A rank that
 writes its trace has closed its connections before (`closing`), so that no other rank waits for it meanwhile.
 While the main thread waits for a device or a message that will never come, Python runs no signal handler. The thread
-that writes the heartbeat then does step 3 instead, unless a trace is being written.
+that writes the heartbeat then closes the connections, which ends a wait for a rank that hangs. If that does not help,
+it does step 3 instead, unless a trace is being written.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ JOIN_SECONDS = 10.0
 LEFT = "left"
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a job: from torchrun or a scheduler, or from a terminal that is closed."""
+HANDLED = (signal.SIGINT, *ENDING)
 LOST = 3
 """Exit status of a rank that ends because of another."""
 
@@ -59,6 +61,8 @@ class Heartbeat:
     def __init__(self, rank: int, world: int, store: dist.Store) -> None:
         self.rank, self.world, self.store = rank, world, store
         self.count, self.left_because = 0, ""
+        self.links: list[socket.socket] = []
+        """Connections to other ranks while they are trained with."""
         self.parent = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else 0
         """torchrun, which ends its ranks; 0: they were started without it."""
         self.stopped, self.main_answered = threading.Event(), threading.Event()
@@ -86,7 +90,7 @@ class Heartbeat:
             while not self.stopped.is_set():
                 has_signal = select.select([self.signals_read], [], [], BEAT_SECONDS)[0]
                 numbers = os.read(self.signals_read, 64) if has_signal else b""
-                if stops := [str(Stopped(number)) for number in numbers if number in ENDING]:
+                if stops := [str(Stopped(number)) for number in numbers if number in HANDLED]:
                     self.leave(stops[0])
                     if not self._main_answers():
                         self.end_if_lost(stops[0])
@@ -97,6 +101,9 @@ class Heartbeat:
 
     def _main_answers(self) -> bool:
         """Return whether the main thread handles the signal; it gets time to finish writing a trace."""
+        if self.main_answered.wait(GRACE_SECONDS):
+            return True
+        self._close_links()
         if self.main_answered.wait(GRACE_SECONDS):
             return True
         deadline = time.monotonic() + WRITING_SECONDS
@@ -141,6 +148,7 @@ class Heartbeat:
         Ranks that wait for this one then fail at once, and write their traces at the same time. Otherwise each would
         begin when the one before has ended, and torchrun kills all after 30 seconds.
         """
+        self.links = links
         try:
             yield
         except (Stopped, KeyboardInterrupt, RuntimeError) as error:
@@ -149,10 +157,13 @@ class Heartbeat:
                 self.leave(str(stop))
             elif not is_broken_connection(error):
                 self.leave(failure(error))
-            for link in links:
-                with suppress(OSError):  # the other end may have closed it
-                    link.shutdown(socket.SHUT_RDWR)
+            self._close_links()
             raise
+
+    def _close_links(self) -> None:
+        for link in self.links:
+            with suppress(OSError):  # the other end may have closed it
+                link.shutdown(socket.SHUT_RDWR)
 
     def lost_and_left(self) -> tuple[list[str], list[str]]:
         """Describe the other ranks that are lost, and those that left."""
@@ -200,7 +211,7 @@ def is_broken_connection(error: BaseException) -> bool:
 @contextmanager
 def watched(rank: int, world: int, store: dist.Store) -> Iterator[Heartbeat | None]:
     """Raise `Stopped` on a signal or Ctrl-C, and name a lost rank instead of failing with a broken connection."""
-    for number in (signal.SIGINT, *ENDING):
+    for number in HANDLED:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` does with SIGHUP
             signal.signal(number, _stop)
     if world == 1:
@@ -248,5 +259,5 @@ def _stop(number: int, frame: Any) -> None:  # noqa: ANN401, ARG001 - a signal h
 
 
 def _ignore_signals() -> None:
-    for number in (signal.SIGINT, *ENDING):
+    for number in HANDLED:
         signal.signal(number, signal.SIG_IGN)

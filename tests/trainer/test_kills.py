@@ -57,6 +57,20 @@ def begin(layout: str, folder: Path, recorded: int) -> tuple[subprocess.Popen[st
     return launch, [process_of(launch, rank) for rank in range(processes)]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
+def test_a_rank_that_waits_for_a_frozen_one_keeps_its_trace(tmp_path: Path, number: signal.Signals) -> None:
+    launch, ranks = begin("--dp 2", tmp_path / "run", 500_000)
+    os.kill(ranks[1], signal.SIGSTOP)
+    time.sleep(1)
+    os.kill(launch.pid, number)
+    deadline = time.monotonic() + 60
+    while is_alive(ranks[0]) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.kill(ranks[1], signal.SIGKILL)
+    _, error = finish(launch, 120)
+    assert (tmp_path / "run" / "rank0.json.gz").exists(), error[-3000:]
+
+
 def is_alive(process: int) -> bool:
     """Return whether a process runs; those that ended and were not waited for do not."""
     try:
