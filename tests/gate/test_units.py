@@ -23,6 +23,8 @@ def test_changes_have_their_signs_and_units() -> None:
     [
         (Scale.RELATIVE, Unit.NS, -0.02, 0.03, "-2.00 .. +3.00%"),
         (Scale.RELATIVE, Unit.NS, -0.999, 24e9, "too wide"),
+        (Scale.RELATIVE, Unit.NS, 0.5, 24.0, "+50.0 .. > +1000%"),
+        (Scale.RELATIVE, Unit.NS, 50.98, 120.0, "+5098 .. +12000%"),
         (Scale.ABSOLUTE, Unit.FRACTION, -1.7, 1.2, "-100 .. +100 pp"),
         (Scale.ABSOLUTE, Unit.FRACTION, -0.00001, 0.00001, "+0.00 .. +0.00 pp"),
         (Scale.ABSOLUTE, Unit.BYTES, -2048, 2048, "-2.00 KiB .. +2.00 KiB"),
@@ -33,6 +35,14 @@ def test_intervals_are_limited_to_a_readable_range(
 ) -> None:
     judgement = Judgement("m", "m", unit, Better.LOWER, Verdict.INCONCLUSIVE, scale=scale, low=low, high=high)
     assert interval(judgement) == text
+
+
+def test_an_interval_contains_its_change() -> None:
+    """A change of +1255% had the interval +597 .. > +1000%."""
+    judgement = Judgement(
+        "m", "m", Unit.NS, Better.LOWER, Verdict.REGRESSED, scale=Scale.RELATIVE, change=12.55, low=5.97, high=25.0
+    )
+    assert interval(judgement) == "+597 .. +2500%"
 
 
 def test_a_changed_model_is_split_into_the_parts_that_differ() -> None:

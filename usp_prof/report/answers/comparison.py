@@ -11,7 +11,7 @@ from usp_prof.gate.comparison import BETTER, CHANGED, WITHIN_NOISE, WORSE, direc
 from usp_prof.gate.judgement import Scale, Verdict
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
-from usp_prof.report.answers.wording import change, condition_changes, interval, is_undetermined, part_label
+from usp_prof.report.answers.wording import change, condition_changes, ends, interval, is_undetermined, part_label
 from usp_prof.report.document import Chart, KeyFigure, KeyFigures, Section, Text, data_table
 from usp_prof.report.format import column_scale, quantity
 from usp_prof.report.sections.timeline import slices_of
@@ -55,8 +55,6 @@ WORK_NOTE = "Mean over ranks. Calls that run at the same time are added up, so t
 TOO_WIDE_NOTE = "A change of - is undetermined: with so much noise, nearly any change is possible."
 _OWN = 2
 """The first two figures of a metric, before and after, are in its unit; its change may have another."""
-_ENDS = {True: (-1.0, 10.0), False: (-1.0, 1.0)}
-"""Limits of a shown interval: for relative changes, and for changes of a fraction."""
 _COMPARED: dict[str, Unit | None] = dict.fromkeys(("difference", "before", "after"), Unit.NS)
 """Columns of times, on one scale; the difference is first because narrow screens drop the last columns."""
 
@@ -206,11 +204,10 @@ def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:
     for judgement in sorted(_judged(pair, everything=everything), key=_importance):
         scale = column_scale([judgement.before, judgement.after], judgement.unit)
         own = judgement.scale is Scale.ABSOLUTE and judgement.unit is not Unit.FRACTION
-        least, most = _ENDS[judgement.scale is Scale.RELATIVE]
-        ends = (judgement.low, judgement.high) if own else (max(judgement.low, least), min(judgement.high, most))
+        interval_ends = (judgement.low, judgement.high) if own else ends(judgement)
         before, after, change, low, high = (
             _digits(value / (scale.factor if own or place < _OWN else 0.01), 4 if place < _OWN else 3)
-            for place, value in enumerate((judgement.before, judgement.after, judgement.change, *ends))
+            for place, value in enumerate((judgement.before, judgement.after, judgement.change, *interval_ends))
         )
         if is_undetermined(judgement):
             change = low = high = None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _WIDEST = 10.0
-"""Relative changes above a factor of ten are shown as a limit."""
+"""The end of an interval beyond this relative change is shown as a limit, unless the change itself is beyond it."""
 _LOWEST = -0.95
 """A change with an interval from below this to above `_WIDEST` is undetermined."""
 
@@ -53,12 +53,21 @@ def interval(judgement: Judgement) -> str:
         return "-"
     if is_undetermined(judgement):
         return "too wide"
+    low, high = ends(judgement)
     if judgement.scale is Scale.RELATIVE:
-        beyond = "> " if judgement.high > _WIDEST else ""
-        return f"{_bound(judgement.low)} .. {beyond}{_bound(min(judgement.high, _WIDEST))}%"
+        beyond = "> " if judgement.high > high else ""
+        return f"{_bound(low)} .. {beyond}{_bound(high)}%"
     if judgement.unit is Unit.FRACTION:
-        return f"{_bound(max(judgement.low, -1.0))} .. {_bound(min(judgement.high, 1.0))} pp"
+        return f"{_bound(low)} .. {_bound(high)} pp"
     return f"{signed(judgement.low, judgement)} .. {signed(judgement.high, judgement)}"
+
+
+def ends(judgement: Judgement) -> tuple[float, float]:
+    """Return the ends of an interval of relative changes or of points, limited to a readable range."""
+    if judgement.scale is not Scale.RELATIVE:
+        return max(judgement.low, -1.0), min(judgement.high, 1.0)
+    is_beyond = judgement.low > _WIDEST or judgement.change > _WIDEST
+    return max(judgement.low, -1.0), judgement.high if is_beyond else min(judgement.high, _WIDEST)
 
 
 def _bound(value: float) -> str:
