@@ -251,7 +251,8 @@ class Job:
         for rank in self.ranks:
             for item in (*rank.calls, *rank.work):
                 base = item.before if isinstance(item, Call) else item.duration
-                own[id(item)] = base * float(np.exp(self.noise * varied.standard_normal()))
+                noise = float(np.exp(self.noise * varied.standard_normal()))
+                own[id(item)] = base * noise * self.factor(rank, item)
         if delay is not None:
             self._add(delay, own)
         needs = self._needs()
@@ -273,6 +274,18 @@ class Job:
         if len(when) != len(needs):
             raise ValueError("the job waits for itself")
 
+    def factor(self, _rank: Rank, _item: Call | Work) -> float:
+        """Return by how much a change of the job multiplies the own time of an item; see `changed_training`."""
+        return 1.0
+
+    def members(self, work: Work) -> list[Work]:
+        """Return the work that must have started before this work ends."""
+        return [self.of_key[key] for key in work.message.members] if work.message else [work]
+
+    def awaited(self, _rank: Rank, call: Call) -> list[Work]:
+        """Return the work that a call waits for."""
+        return call.awaited
+
     @staticmethod
     def _moment(item: Call | Work, which: str, at: float, own: float) -> float:
         if which == "start":
@@ -292,7 +305,7 @@ class Job:
             queues: dict[int, list[Work]] = defaultdict(list)
             for call in rank.calls:
                 needs[id(call), "start"] = (call, [(id(previous), "end")] if previous else [])
-                ends = [(id(call), "start"), *((id(work), "end") for work in call.awaited)]
+                ends = [(id(call), "start"), *((id(work), "end") for work in self.awaited(rank, call))]
                 if call.launched:
                     queue = queues[call.launched[0].stream]
                     queue.append(call.launched[0])
@@ -301,9 +314,8 @@ class Job:
                 previous = call
             for work in rank.work:
                 starts = [(id(work.call), "start"), *((id(before), "end") for before in work.after)]
-                members = [self.of_key[key] for key in work.message.members] if work.message else [work]
                 needs[id(work), "start"] = (work, starts)
-                needs[id(work), "end"] = (work, [(id(member), "start") for member in members])
+                needs[id(work), "end"] = (work, [(id(member), "start") for member in self.members(work)])
         return needs
 
     def _add(self, delay: Delay, own: dict[int, float]) -> None:
