@@ -4,7 +4,8 @@ Members of a collective end almost together. A clock that jumps moves all later 
 
     end of rank - mean end of the other members:   +3  -2  +1   0 | 50012  49998  50003     (microseconds)
 
-The largest change of the level is a jump if it is large compared with the spread on either side.
+The largest change of the level is a jump if it is large compared with the spread on either side, and with a round of
+the collectives: members of a ring may end one round apart, which is long on a slow link.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ _SAME_JUMP = 0.75
 def clock_jumps(solved: Solution, ties: Ties, ranks: int) -> Ints:
     """Return the clock jump of each rank in ns, or 0."""
     collectives = ties.take(~ties.is_transfer)
-    distance = _distances(solved, collectives)
+    distance, round_ns = _distances(solved, collectives), _rounds_ns(solved, collectives)
     jumps = np.zeros(ranks, np.int64)
     for number, members in rows_by_code(collectives.row).items():
         order = np.argsort(collectives.end[members], kind="stable")
-        jumps[number] = _jump(distance[members][order])
+        least_ns = max(_NOTABLE_NS, float(np.median(round_ns[members])))
+        jumps[number] = _jump(distance[members][order], least_ns)
     return np.where(np.abs(jumps) >= _SAME_JUMP * np.abs(jumps).max(initial=0), jumps, 0)
 
 
@@ -53,7 +55,15 @@ def _distances(solved: Solution, ties: Ties) -> Floats:
     return np.asarray(own - (np.bincount(ties.call, own, calls)[ties.call] - own) / n_others)
 
 
-def _jump(distance: Floats) -> int:
+def _rounds_ns(solved: Solution, ties: Ties) -> Floats:
+    """Return the duration of a round of each member's call, if it is a ring of 2 (n - 1) rounds."""
+    last_start = per_code(ties.call, solved.align(ties, ties.start), np.maximum, ties.calls)
+    first_end = per_code(ties.call, solved.align(ties, ties.end), np.minimum, ties.calls)
+    n_others = np.maximum(np.bincount(ties.call, minlength=ties.calls) - 1, 1)
+    return np.asarray(np.maximum(first_end - last_start, 0) / (2 * n_others))[ties.call]
+
+
+def _jump(distance: Floats, least_ns: float) -> int:
     if len(distance) < 2 * _FEWEST:
         return 0
     near = min(_NEAR, len(distance) // 2)
@@ -63,4 +73,4 @@ def _jump(distance: Floats) -> int:
     before, after = distance[max(place - _SIDE, 0) : place], distance[place : place + _SIDE]
     change = float(np.median(after) - np.median(before))
     spread = max(float(np.median(np.abs(side - np.median(side)))) for side in (before, after))
-    return round(change) if abs(change) > _NOTABLE_NS and spread <= _SPREAD * abs(change) else 0
+    return round(change) if abs(change) > least_ns and spread <= _SPREAD * abs(change) else 0
