@@ -11,6 +11,9 @@ from made_training import Delay, Job
 from usp_prof.analyses import stragglers
 from usp_prof.findings.repairs import late_in_messages, repairs_of
 from usp_prof.findings.search import search
+from usp_prof.model.finding import repair_values
+from usp_prof.report.figures import Figures
+from usp_prof.report.verdict import verdict_of
 from usp_prof.run import open_run
 from usp_prof.whatif.predict import unedited
 
@@ -43,8 +46,11 @@ def test_a_rank_that_holds_up_its_ring_is_the_first_finding(delayed: TableSet, t
 
 
 def test_its_repair_explains_the_slowdown_of_the_job(delayed: TableSet) -> None:
-    assert [repair.rank for repair in repairs_of(delayed)] == [3]
+    repairs = repairs_of(delayed)
+    assert [repair.rank for repair in repairs] == [3]
     assert not stragglers.compute(delayed).culprits  # it is not late in collectives
+    verdict = verdict_of(Figures(repair_values(repairs)), ())
+    assert (verdict.late_ranks, verdict.straggler) == ((), 3)
 
 
 def test_a_usual_ring_has_no_late_rank(tmp_path: Path) -> None:

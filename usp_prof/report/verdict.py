@@ -45,7 +45,9 @@ class Verdict:
     cause: Cause | None = None
     """The first cause whose fix is certain to save a notable share; its finding has place, evidence, and action."""
     late_ranks: tuple[LateRank, ...] = ()
-    """The ranks that others wait for, latest first."""
+    """The ranks that others wait for in collectives, latest first."""
+    late_in_messages: int | None = None
+    """The rank whose repair saves most and that is late in sends and receives only."""
 
     @property
     def sentence(self) -> str:
@@ -66,7 +68,7 @@ class Verdict:
     @property
     def straggler(self) -> int | None:
         """The rank that others wait for longest."""
-        return self.late_ranks[0].rank if self.late_ranks else None
+        return self.late_ranks[0].rank if self.late_ranks else self.late_in_messages
 
     def late_rank(self, rank: object) -> LateRank | None:
         """Return a late rank by its number."""
@@ -85,7 +87,10 @@ def verdict_of(figures: Figures, findings: Sequence[Finding], culprits: Sequence
         LateRank(c.rank, c.axis, str(c.why), c.cost_ns, figures.at("late_fraction", axis=c.axis, rank=c.rank) or None)
         for c in culprits
     )
-    return Verdict(span, length_ns, first_notable(findings), late)
+    gains = {int(rank): gain for rank, gain in figures.along("repair_gain", "rank").items()}
+    best = max(gains, key=lambda rank: (gains[rank], -rank), default=-1)
+    is_notable = best >= 0 and gains[best] >= NOTABLE and best not in {other.rank for other in late}
+    return Verdict(span, length_ns, first_notable(findings), late, best if is_notable else None)
 
 
 def first_notable(findings: Sequence[Finding]) -> Cause | None:
