@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.inputs import memory
-from usp_prof.inputs.memory import LongText, let_go
+from usp_prof.inputs.memory import LongText, release_pages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ def test_text_is_read_back_from_memory_and_from_its_file(held: int, pieces: list
         patch.setattr(memory, "HELD", held)
         buffer = _grown(pieces).buffer()
     assert buffer.to_pybytes() == b"".join(pieces)
-    let_go()
+    release_pages()
     assert buffer.to_pybytes() == b"".join(pieces)
 
 

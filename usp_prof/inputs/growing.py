@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.columns.arrow import array_of, coded, index_of
-from usp_prof.inputs.memory import LongText, let_go
+from usp_prof.inputs.memory import LongText, release_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -231,7 +231,7 @@ def filter_texts(texts: pa.ChunkedArray, keep: Flags) -> pa.ChunkedArray:
             part = chunk.slice(begin, _ROWS)
             out.add_array(part.filter(array_of(keep[at : at + len(part)])))
             at += len(part)
-            let_go()
+            release_pages()
     return out.array()
 
 

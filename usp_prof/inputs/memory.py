@@ -1,7 +1,7 @@
 """Long texts outside of memory: written to an unnamed file and memory-mapped, so pages can be released at any time.
 
 Arguments are two thirds of a trace, and only a few are needed at a time. Above a size limit they go to a temporary file
-and are mapped back. The mapping behaves like memory; `let_go` releases the touched pages after each part of the work.
+and are mapped back. The mapping behaves like memory; `release_pages` frees the touched pages after each part of work.
 If no file can be written, the text stays in memory.
 """
 
@@ -28,7 +28,7 @@ _ADVICE: int | None = getattr(mmap, "MADV_DONTNEED", None)
 _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
-def let_go() -> None:
+def release_pages() -> None:
     """Release the memory of all mapped texts (they stay readable) and the unused memory that Arrow holds."""
     pool = pa.default_memory_pool()
     if pool.backend_name != "system":

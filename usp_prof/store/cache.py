@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from usp_prof.columns.arrow import AT_ONCE, Parted
-from usp_prof.inputs.memory import let_go
+from usp_prof.inputs.memory import release_pages
 from usp_prof.model.errors import InputError
 from usp_prof.store.entry import NAME as ENTRY
 from usp_prof.store.entry import BrokenSealError, StoredTable, open_sealed, seal
@@ -85,7 +85,7 @@ class StoredTables:
         """Return one table whose columns are read on demand."""
         return self._views.setdefault(name, StoredTable(self.path(name)))
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Drop what was read; it is read again on demand."""
         self._views.clear()
 
@@ -283,7 +283,7 @@ def write_parquet(table: pa.Table | Parted, path: Path) -> None:
     ) as writer:
         for part in table.parts(AT_ONCE) if isinstance(table, Parted) else _slices(table):
             writer.write_table(part, row_group_size=AT_ONCE)
-            let_go()
+            release_pages()
 
 
 def _slices(table: pa.Table) -> Iterator[pa.Table]:

@@ -91,9 +91,9 @@ class MendingSource:
             self.health += rows
             return self._source.view(name)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Drop what can be read again."""
-        self._source.let_go()
+        self._source.release()
 
     def __reduce__(self) -> tuple[Callable[[Source], Source], tuple[Source]]:
         """Pickle the tables only: a worker that finds a damaged one fails, and this process repairs it."""

@@ -121,7 +121,7 @@ class Calls:
             np.where(np.isin(of_call, ranks), of_call, -1)
             for of_call in (self._columns["late_rank"][call_rows], self.last_rank[call_rows])
         )
-        calls = _with(self.calls.take(call_rows), call=np.arange(len(call_rows)), late_rank=late_rank)
+        calls = _with_columns(self.calls.take(call_rows), call=np.arange(len(call_rows)), late_rank=late_rank)
         return Calls(calls, parts, last_rank)
 
     def pairs_of(self, rank: int, *names: str) -> Rows:
@@ -131,7 +131,7 @@ class Calls:
         return {name: parts[name][is_pair] for name in names}
 
 
-def _with(rows: pa.Table, **columns: Ints) -> pa.Table:
+def _with_columns(rows: pa.Table, **columns: Ints) -> pa.Table:
     """Return a table with some integer columns replaced."""
     for name, values in columns.items():
         place = rows.schema.get_field_index(name)

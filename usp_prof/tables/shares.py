@@ -114,5 +114,5 @@ def _measured(measure: Callable[[TableSet, int], Made], share: _Share) -> list[M
     tables, results = share.opened(), []
     for rank in tables.ranks:
         results.append(measure(tables, rank))
-        tables.let_go(rank)
+        tables.release(rank)
     return results

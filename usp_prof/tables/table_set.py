@@ -48,7 +48,7 @@ class Source(Protocol):
         """Return one table that is not read before its columns are used."""
         ...
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release data that can be read again."""
         ...
 
@@ -86,7 +86,7 @@ class MemorySource:
         view: View = self.table(name)
         return view
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Keep everything: it cannot be read again."""
 
 
@@ -112,10 +112,10 @@ class ChangedSource:
             view = self._views[name] = self._changes[name](self._source.view(name))
         return view
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the original's data and the changed tables, which are built again on request."""
         self._views.clear()
-        self._source.let_go()
+        self._source.release()
 
     def __reduce__(self) -> tuple[type[ChangedSource], tuple[object, ...]]:
         """Pickle the inputs only: a worker builds the changed tables again."""
@@ -154,11 +154,11 @@ class _Held:
         self._bytes_of_rank[rank] = self._bytes_of_rank.get(rank, 0) + size
         self._bytes += size
 
-    def let_go(self, rank: int) -> None:
+    def release(self, rank: int) -> None:
         """Release a rank's data."""
         self._of_rank.pop(rank, None)
         self._bytes -= self._bytes_of_rank.pop(rank, 0)
-        self._sources[rank].let_go()
+        self._sources[rank].release()
 
     def _bound(self) -> None:
         """Release ranks until memory is within the limit.
@@ -167,7 +167,7 @@ class _Held:
         few that may be in use. Releasing the least recently used one would remove each rank just before its turn.
         """
         while self._bytes > HELD_BYTES and len(self._of_rank) > _LATELY_USED:
-            self.let_go(next(islice(reversed(self._of_rank), _LATELY_USED, None)))
+            self.release(next(islice(reversed(self._of_rank), _LATELY_USED, None)))
 
 
 class TableSet:
@@ -289,9 +289,9 @@ class TableSet:
         """Return the sources of some ranks' tables."""
         return {rank: self._sources[rank] for rank in ranks}
 
-    def let_go(self, rank: int) -> None:
+    def release(self, rank: int) -> None:
         """Release a rank's data; it is read again on request."""
-        self._held.let_go(rank)
+        self._held.release(rank)
 
     def together(self, name: str, columns: Sequence[str]) -> Columns:
         """Return some columns of one table of all ranks as arrays."""
@@ -304,7 +304,7 @@ class TableSet:
                 yield rank, self.columns(name, rank)
             else:
                 yield rank, Columns(self.view(name, rank))
-                self._sources[rank].let_go()
+                self._sources[rank].release()
 
     def view(self, name: str, rank: int) -> View:
         """Return one table of one rank that is not read before its columns are used."""

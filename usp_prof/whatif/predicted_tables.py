@@ -196,7 +196,7 @@ class _MovedTables:
         moved_keys = [key for key in _TIMES if key in view.schema.names]
         return Replaced(view, {key: partial(self._column, name, key) for key in moved_keys})
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Drop the cached times."""
         self._spans.clear()
 

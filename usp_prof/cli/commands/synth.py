@@ -75,13 +75,13 @@ def _declaration(args: argparse.Namespace) -> dict[str, Any]:
     of_run = {"style": args.style, "seed": args.seed, "mesh": _mesh(args.mesh) if args.mesh else None}
     return {
         **declared,
-        **_given(of_run),
-        "work": {**work, **_given(of_work)},
+        **_set_options(of_run),
+        "work": {**work, **_set_options(of_work)},
         "faults": [*faults, *map(_fault, args.fault)],
     }
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def _set_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options that are present on the command line."""
     return {name: value for name, value in options.items() if value is not None}
 

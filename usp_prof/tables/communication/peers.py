@@ -54,11 +54,11 @@ def _from_groups(frame: EventFrame, posts: Ints, axes: Sequence[str], membership
     """Return the peer of each post from its rank within a group, the only argument of `c10d::send`; else -1."""
     place_in_group = frame.arguments(posts, (_PEER_IN_GROUP,))["peer"]
     keys = list(zip(axes, place_in_group.tolist(), strict=True))
-    peer_of_key = {(axis, place): _only(membership.groups, frame.rank, axis, place) for axis, place in set(keys)}
+    peer_of_key = {(axis, place): _global_rank(membership.groups, frame.rank, axis, place) for axis, place in set(keys)}
     return np.array([peer_of_key[key] for key in keys], np.int64)
 
 
-def _only(groups: Sequence[Group], rank: int, axis: str, place: int) -> int:
+def _global_rank(groups: Sequence[Group], rank: int, axis: str, place: int) -> int:
     """Return the only global rank for an index within a group; -1 for several or none."""
     fitting = [group for group in groups if place >= 0 and rank in group.ranks and len(group.ranks) > max(place, 1)]
     of_axis = [group for group in fitting if group.axis == axis]

@@ -21,7 +21,7 @@ from usp_prof.columns.arrow import coded
 from usp_prof.columns.rows import lookup
 from usp_prof.inputs.argument_decoder import ABSENT, DECODE_ERRORS, ArgumentDecoder, real_number, whole_number
 from usp_prof.inputs.growing import Codes, plain_text, spread, take_texts
-from usp_prof.inputs.memory import let_go
+from usp_prof.inputs.memory import release_pages
 from usp_prof.model.schema import Kind
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def read_arguments(args: pa.ChunkedArray, rows: Ints, fields: tuple[Field, ...])
     for near in _near(args, ascending):
         for begin in range(0, len(near), _ROWS):
             columns.add(take_texts(args, near[begin : begin + _ROWS]))
-        let_go()
+        release_pages()
     # Row numbers in the requested order: row `order[k]` was read as number k.
     place = None if order is None else np.argsort(order)
     return {field.name: columns.column(field, place) for field in fields}

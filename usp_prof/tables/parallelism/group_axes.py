@@ -125,7 +125,7 @@ def _of_one_axis(group: Group, groups: Iterable[Group]) -> Group:
     product = described(group.description).product
     namesakes = [other for other in groups if other.ranks == group.ranks and described(other.description).sizes]
     axes = {other.axis for other in namesakes if other.axis in product}
-    return _with(group, Axis(axes.pop()), AxisSource.RANKS) if len(axes) == 1 else group
+    return _with_axis(group, Axis(axes.pop()), AxisSource.RANKS) if len(axes) == 1 else group
 
 
 def _entry(group: Group, manifest: Manifest | None) -> GroupEntry | None:
@@ -151,24 +151,24 @@ def _by_name(group: Group, entry: GroupEntry | None, manifest: Manifest | None) 
     if group.axis_source == AxisSource.DESCRIPTION:
         return group
     if entry and entry.axes:
-        return _with(group, _axis_named(entry.axes[0]), AxisSource.MANIFEST)
+        return _with_axis(group, _axis_named(entry.axes[0]), AxisSource.MANIFEST)
     by_ranks = _axis_of_ranks(group.ranks, manifest) or _axis_of_namesakes(group.ranks, manifest)
-    return None if by_ranks is None else _with(group, by_ranks, AxisSource.RANKS)
+    return None if by_ranks is None else _with_axis(group, by_ranks, AxisSource.RANKS)
 
 
 def _by_traffic(group: Group, traffic: Traffic | None, guess: Inferred | None, *, spans: bool) -> Group:
     """Assign a group the axis from the marks around its traffic, or from the traffic."""
     if traffic is None:
-        return _with(group, Axis.WORLD, AxisSource.DESCRIPTION) if group.description == "default_pg" else group
+        return _with_axis(group, Axis.WORLD, AxisSource.DESCRIPTION) if group.description == "default_pg" else group
     if traffic.marked:
-        return _with(group, Axis(traffic.marked), AxisSource.MARK)
+        return _with_axis(group, Axis(traffic.marked), AxisSource.MARK)
     guess = guess or Inferred()
     if spans and guess.axis != Axis.PP:
-        return replace(_with(group, Axis.WORLD, AxisSource.INFERRED), axis_reason=_SPANS)
-    return replace(_with(group, guess.axis, AxisSource.INFERRED), axis_reason=guess.reason)
+        return replace(_with_axis(group, Axis.WORLD, AxisSource.INFERRED), axis_reason=_SPANS)
+    return replace(_with_axis(group, guess.axis, AxisSource.INFERRED), axis_reason=guess.reason)
 
 
-def _with(group: Group, axis: Axis, source: AxisSource) -> Group:
+def _with_axis(group: Group, axis: Axis, source: AxisSource) -> Group:
     if axis is Axis.UNKNOWN:
         return replace(group, axis=axis.value, axis_source=AxisSource.NONE.value)
     return replace(group, axis=axis.value, axis_source=source.value)

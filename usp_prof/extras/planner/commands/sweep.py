@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     axes = _axes(args.map)
     if args.published:
         table = published.read(args.published[0], Path(args.published[1]))
-        selected_rows = _only(table.rows, args.only)
+        selected_rows = _selected_rows(table.rows, args.only)
         _write(args, table.name, selected_rows, score(selected_rows), table.notes, axes)
         return 0
     if not args.folder:
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         rows_of_cells, judged = _judge(args, folder, sweep, outcomes, rows_of_cells)
     with whole_file(folder / "table.csv") as file:
         file.write(_csv(rows_of_cells).encode())
-    selected_rows = _only(rows_of_cells, args.only)
+    selected_rows = _selected_rows(rows_of_cells, args.only)
     _write(args, folder.name, selected_rows, judged, (f"Cells and table.csv are in {folder}.",), axes)
     return 0 if any(row.is_ok for row in rows_of_cells) else 1
 
@@ -196,7 +196,7 @@ def _judge(
     return predicted_rows, scores
 
 
-def _only(table: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:
+def _selected_rows(table: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:
     """Return the rows whose columns have the given values."""
     selected_rows = tuple(table)
     for condition in wanted:
