@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from gate_runs import measured, series, steps, with_fact
 
 from usp_prof.gate.facts import FactKind
@@ -45,6 +46,12 @@ def test_a_finding_that_costs_less_than_the_allowed_slowdown_does_not_count() ->
     for limit, verdict in (("20%", Verdict.PASS), ("10%", Verdict.REGRESSED)):
         policy = Policy().with_options(minimum={}, max_regression={"step_time": limit})
         assert check(Baseline((_run(1),)), _run(2, SLOW), policy).verdict is verdict
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(0.15, Verdict.PASS), (0.6, Verdict.REGRESSED)])
+def test_a_rank_that_stands_out_in_one_run_is_not_a_new_finding(gain: float, verdict: Verdict) -> None:
+    everywhere = replace(SLOW, where="")
+    assert _check(_run(2, replace(SLOW, gain=gain)), _run(1, everywhere)).verdict is verdict
 
 
 def test_findings_of_any_baseline_run_are_not_new() -> None:

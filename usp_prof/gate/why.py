@@ -202,6 +202,8 @@ def new_findings(
     doubt = _doubt(policy, noise, len(before))
     sure, unsure = [], []
     for finding in _fresh(before, after, policy.findings):
+        if _is_of_all_ranks(finding, before, policy.findings, doubt):
+            continue
         gain_before = max(
             (old.gain for run in before for old in run.findings if _mark(old) == _mark(finding)), default=0.0
         )
@@ -225,6 +227,22 @@ def _fresh(before: Sequence[Measured], after: Measured, least: Level) -> list[Se
         for finding, counts in zip(after.findings, counted, strict=True)
         if counts and _mark(finding) not in marks_before
     ]
+
+
+def _is_of_all_ranks(finding: SeenFinding, before: Sequence[Measured], least: Level, doubt: float) -> bool:
+    """Return whether a baseline has the finding with the same gain, and only one of both names a rank.
+
+    If all ranks spend time in pauses or input, one rank may stand out in one run and not in another.
+    """
+    order = list(Level)
+    return any(
+        old.code == finding.code
+        and (not old.where or not finding.where)
+        and order.index(old.level) >= order.index(least)
+        and finding.gain - old.gain <= doubt
+        for run in before
+        for old in run.findings
+    )
 
 
 def _doubt(policy: Policy, noise: Noise, runs: int) -> float:
