@@ -223,6 +223,16 @@ def test_a_synthetic_run_needs_a_folder(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_synthetic_run_is_not_mixed_with_another(tmp_path: Path) -> None:
+    """One rank was written among three of another run, and both were read as one."""
+    assert command("synth", "run", "--mesh", "dp=4", "-q", cwd=tmp_path).returncode == 0
+    assert command("synth", "run", "--mesh", "dp=4", "--seed", "2", "-q", cwd=tmp_path).returncode == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    done = command("synth", "run", cwd=tmp_path)
+    assert (done.returncode, "other ranks" in done.stderr) == (Exit.UNUSABLE, True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
 @pytest.mark.parametrize("path", ["~nosuchuser/x", "x" * 300, "no/such/folder"])
 def test_a_bad_path_is_unusable_input(tmp_path: Path, path: str) -> None:
     done = command("info", path, cwd=tmp_path, stdout=subprocess.DEVNULL)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.contract import MANIFEST_NAME, GroupEntry, Manifest, ModelEntry
+from usp_prof.model.errors import UsageError
 from usp_prof.model.files import check_name
 from usp_prof.synth import gloo_layout, layout, nccl_layout
 from usp_prof.synth.declaration import Style
@@ -75,17 +76,19 @@ def write(run: Declaration, folder: Path, *, described: bool = True, compress: b
     """Write the run's traces and truth into a folder; without `described` there is no manifest."""
     check_name(folder, "name another folder")
     simulation = simulate(run)
+    ending = ".json.gz" if compress else ".json"
+    files = [folder / f"rank{log.rank}.pt.trace{ending}" for log in simulation.logs]
+    if leftover := sorted({*folder.glob("rank*.pt.trace.json*")} - {*files}):
+        raise UsageError(
+            f"{folder} has traces of a run with other ranks, such as {leftover[0].name}", hint="name another folder"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     notes = manifest(simulation) if described else None
     if notes is not None:
         _save(folder / MANIFEST_NAME, iter([_json(notes.to_dict())]))
     _save(folder / TRUTH_NAME, iter([_json(truth(simulation))]))
-    ending = ".json.gz" if compress else ".json"
-    files = []
-    for log, clock in zip(simulation.logs, clocks(run), strict=True):
-        path = folder / f"rank{log.rank}.pt.trace{ending}"
+    for path, log, clock in zip(files, simulation.logs, clocks(run), strict=True):
         _save(path, trace(layout.Sheet(simulation, log, clock, notes)))
-        files.append(path)
     return files
 
 
