@@ -18,6 +18,7 @@ from usp_prof.analyses.measures.lateness import Why
 from usp_prof.model.selection import Selection
 from usp_prof.synth.declaration import Declaration, Fault, FaultKind, Mesh
 from usp_prof.synth.declaration import Work as Plan
+from usp_prof.tables import clock
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
@@ -110,6 +111,13 @@ def test_a_clock_offset_does_not_make_a_straggler() -> None:
     """Other tools report 5 ms of clock offset as 5 ms of lateness."""
     tables = synchronous(dict.fromkeys(range(4), [10] * 6), skew={2: 5 * MS, 3: 5 * MS}, hosts=True)
     assert stragglers.compute(tables).culprits == ()
+
+
+def test_ranks_that_name_one_host_may_have_clocks_that_differ_by_less_than_the_waits() -> None:
+    """Rank 0 is 10 ms late, and two clocks differ by 5 ms: no call seems to end before it starts."""
+    tables = synchronous({0: [20] * 6, 1: [10] * 6, 2: [10] * 6, 3: [10] * 6}, skew={2: 5 * MS, 3: 5 * MS})
+    assert clock.fit_clocks(tables).contradicted.tolist() == [False, False, True, True]
+    assert [(c.rank, c.cost_ns) for c in stragglers.compute(tables).culprits] == [(0, 10 * MS)]
 
 
 def test_groups_of_one_rank_do_not_count() -> None:

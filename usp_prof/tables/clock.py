@@ -17,7 +17,7 @@ from usp_prof.model.schema import RANK, Schema, Scope, integer, real, text
 from usp_prof.tables.build import table
 from usp_prof.tables.completeness.losses import LOST_WORK, losses, ranks_without_calls
 from usp_prof.tables.matching.clock_fit import Solution, solve
-from usp_prof.tables.matching.clock_jumps import clock_jumps
+from usp_prof.tables.matching.clock_jumps import apart_ranks, clock_jumps
 from usp_prof.tables.matching.clocks import Clock, clock_sources, hosts_of
 from usp_prof.tables.matching.same_calls import matched_parts
 from usp_prof.tables.matching.ties import ties_of
@@ -77,10 +77,10 @@ def _solve(tables: TableSet) -> Clock:
     separate = Solution.alone(_domains(hosts, based, together=False), ties)
     together = Solution.alone(_domains(hosts, based, together=True), ties)
     # Files without a host name may come from one machine or several. If their clocks contradict no collective
-    # (no rank ends before the last one starts), they are used as they are.
-    start = together if together.possible(ties) else separate
+    # (no rank ends before the last one starts, and no ends are always equally far apart), they are used as they are.
+    start = together if together.possible(ties) and not apart_ranks(together, ties).any() else separate
     # Equal host names do not prove one clock: every container may be called localhost.
-    contradicted = start.contradicted_ranks(ties)
+    contradicted = start.contradicted_ranks(ties) | apart_ranks(start, ties)
     if contradicted.any():
         start = Solution.alone(_split(start.domain, contradicted), ties)
     first_ns = [first for _, _, first in clock_sources(tables)]

@@ -5,7 +5,8 @@ Members of a collective end almost together. A clock that jumps moves all later 
     end of rank - mean end of the other members:   +3  -2  +1   0 | 50012  49998  50003     (microseconds)
 
 The largest change of the level is a jump if it is large compared with the spread on either side, and with a round of
-the collectives: members of a ring may end one round apart, which is long on a slow link.
+the collectives: members of a ring may end one round apart, which is long on a slow link. A constant distance is that
+of two clocks.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from usp_prof.columns.rows import per_code, rows_by_code
+from usp_prof.columns.rows import middles, per_code, rows_by_code
 
 if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Floats, Ints
+    from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.tables.matching.clock_fit import Solution
     from usp_prof.tables.matching.ties import Ties
 
@@ -30,6 +31,8 @@ _SPREAD = 0.2
 """A jump is at least five times the spread on either side; smaller level changes occur by noise."""
 _NOTABLE_NS = 100_000
 """Smallest jump reported; ends of one call differ by tens of microseconds even with good clocks."""
+_APART_NS = 500_000
+"""Ranks of one host are not as far apart: timestamps of devices are off by up to 0.2 ms in real traces."""
 _SAME_JUMP = 0.75
 """If one of n ranks jumps, the others' distances move by 1/(n-1) of the jump, so only the largest jumps count."""
 
@@ -44,6 +47,26 @@ def clock_jumps(solved: Solution, ties: Ties, ranks: int) -> Ints:
         least_ns = max(_NOTABLE_NS, float(np.median(round_ns[members])))
         jumps[number] = _jump(distance[members][order], least_ns)
     return np.where(np.abs(jumps) >= _SAME_JUMP * np.abs(jumps).max(initial=0), jumps, 0)
+
+
+def apart_ranks(solved: Solution, ties: Ties) -> Flags:
+    """Mark ranks whose ends are always equally far from those of others with the same clock: it is not the same.
+
+    Members may wait longer for a late rank than their clocks differ. Then no call seems to end before it starts.
+    """
+    clock = solved.domain[ties.row]
+    lowest, highest = (per_code(ties.call, clock, how, ties.calls) for how in (np.minimum, np.maximum))
+    shared = ties.take((lowest == highest)[ties.call] & ~ties.is_transfer)
+    is_apart = np.zeros(len(solved.domain), bool)
+    if not shared.calls:
+        return is_apart
+    distance, round_ns = shared.end - middles(shared.call, shared.end)[0][shared.call], _rounds_ns(solved, shared)
+    for rank, members in rows_by_code(shared.row).items():
+        level = float(np.median(distance[members]))
+        spread = float(np.median(np.abs(distance[members] - level)))
+        least_ns = max(_APART_NS, float(np.median(round_ns[members])))
+        is_apart[rank] = len(members) >= 2 * _FEWEST and abs(level) > least_ns and spread <= _SPREAD * abs(level)
+    return is_apart
 
 
 def _distances(solved: Solution, ties: Ties) -> Floats:
