@@ -13,12 +13,16 @@ STEP = 3_000 * US
 
 
 def _silent_for(*idle_us: int) -> Trace:
-    """Launch one kernel per step, then stay silent; the device is idle that long before the next launch."""
-    trace = Trace()
+    """Launch one kernel per step, then stay silent; the device is idle that long before the next launch.
+
+    Steps are equally long, except those with an idle device for longer than a step.
+    """
+    trace, at = Trace(), 0
     for step, idle in enumerate((*idle_us, 0)):
-        at = step * STEP
-        trace.step(step, at, STEP)
-        trace.kernel("work", at + 20 * US, STEP - (10 + idle) * US, launch_at=at + 10 * US)
+        length = STEP + (idle * US if idle * US > STEP else 0)
+        trace.step(step, at, length)
+        trace.kernel("work", at + 20 * US, length - (10 + idle) * US, launch_at=at + 10 * US)
+        at += length
     return trace
 
 
@@ -26,7 +30,8 @@ def _silent_for(*idle_us: int) -> Trace:
     ("idle_us", "waits"),
     [
         ((20, 20, 20), 3),
-        ((20, 20, 900), 2),  # most of its kind
+        ((20, 20, 3_500), 2),  # most of its kind
+        ((20, 20, 900), 0),  # the third is as long, although its work has ended
         ((20, 900, 900), 0),  # once, by chance
         ((900, 900, 900), 0),
     ],

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import distinct, last_by, lookup, numbered, rows_of, sorted_by
+from usp_prof.columns.rows import distinct, last_by, lookup, numbered, rows_by_code, rows_of, sorted_by
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, ROUNDING_NS, EdgeKind, NodeKind
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.replay.rank_edges import RankEdges
     from usp_prof.replay.rank_nodes import RankNodes
@@ -44,6 +44,8 @@ UNTRACED_WAIT_NS = 1_000_000
 """A shorter gap of the host is ordinary work, even if it happens to end together with device work."""
 FULL_QUEUE = 512
 """With this many launches pending, a launch can block: the driver's queue holds about 1,000."""
+_VARIES = 0.25
+"""A silence is as long as others if it differs from their median by at most this share."""
 _FURTHEST_BACK = 8
 """An event sync is compared with this many of the last pieces of work launched on each stream."""
 _LEAST_WAITS, _SAME_LATENCY_NS = 3, 20_000
@@ -276,8 +278,9 @@ def add_untraced_waits(tables: TableSet, nodes: RankNodes, edges: RankEdges, gap
       1. within a gap between two launches, no op or call starts or ends for at least UNTRACED_WAIT_NS;
       2. this silence ends within RESUMED_NS after the end of work that was launched before it;
       3. that work was the last one launched on its stream by then, or the launch queue was full;
-      4. this holds for at least half of the silences on a busy device before launches of the same work.
-    Without the third condition, any pause while the device is busy would look like a wait. Without the fourth, a data
+      4. this holds for at least half of the silences on a busy device before launches of the same work;
+      5. before launches of the same work, there are no silences of this length that lasted although all work had ended.
+    Without the third condition, any pause while the device is busy would look like a wait. Without the last two, a data
     loader that once ends together with the device would.
     """
     host = np.flatnonzero((nodes.kind == NodeKind.HOST) & (gap > UNTRACED_WAIT_NS))
@@ -298,7 +301,11 @@ def add_untraced_waits(tables: TableSet, nodes: RankNodes, edges: RankEdges, gap
     is_full = launched_by_then - begun_by_then >= FULL_QUEUE
     is_silence = resumed - stopped > UNTRACED_WAIT_NS
     has_waited = is_known & is_soon & (is_drained | is_full) & is_silence
-    has_waited &= _usual(has_waited, is_silence & _busy(nodes, device, launched_at, stopped), nodes, device, host)
+    kind, length = _kinds(nodes, device, host), resumed - stopped
+    idle_from = _end_of_all(nodes, device, launched_at, stopped)
+    has_waited &= _usual(has_waited, is_silence & (idle_from > stopped), kind)
+    usual_length = _usual_length(length, is_silence & (idle_from < resumed - RESUMED_NS), kind)
+    has_waited &= np.abs(length - usual_length) > _VARIES * usual_length
     target, source = host[has_waited], awaited[has_waited]
     # The time before and after the silence is the host's own.
     after = nodes.start[target] - resumed[has_waited]
@@ -306,20 +313,33 @@ def add_untraced_waits(tables: TableSet, nodes: RankNodes, edges: RankEdges, gap
     gap[target] = np.maximum(gap[target] - (resumed - stopped)[has_waited], after)
 
 
-def _busy(nodes: RankNodes, device: Ints, launched_at: Ints, when: Ints) -> Flags:
-    """Return for each moment whether work that was launched before it ends after it."""
+def _end_of_all(nodes: RankNodes, device: Ints, launched_at: Ints, when: Ints) -> Ints:
+    """Return for each moment the end of all work that was launched before it."""
     order = sorted_by(launched_at, device)
     latest_end = np.maximum.accumulate(nodes.end[order])
     last = np.searchsorted(launched_at[order], when, side="right") - 1
-    return np.asarray((last >= 0) & (latest_end[last] > when))
+    return lookup(latest_end, last, missing=NEVER)
 
 
-def _usual(has_waited: Flags, may_have_waited: Flags, nodes: RankNodes, device: Ints, host: Ints) -> Flags:
-    """Mark the calls of a kind, named after the work that they launch, of which at least half have waited."""
+def _kinds(nodes: RankNodes, device: Ints, host: Ints) -> Ints:
+    """Return the kind of each call, which is named after the work that it launches."""
     work = rows_of(nodes.launch[device], nodes.event[host])
-    kind = numbered(lookup(nodes.name[0][device], work, missing=-1))[1]
+    return numbered(lookup(nodes.name[0][device], work, missing=-1))[1]
+
+
+def _usual(has_waited: Flags, may_have_waited: Flags, kind: Ints) -> Flags:
+    """Mark the calls of kinds of which at least half have waited."""
     waited, candidates = (np.bincount(kind, flags) for flags in (has_waited, has_waited | may_have_waited))
     return np.asarray((2 * waited >= candidates)[kind])
+
+
+def _usual_length(length: Ints, is_counted: Flags, kind: Ints) -> Floats:
+    """Return for each call the median length of the counted ones of its kind, or 0 if there are none."""
+    usual = np.zeros(len(length))
+    for rows in rows_by_code(kind).values():
+        counted = rows[is_counted[rows]]
+        usual[rows] = np.median(length[counted]) if len(counted) else 0.0
+    return usual
 
 
 def _silences(tables: TableSet, nodes: RankNodes, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
