@@ -69,6 +69,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("new examples" if tiers.chosen is tiers.Tier.FULL else "same examples")
     # A shell starts its background jobs with SIGINT ignored, and programs that tests interrupt would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The same with SIGHUP and `nohup`; a handler is not inherited.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda _number, _frame: None)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
