@@ -11,7 +11,7 @@ from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.figures import axes_in_order, label_of, parts
 from usp_prof.report.format import quantity, share
-from usp_prof.report.verdict import NOTABLE, Verdict, first_notable
+from usp_prof.report.verdict import Verdict, first_notable, gains_in_messages
 from usp_prof.report.words import ranks_phrase
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def stragglers(figures: Figures) -> str:
     cost = figures.along("straggler_cost", "rank")
     step = figures.overall("step_time") or figures.overall("window_time")
     late = largest(cost)[0] if is_any_rank_late(figures) else None
-    in_messages = _late_in_messages(figures, late, step)
+    in_messages = _in_messages(figures, late)
     if not cost:
         return in_messages or "Stragglers are unknown: no call was recorded on more than one of its ranks."
     if not step or late is None:
@@ -126,19 +126,17 @@ def stragglers(figures: Figures) -> str:
     return f"{_late_in_collectives(figures, *largest(cost), step)} {in_messages}".rstrip()
 
 
-def _late_in_messages(figures: Figures, first: Key | None, step: Number | None) -> str:
-    """Name the rank whose repair saves most, if it is not late in collectives, nor the `first` rank."""
-    cost, gains = figures.along("straggler_cost", "rank"), figures.along("repair_gain", "rank")
-    if not gains or not step:
-        return ""
-    rank, gain = largest(gains)
-    if rank == first or gain < NOTABLE or cost.get(rank, 0) >= NOTABLE * step:
+def _in_messages(figures: Figures, first: Key | None) -> str:
+    """Name the rank that delays others most in sends and receives, unless it is the `first` rank of the sentence."""
+    rank, gain = next(iter(gains_in_messages(figures).items()), (first, 0.0))
+    if rank == first:
         return ""
     saves = f"{quantity(gain, Unit.FRACTION)} of the step"
     return f"Rank {rank} delays the others in sends and receives. Repairing it saves {saves} (replayed)."
 
 
 def _late_in_collectives(figures: Figures, rank: Key, time: Number, step: Number) -> str:
+    """Describe how late a rank is in collectives, and what its repair saves."""
     late = f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step, summed over its collectives"
     gain = figures.along("repair_gain", "rank").get(rank)
     if gain is None:

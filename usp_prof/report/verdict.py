@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from usp_prof.analyses.stragglers import Culprit
     from usp_prof.model.finding import Finding
-    from usp_prof.report.figures import Figures
+    from usp_prof.report.figures import Figures, Key, Number
 
 NOTABLE = 0.02
 """Gains below 2% of a step are not mentioned."""
@@ -87,10 +87,19 @@ def verdict_of(figures: Figures, findings: Sequence[Finding], culprits: Sequence
         LateRank(c.rank, c.axis, str(c.why), c.cost_ns, figures.at("late_fraction", axis=c.axis, rank=c.rank) or None)
         for c in culprits
     )
-    gains = {int(rank): gain for rank, gain in figures.along("repair_gain", "rank").items()}
-    best = max(gains, key=lambda rank: (gains[rank], -rank), default=-1)
-    is_notable = best >= 0 and gains[best] >= NOTABLE and best not in {other.rank for other in late}
-    return Verdict(span, length_ns, first_notable(findings), late, best if is_notable else None)
+    in_messages = next((int(rank) for rank in gains_in_messages(figures)), None)
+    return Verdict(span, length_ns, first_notable(findings), late, in_messages)
+
+
+def gains_in_messages(figures: Figures) -> dict[Key, Number]:
+    """Return the gain of repairing ranks that are late in sends and receives only, the largest first.
+
+    Lateness is measured in collectives. Such a rank is hardly late there, but its repair saves time.
+    """
+    step = figures.overall("step_time") or figures.overall("window_time") or 0
+    cost, gains = figures.along("straggler_cost", "rank"), figures.along("repair_gain", "rank")
+    late = [rank for rank, gain in gains.items() if gain >= NOTABLE and cost.get(rank, 0) <= NOTABLE * step]
+    return {rank: gains[rank] for rank in sorted(late, key=lambda rank: (-gains[rank], rank))}
 
 
 def first_notable(findings: Sequence[Finding]) -> Cause | None:

@@ -14,7 +14,7 @@ from usp_prof.report.document import Chart, DataTable, data_table
 from usp_prof.report.figures import parts
 from usp_prof.report.sections.plain import key_figures, listing_table
 from usp_prof.report.sections.summary import where_the_step_goes
-from usp_prof.report.verdict import NOTABLE
+from usp_prof.report.verdict import gains_in_messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -170,11 +170,9 @@ def build_stragglers(context: Context, result: StragglersResult) -> list[Block]:
     gains = context.figures.along("repair_gain", "rank")
     if result.culprits:
         blocks += [_culprits(result, gains), _evidence(result)]
-    late = {culprit.rank for culprit in result.culprits}
-    in_messages = [(rank, gain) for rank, gain in gains.items() if rank not in late and gain >= NOTABLE]
-    if in_messages:
+    if in_messages := gains_in_messages(context.figures):
         columns = {"rank": None, "repair saves": Unit.FRACTION}
-        blocks.append(data_table("Late in sends and receives", columns, in_messages))
+        blocks.append(data_table("Late in sends and receives", columns, [*in_messages.items()]))
     if result.lateness:
         latest = sorted(result.lateness, key=lambda late: (-late.own_ns, -late.late_by_ns, late.rank))
         listing = replace(result, lateness=tuple(latest)).listing()
