@@ -154,6 +154,14 @@ class Prediction:
         return self.off <= self.error
 
 
+def in_cells(predictions: Sequence[Prediction]) -> str:
+    """Return the cells of a table: number, range of truths, median and worst error in points, and how many hold."""
+    off = [100 * prediction.off for prediction in predictions]
+    low, high = (100 * bound(prediction.truth for prediction in predictions) for bound in (min, max))
+    holds, count = sum(prediction.holds for prediction in predictions), len(predictions)
+    return f"{count} | {low:.0f}-{high:.0f}% | {median(off):.1f} | {max(off):.1f} | {holds} of {count}"
+
+
 def repair_of(run: Run, code: str, edit: str, in_both: str) -> tuple[list[Finding], Finding | PredictedStep | None]:
     """Return the findings of a faulty run, and the predicted repair: by `edit`, if the finding names another one.
 

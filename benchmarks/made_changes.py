@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from harness import TEST_SUPPORT, Prediction, at_least, at_most, status, write_table
+from harness import TEST_SUPPORT, Prediction, at_least, at_most, in_cells, status, write_table
 
 sys.path.append(str(TEST_SUPPORT))
 
@@ -77,13 +77,8 @@ def table(cases: dict[str, list[Prediction]]) -> list[str]:
     """Return the table in Markdown: one row per change, misses included."""
     lines = ["| change | cases | truth | median error | worst | stated error holds |", "|---|---|---|---|---|---|"]
     for change, own in cases.items():
-        off = [100 * prediction.off for prediction in own]
-        low, high = (100 * bound(prediction.truth for prediction in own) for bound in (min, max))
         name = change if change == "all" else f"`{change.partition(':')[0]}`"
-        lines.append(
-            f"| {name} | {len(own)} | {low:.0f}-{high:.0f}% | {np.median(off):.1f} | {max(off):.1f} "
-            f"| {sum(prediction.holds for prediction in own)} of {len(own)} |"
-        )
+        lines.append(f"| {name} | {in_cells(own)} |")
     return lines
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from harness import TEST_SUPPORT, Prediction, at_least, at_most, status, write_table
+from harness import TEST_SUPPORT, Prediction, at_least, at_most, in_cells, status, write_table
 
 sys.path.append(str(TEST_SUPPORT))
 
@@ -109,13 +109,8 @@ def table(cases: list[Case]) -> list[str]:
     layouts = [layout for layout in LAYOUTS if any(case.layout == layout for case in cases)]
     for layout in (*layouts, "all"):
         own = [case for case in cases if layout in (case.layout, "all")]
-        off = [100 * case.saving.off for case in own]
-        low, high = (100 * bound(case.saving.truth for case in own) for bound in (min, max))
-        holds, first = sum(case.saving.holds for case in own), sum(case.is_first for case in own)
-        lines.append(
-            f"| {layout} | {len(own)} | {low:.0f}-{high:.0f}% | {np.median(off):.1f} | {max(off):.1f} "
-            f"| {holds} of {len(own)} | {first} of {len(own)} |"
-        )
+        cells, first = in_cells([case.saving for case in own]), sum(case.is_first for case in own)
+        lines.append(f"| {layout} | {cells} | {first} of {len(own)} |")
     return lines
 
 
