@@ -1,7 +1,7 @@
 """Ring transfer: a tensor goes to the next rank of a ring while one comes from the previous rank.
 
-Ring attention passes on keys and values. Asynchronous tensor parallelism passes on chunks of the sequence, and partial
-sums. Compute between `shift` and `arrived` hides the message.
+Ring attention sends keys and values to the next rank. Asynchronous tensor parallelism sends chunks of the sequence, and
+partial sums. Compute between `shift` and `arrived` hides the message.
 
 Messages: one send and one receive per shift.
 Called by: `ring_attention.py` and `async_tensor_parallel.py`.

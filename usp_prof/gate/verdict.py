@@ -182,16 +182,16 @@ def _compared(
         before = [old[key] for old in olds if key in old]
         bar = barred(series.unit, differing, policy.across)
         if bar is not None:
-            done[key] = _not_compared(series, Verdict.NOT_COMPARED, f"{BARRED}{bar}")
+            done[key] = _without_change(series, Verdict.NOT_COMPARED, f"{BARRED}{bar}")
         elif no_steps and series.metric in PER_STEP:
-            done[key] = _not_compared(series, Verdict.NOT_COMPARED, no_steps)
+            done[key] = _without_change(series, Verdict.NOT_COMPARED, no_steps)
         elif not before:
             verdict = Verdict.INCONCLUSIVE if key == STEP_TIME and runs else Verdict.NOT_COMPARED
-            done[key] = _not_compared(series, verdict, "the baseline does not have it")
+            done[key] = _without_change(series, verdict, "the baseline does not have it")
         elif key not in news:
             layout = any(difference.kind in (FactKind.LAYOUT, FactKind.WORK) for difference in differing)
             verdict = Verdict.NOT_COMPARED if layout else Verdict.INCONCLUSIVE
-            done[key] = _not_compared(series, verdict, "measured in the baseline, but not in this run")
+            done[key] = _without_change(series, verdict, "measured in the baseline, but not in this run")
         else:
             judged[key] = (before, series)
             families[key] = rule.family or key
@@ -257,7 +257,7 @@ def _is_unjudged_step(judgement: Judgement) -> bool:
     return judgement.key == STEP_TIME and math.isnan(judgement.change) and judgement.more_steps == 0
 
 
-def _not_compared(series: Series, verdict: Verdict, reason: str) -> Judgement:
+def _without_change(series: Series, verdict: Verdict, reason: str) -> Judgement:
     return Judgement(series.key, series.title, series.unit, series.better, verdict, reason)
 
 

@@ -141,7 +141,7 @@ class HostPause:
         ran = _ran_in(tables, rank, int(rank_clocks(tables).local_host(rank, np.array([end]))[0]) - length, length)
         collects = GARBAGE.search(ran) is not None
         yield Draft(
-            f"{_who_pauses(paused_ns, worst, len(paused_nodes))}{f', longest in {ran}' if ran else ''}",
+            f"{_who_pauses(paused_ns, worst, len(paused_nodes))}{_where_in(ran, len(paused_nodes))}",
             {**place_of(paused_ns), **({} if worst is None else {"step": int(graph.nodes.step[node])})},
             {
                 "pauses": len(paused_nodes),
@@ -164,6 +164,10 @@ def _who_pauses(paused_ns: Mapping[int, float], worst: int | None, count: int) -
     if len(ranks) == 1:
         return f"The host of rank {ranks[0]} pauses {times}"
     return f"The hosts of {len(ranks)} ranks pause {times}{'' if worst is None else f', most on rank {worst}'}"
+
+
+def _where_in(ran: str, count: int) -> str:
+    return f", {'' if count == 1 else 'longest '}in {ran}" if ran else ""
 
 
 def _ran_in(tables: TableSet, rank: int, begin: int, length: int) -> str:
