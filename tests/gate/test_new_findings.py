@@ -48,10 +48,17 @@ def test_a_finding_that_costs_less_than_the_allowed_slowdown_does_not_count() ->
         assert check(Baseline((_run(1),)), _run(2, SLOW), policy).verdict is verdict
 
 
+@pytest.mark.parametrize("where", ["", "ranks=0-3, 7", "ranks=1-5"])
 @pytest.mark.parametrize(("gain", "verdict"), [(0.15, Verdict.PASS), (0.6, Verdict.REGRESSED)])
-def test_a_rank_that_stands_out_in_one_run_is_not_a_new_finding(gain: float, verdict: Verdict) -> None:
-    everywhere = replace(SLOW, where="")
-    assert _check(_run(2, replace(SLOW, gain=gain)), _run(1, everywhere)).verdict is verdict
+def test_a_rank_that_stands_out_in_one_run_is_not_a_new_finding(where: str, gain: float, verdict: Verdict) -> None:
+    of_several = replace(SLOW, where=where)
+    assert _check(_run(2, replace(SLOW, gain=gain)), _run(1, of_several)).verdict is verdict
+    assert _check(_run(2, replace(of_several, gain=gain)), _run(1, SLOW)).verdict is verdict
+
+
+@pytest.mark.parametrize("where", ["rank=2", "ranks=0-2", "axis=tp rank=3"])
+def test_a_finding_on_another_rank_or_axis_is_new(where: str) -> None:
+    assert _check(_run(2, SLOW), _run(1, replace(SLOW, where=where))).verdict is Verdict.REGRESSED
 
 
 def test_findings_of_any_baseline_run_are_not_new() -> None:

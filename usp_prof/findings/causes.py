@@ -18,6 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from usp_prof.model.health import numbers_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -110,16 +112,6 @@ def _ranks(where: PlainMap) -> set[int]:
     if isinstance(rank, int):
         return {rank}
     if "ranks" in where:
-        return _numbers(str(where["ranks"]))
+        return numbers_of(str(where["ranks"]))
     members = str(group or "").partition("@")[2].split(",")
     return {int(member) for member in members if member.isdigit()}
-
-
-def _numbers(text: str) -> set[int]:
-    """Parse numbers in short form: 0-3, 7."""
-    numbers: set[int] = set()
-    for part in text.split(", "):
-        first, _, last = part.partition("-")
-        if first.isdigit():
-            numbers |= set(range(int(first), int(last or first) + 1))
-    return numbers

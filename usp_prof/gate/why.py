@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from usp_prof.gate.judgement import Judgement, Scale, Verdict
 from usp_prof.gate.sample import boil_down, t_quantile
 from usp_prof.gate.series import STEP_TIME
 from usp_prof.model.finding import Level
+from usp_prof.model.health import numbers_of
 from usp_prof.model.metric import Better, Unit
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ PARTS = (
 
 EXPOSED = "exposed "
 _Kinds = dict[tuple[str, str], float]
+
+_COORDINATE = re.compile(r"(\w+)=(.*?)(?=\s\w+=|$)")
+"""One coordinate in the location of a finding: axis=dp ranks=0-3, 7."""
 
 LEAST_SHARE = 0.0005
 """Changes below this share of the step are not listed."""
@@ -202,7 +207,7 @@ def new_findings(
     doubt = _doubt(policy, noise, len(before))
     sure, unsure = [], []
     for finding in _fresh(before, after, policy.findings):
-        if _is_of_all_ranks(finding, before, policy.findings, doubt):
+        if _is_of_other_ranks(finding, before, policy.findings, doubt):
             continue
         gain_before = max(
             (old.gain for run in before for old in run.findings if _mark(old) == _mark(finding)), default=0.0
@@ -229,20 +234,36 @@ def _fresh(before: Sequence[Measured], after: Measured, least: Level) -> list[Se
     ]
 
 
-def _is_of_all_ranks(finding: SeenFinding, before: Sequence[Measured], least: Level, doubt: float) -> bool:
-    """Return whether a baseline has the finding with the same gain, and only one of both names a rank.
+def _is_of_other_ranks(finding: SeenFinding, before: Sequence[Measured], least: Level, doubt: float) -> bool:
+    """Return whether a baseline has the finding with the same gain on more or fewer of its ranks.
 
-    If all ranks spend time in pauses or input, one rank may stand out in one run and not in another.
+    If several ranks spend time in pauses or input, one of them may stand out in one run and not in another.
     """
     order = list(Level)
     return any(
         old.code == finding.code
-        and (not old.where or not finding.where)
+        and _has_nested_ranks(finding.where, old.where)
         and order.index(old.level) >= order.index(least)
         and finding.gain - old.gain <= doubt
         for run in before
         for old in run.findings
     )
+
+
+def _has_nested_ranks(where: str, other: str) -> bool:
+    """Return whether two locations differ only in ranks, and those of one are among those of the other.
+
+    A location without ranks covers all ranks.
+    """
+    (ranks, rest), (other_ranks, other_rest) = _ranks_of(where), _ranks_of(other)
+    covers_all = not ranks or not other_ranks
+    return rest == other_rest and (covers_all or ranks <= other_ranks or other_ranks <= ranks)
+
+
+def _ranks_of(where: str) -> tuple[set[int], dict[str, str]]:
+    """Return the ranks of a location as in `SeenFinding.where`, and its other coordinates."""
+    coordinates = dict(_COORDINATE.findall(where))
+    return numbers_of(coordinates.pop("ranks", coordinates.pop("rank", ""))), coordinates
 
 
 def _doubt(policy: Policy, noise: Noise, runs: int) -> float:

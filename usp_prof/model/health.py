@@ -67,6 +67,16 @@ def spans(numbers: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in first_and_last)
 
 
+def numbers_of(text: str) -> set[int]:
+    """Parse spans: the reverse of `spans`. Parts that are no numbers are left out."""
+    numbers: set[int] = set()
+    for part in text.split(", "):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
+
+
 HEALTH_CODES: dict[str, str] = {
     # files
     "merged_trace": "The file holds several ranks. Each rank is read from its own processes.",
