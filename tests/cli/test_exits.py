@@ -207,6 +207,13 @@ def test_a_misspelled_command_suggests_the_nearest(tmp_path: Path) -> None:
     assert "hint: did you mean analyze?" in done.stderr
 
 
+def test_unknown_words_show_the_usage_of_the_command(tmp_path: Path) -> None:
+    done = command("whatif", "run", "rank_as_peers=0", cwd=tmp_path)
+    assert done.returncode == Exit.UNUSABLE
+    assert done.stderr.startswith("usage: usp-prof whatif")
+    assert done.stderr.endswith("error: unrecognized arguments: rank_as_peers=0\nhint: usp-prof whatif --help\n")
+
+
 @pytest.mark.parametrize("steps", ["1:1", "1-1"])
 @pytest.mark.parametrize("words", [("analyze", "--format", "json"), ("export",)])
 def test_all_commands_accept_the_same_step_ranges(

@@ -246,6 +246,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
         "2 unusable input, 3 failure of usp-prof or of the machine.",
     )
     parser.add_argument("--version", action="version", version=f"usp-prof {__version__}")
+    parser.set_defaults(refuse=parser.error)  # of the command if one is named, so that its usage and help are shown
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     for name in command_files():
         summary = summary_of(name)
@@ -256,6 +257,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
             module = load(name)
             module.configure(child)
             common_options(child)
+            child.set_defaults(refuse=child.error)
             child.epilog = f"examples:\n{module.EXAMPLES.rstrip()}"
     return parser
 
@@ -289,7 +291,9 @@ def _run(words: list[str]) -> int:
         if line:
             _complete(parser)
         try:
-            args = parser.parse_args(words or ["--help"])
+            args, unknown_words = parser.parse_known_args(words or ["--help"])
+            if unknown_words:
+                args.refuse(f"unrecognized arguments: {' '.join(unknown_words)}")
         finally:  # help, version and usage exit here: flush them like any result
             sys.stdout.flush()
         try:
