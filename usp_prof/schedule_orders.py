@@ -61,7 +61,7 @@ def order(schedule: Schedule, shape: Shape) -> Order:
     if actions > limits.MAX_ACTIONS:
         raise UsageError(
             f"{shape.ranks} ranks x {shape.chunks} stages x {shape.micro_batches} micro-batches are {actions} actions, "
-            f"more than the {limits.MAX_ACTIONS} that are worked out",
+            f"more than the limit of {limits.MAX_ACTIONS}",
             hint="choose fewer micro-batches or stages on each rank",
         )
     stages_per_rank = schedule.traits.stages_per_rank

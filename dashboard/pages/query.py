@@ -166,7 +166,7 @@ def ask(index: int, text: str) -> pd.DataFrame:
         answer = run.tables.memo(("query page", text), answered_now) if is_own else answered_now()
     if answer.nbytes > MOST_BYTES:
         raise UsageError(
-            f"the answer is {quantity(answer.nbytes, Unit.BYTES)}, more than a page can show",
+            f"the answer is {quantity(answer.nbytes, Unit.BYTES)}, more than this page can show",
             hint="ask for fewer columns or rows, or write it to a file with usp-prof query",
         )
     return as_frame(answer)

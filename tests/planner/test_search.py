@@ -167,7 +167,9 @@ def test_an_impossible_question_suggests_the_nearest_legal_one(
     question = Question(EXPERTS, MACHINE, devices=8, batch=batch, pinned=pinned)
     with pytest.raises(UsageError) as raised:
         search(question)
-    assert raised.value.hint == (f"use {nearest}" if nearest else "choose other devices, or pin less")
+    assert raised.value.hint == (
+        f"use {nearest}" if nearest else "choose another number of devices, or set fewer options"
+    )
     name, *values = nearest.replace("or", "").split() or [""]
     for value in map(int, values):
         other_pins = {other: pin for other, pin in pinned.items() if other != name}

@@ -142,7 +142,7 @@ class TestExecutors:
     def test_an_executor_that_was_shut_down_is_refused_in_a_line(self, tmp_path: Path) -> None:
         workers = ThreadPoolExecutor(1)
         workers.shutdown()
-        with pytest.raises(UsageError, match="takes no jobs: RuntimeError: cannot schedule"):
+        with pytest.raises(UsageError, match="accepts no jobs: RuntimeError: cannot schedule"):
             load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "cache"), executor=workers)
 
     def test_futures_that_only_look_like_the_standard_ones_will_do(self, tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ class _Builder:
         }  # fmt: skip
         form = self._family.linear or next((name for name, field in _FIELD_OF_RECURRENCE if self._f.has(field)), "")
         if not form:
-            raise ArchitectureError("some layers are a recurrence (linear attention) that the model type does not name")
+            raise ArchitectureError("some layers are recurrent (linear attention), which the model type does not say")
         return forms[form]()
 
     def _mamba(self) -> BlockEntry:

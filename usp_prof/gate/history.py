@@ -152,7 +152,7 @@ def _check(table: pa.Table) -> None:
             raise ValueError(f"{name} is missing in a row")
     for number in table.column("run").unique().to_pylist():
         if not limits.COUNT.holds(number) or number < 0:
-            raise ValueError(f"run is {number}, which counts no run")
+            raise ValueError(f"run is {number}, and runs are counted from 0")
     if not np.isfinite(table.column("value").to_numpy()).all():
         raise ValueError("value is not a finite number in a row")
     for unit in table.column("unit").unique().to_pylist():

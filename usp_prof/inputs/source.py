@@ -93,7 +93,7 @@ class Source:
                     yield block
         except OSError as error:
             raise InputError(
-                f"cannot read {self.path}: {error.strerror}", hint="check the path and its rights"
+                f"cannot read {self.path}: {error.strerror}", hint="check the path and its permissions"
             ) from None
 
     def _unpack(self, raw: Iterator[bytes], unpacker: _Unpacker) -> Iterator[bytes]:

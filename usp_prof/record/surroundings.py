@@ -124,7 +124,7 @@ def check_mesh(mesh: object, groups: object = None, coordinates: Mapping[str, in
         raise TypeError(f"mesh is a DeviceMesh, a list of them or sizes by axis such as {{'dp': 8}}, not {mesh!r}")
     for axis, size in sizes.items():
         if size < 1:
-            raise ValueError(f"mesh has axis {axis} of size {size}; the least is 1")
+            raise ValueError(f"mesh has axis {axis} of size {size}; the minimum is 1")
     for axis, index in (coordinates or {}).items():
         if not 0 <= index < sizes.get(axis, index + 1):
             size = f", and mesh has size {sizes[axis]}" if axis in sizes else ""

@@ -129,7 +129,7 @@ class WindowProfiler:
     def _refuse_takeover(self) -> None:
         if self._is_elsewhere():
             raise OtherThreadError(
-                f"it began on another thread than {threading.current_thread().name}, where it went on or ended;"
+                f"it began on another thread and continued or ended on {threading.current_thread().name};"
                 " enter the session, run its steps and leave it on one thread"
             )
         if not _torch_private.profiler_is_ours():

@@ -74,7 +74,7 @@ def content_key(path: Location, *parts: object) -> str:
             while size := stream.readinto(block):
                 content.update(block[:size])
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", hint="check the path and its rights") from None
+        raise InputError(f"cannot read {path}: {error.strerror}", hint="check the path and its permissions") from None
     return _key(content.digest(), parts)
 
 

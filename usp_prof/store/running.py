@@ -99,8 +99,8 @@ def _submitted(
         pass
     except Exception as error:  # any error of a third-party executor, such as one that was shut down
         raise UsageError(
-            f"the executor takes no jobs: {type(error).__name__}: {error}",
-            hint="pass an executor that was not shut down",
+            f"the executor accepts no jobs: {type(error).__name__}: {error}",
+            hint="pass an executor that still accepts jobs",
         ) from error
     _refuse_without_answers(futures)
     return futures

@@ -319,6 +319,6 @@ class TableSet:
         """Build a derived result once."""
         if key not in self._memo:
             if self._run_facts is not None:
-                raise KeyError(f"{key!r} is made of all ranks: a share of them cannot tell it")
+                raise KeyError(f"{key!r} needs all ranks, but only some were read")
             self._memo[key] = build()
         return self._memo[key]  # type: ignore[return-value] # the key names the type

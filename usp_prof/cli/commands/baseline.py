@@ -60,7 +60,7 @@ def _check_alike(runs: Sequence[Measured]) -> None:
         if configuration_differences:
             raise InputError(
                 f"{run.label} has another configuration than {first.label}: {configuration_differences[0]}",
-                hint="save them apart",
+                hint="save them as separate baselines",
             )
         reasons = unusable_input((first,), run, Severity.DATA_LOSS, ())
         if reasons:

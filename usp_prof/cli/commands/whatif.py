@@ -134,7 +134,7 @@ def _write(args: argparse.Namespace, opened: Run, together: Prediction) -> None:
 
 def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
     if edits or args.output:
-        raise UsageError("--ideal takes no edits", hint="for one part of it: --edit ideal,rank=3")
+        raise UsageError("--ideal takes no edits", hint="for a part of the ideal: --edit ideal,rank=3")
     if Path(args.path).suffix == _OP_TABLE:
         from usp_prof.inputs.op_table import read_op_table  # noqa: PLC0415 - needs no run
         from usp_prof.whatif.op_replay import job_slowdown as slowdown_of_table  # noqa: PLC0415

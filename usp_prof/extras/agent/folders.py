@@ -80,7 +80,7 @@ class Folders:
 
     def _refused(self, text: str, why: str) -> InputError:
         return InputError(
-            f"{text[:_LONGEST]!r} {why}: this server reads under {', '.join(map(str, self.roots))} only",
+            f"{text[:_LONGEST]!r} {why}: this server only reads files under {', '.join(map(str, self.roots))}",
             hint="name a run as open lists it; to read other folders, start usp-prof mcp with them",
         )
 

@@ -130,7 +130,7 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
         nearest = nearest_legal(question)
         raise UsageError(
             f"no legal configuration spreads {question.batch} sequences over {question.devices} devices",
-            hint=f"use {nearest}" if nearest else "choose other devices, or pin less",
+            hint=f"use {nearest}" if nearest else "choose another number of devices, or set fewer options",
         )
     refused: tuple[Refused, ...] = ()
     if question.trainer:

@@ -120,7 +120,7 @@ def _cell(options: Mapping[str, str], processes: int) -> Cell:
     settings = {option: value for option, value in options.items() if value}
     not_settable = OURS & settings.keys()
     if not_settable:
-        raise UsageError(f"{min(not_settable)} is not an option that cells may set", hint="leave it out")
+        raise UsageError(f"{min(not_settable)} is not an option of a cell", hint="leave it out")
     number = settings.pop("processes", str(processes))
     if not number.isdigit() or not 1 <= int(number) <= MOST_PROCESSES:
         raise UsageError(f"processes is a whole number from 1 to {MOST_PROCESSES}, not {number!r}", hint="processes=8")

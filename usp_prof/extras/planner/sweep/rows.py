@@ -139,7 +139,7 @@ def read_outcome(folder: Path) -> Outcome | None:
         if outcome.status is Status.OK and not (outcome.tokens_per_second or 0) > 0:
             raise ValueError("it ran well, and has no tokens per second")
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}", hint="check its rights") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}", hint="check its permissions") from error
     except ERRORS as error:
         raise InputError(
             f"{path} is not the outcome of a cell: {error}", hint="remove it to run the cell again"
