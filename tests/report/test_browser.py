@@ -112,6 +112,10 @@ LABELS_PRINTED = """() => {
   };
   return [...document.querySelectorAll('.chart')].every(printed);
 }"""
+OPEN_AT_ONCE = """new MutationObserver(() => {
+  for (const section of document.querySelectorAll("details:not([open])")) section.open = true;
+}).observe(document, { childList: true, subtree: true })"""
+"""Unfolds each section as soon as the browser has read it."""
 PAPER = {"A4": (703, 1032), "Letter": (725, 966)}
 """What margins of 12 mm leave of a sheet, in CSS pixels."""
 AS_WIDE_AS_ON_PAPER = 956
@@ -163,12 +167,25 @@ def test_a_report_that_is_printed_at_once_has_all_its_charts(browser: Any, tmp_p
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.add_init_script("window.requestIdleCallback = () => {}")  # nothing scrolls, and the browser is never idle
+    page.add_init_script(OPEN_AT_ONCE)
     page.goto(path.as_uri())
     pdf = page.pdf(format="A4")
     assert faults == []
     assert sum(colors(picture) > 2 for picture in pictures(pdf)) >= len(SAMPLES)
     assert points_of_css_pixel(pdf) == {0.75}
     assert page.locator(".paper").count() == 0  # removed again
+
+
+def test_folded_sections_are_not_printed(browser: Any, tmp_path: Path) -> None:
+    """A report of 16 ranks filled 21 sheets."""
+    charts = tuple(Section(f"s{place}", "chart", (Chart("", data),)) for place, data in enumerate(SAMPLES))
+    path = tmp_path / "report.html"
+    path.write_text(webpage.write([document(sections=charts)]), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto(path.as_uri())
+    pdf = page.pdf(format="A4")
+    assert len(set(PAGE_CONTENTS.findall(pdf))) == 1
+    assert [picture.shape for picture in pictures(pdf) if colors(picture) > 2] == []
 
 
 @pytest.mark.parametrize("paper", PAPER)
@@ -180,6 +197,7 @@ def test_a_report_prints_with_its_charts_within_the_sheet(browser: Any, tmp_path
     path.write_text(webpage.write([document(sections=(*charts, Section("wide", "Wide", (table,))))]), encoding="utf-8")
     page = browser.new_page(viewport={"width": AS_WIDE_AS_ON_PAPER, "height": 800})
     page.set_default_timeout(120_000)
+    page.add_init_script(OPEN_AT_ONCE)
     page.goto(path.as_uri())
     pdf = page.pdf(format=paper, prefer_css_page_size=False)
     assert points_of_css_pixel(pdf) == {0.75}

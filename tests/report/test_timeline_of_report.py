@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -155,6 +156,17 @@ def test_the_printed_timeline_is_complete_and_light(
     page.wait_for_function(f"() => {corner}.every((part) => part === 255)")
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     page.wait_for_function(f"() => {LINE}.viewHeight === {before}")
+    page.close()
+
+
+@pytest.mark.browser
+def test_a_report_that_is_printed_at_once_has_its_timeline_on_few_sheets(report: Path, browser: Browser) -> None:
+    """The timeline was still being unpacked: the sheet said "loading"."""
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(report.as_uri())
+    pdf = page.pdf(format="A4")
+    assert page.evaluate(f"{LINE}.tile !== null")
+    assert len(set(re.findall(rb"/Contents (\d+) 0 R", pdf))) <= 2
     page.close()
 
 

@@ -24,11 +24,15 @@
 
   // A page cannot unpack while it prints, so the load event, after which it may print, waits: an open document in a
   // frame delays it. The first paint does not wait.
-  if (document.getElementById("bokeh")) {
+  window.uspDelayLoad = (unpacked) => {
     const frame = document.body.appendChild(Object.assign(document.createElement("iframe"), { hidden: true }));
     frame.contentDocument.open();
-    loadLibrary().finally(() => { frame.contentDocument.close(); frame.remove(); });
-  }
+    unpacked.finally(() => { frame.contentDocument.close(); frame.remove(); });
+  };
+
+  // Charts outside folded sections.
+  const shownCharts = () => [...document.querySelectorAll(".chart")].filter((chart) => !chart.closest("details:not([open])"));
+  if (shownCharts().length) window.uspDelayLoad(loadLibrary());
 
   async function draw(id, target, theme) {
     if (!window.Bokeh) await loadLibrary();
@@ -86,16 +90,8 @@
     stage.remove();
   }
 
-  // On paper every section is open. The browser waits for promises of this turn and for nothing after it.
-  let folded = [];
-  window.addEventListener("beforeprint", async () => {
-    folded = sections.filter((section) => !section.open);
-    for (const section of folded) section.open = true;
-    for (const chart of document.querySelectorAll(".chart")) await copyForPaper(chart);
-  });
-  window.addEventListener("afterprint", () => {
-    for (const copy of document.querySelectorAll(".paper")) copy.remove();
-    for (const section of folded) section.open = false;
-  });
+  // Folded sections are not printed. The browser waits for promises of this turn and for nothing after it.
+  window.addEventListener("beforeprint", async () => { for (const chart of shownCharts()) await copyForPaper(chart); });
+  window.addEventListener("afterprint", () => { for (const copy of document.querySelectorAll(".paper")) copy.remove(); });
   show(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 })();

@@ -1,8 +1,9 @@
 """HTML writer: the document as one file, with charts and a timeline that zoom.
 
-The first screen has the verdict, the findings and the timeline; the sections below are folded. The page's own policy
-forbids requests. BokehJS is included, and runs once the first chart is unfolded. Light and dark mode
-follow the system or a button. A chart is stored once: `patch` holds the differences of the dark theme.
+The first screen has the verdict, the findings and the timeline; the sections below are folded, and folded sections are
+not printed. The page's own policy forbids requests. BokehJS is included, and runs once the first chart is unfolded.
+Light and dark mode follow the system or a button. A chart is stored once: `patch` holds the differences of the dark
+theme.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ window.addEventListener("DOMContentLoaded", () => {
   for (const root of document.querySelectorAll(".usp-timeline")) {
     const { themes, ...options } = JSON.parse(root.dataset.options), theme = () => document.documentElement.dataset.theme;
     const line = (root.timeline = new Timeline(root, { ...options, ...themes[theme()] }));
+    window.uspDelayLoad(line.loaded);
     const color = (name) => { line.update({ ...options, ...themes[name] }); line.fillBar(); line.draw(); };
     new MutationObserver(() => color(theme())).observe(document.documentElement, { attributeFilter: ["data-theme"] });
     let before = null;

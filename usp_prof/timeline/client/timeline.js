@@ -40,7 +40,7 @@ class Timeline {
     this.observer.observe(root);
     (window.uspTimelines ||= new Set()).add(this);
     this.listen();
-    this.load();
+    this.loaded = this.load();
   }
 
   owns() { return !this.data.group && !this.data.fixed && !this.data.play; } // the page's main timeline, with bar, dock and link
