@@ -32,6 +32,21 @@ NO_MARGINS = (
 )
 """Style of the timeline page; the navigation leaves room for the button that opens the sidebar."""
 
+ON_PAPER = (
+    "@page{margin:10mm}@media print{"
+    "section[data-testid='stSidebar'],[data-testid='stHeader'],[class*='st-key-at-'],[data-testid='stDownloadButton'],"
+    "[data-testid='stButton'],[data-testid='stPageLink'],.st-key-incident,"
+    "[data-testid='stExpander']:has(details:not([open])){display:none!important}"
+    ".stApp,[data-testid='stAppViewContainer'],[data-testid='stMain']"
+    "{position:static!important;overflow:visible!important;height:auto!important}"
+    "[data-testid='stMain']{zoom:.75}"
+    "[data-testid='stElementContainer']:has(+* [data-testid^='stBidiComponent'],+* [data-testid='stCaptionContainer'])"
+    "{break-after:avoid}"
+    "[data-testid^='stBidiComponent'],[data-testid='stMetric'],[data-testid='stVerticalBlock']:has(>[data-testid="
+    "'stHorizontalBlock'] [data-testid='stMetric']){break-inside:avoid}}"
+)
+"""Style of a printed page: what is shown, without navigation and controls, and nothing is clipped."""
+
 
 def _style(room: Room) -> None:
     at = f".st-key-room-{room.name.lower()} a"
@@ -67,7 +82,7 @@ def _style(room: Room) -> None:
         ".st-key-rooms{border-bottom:1px solid rgba(128,128,128,.3)}"
         ".st-key-rooms a p{font-size:1rem;font-weight:600}"
         ".st-key-rooms a:not(:hover){background:transparent}"  # a room is marked by its line, whichever its page
-        f"{at}{{border-bottom:2px solid var(--st-primary-color,#0072B2);border-radius:0}}</style>"
+        f"{at}{{border-bottom:2px solid var(--st-primary-color,#0072B2);border-radius:0}}{ON_PAPER}</style>"
     )
 
 

@@ -23,7 +23,7 @@ from ..engine import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..engine import Calibration, Document, Finding, Key, Number
+    from ..engine import Calibration, Document, Key, Number
 
 NOTABLE = 0.02
 """Shares below 2% of a step are not mentioned."""
@@ -248,30 +248,21 @@ def _predicted_peak(calibration: Calibration) -> str:
 
 
 def suggestions(document: Document) -> str:
-    """Describe the change with the largest certain gain."""
-    first = _first_change(document)
-    if first is None:
-        return "No change is certain to make the step shorter."
-    return f"Start here: {first.title}. Fixing this saves {saving(first)} of the {document.verdict.span}."
+    """Describe the cause to act on first, which the run's verdict names."""
+    worst = document.verdict.worst
+    return f"Start here: {worst}" if document.verdict.cause is not None else worst
 
 
 def whatif(document: Document) -> str:
-    """Describe the recorded step and the first change to try."""
-    span, length_ns = document.verdict.span, document.verdict.length_ns
+    """Describe the recorded step and the first change to try: that of the run's verdict."""
+    span, length_ns, cause = document.verdict.span, document.verdict.length_ns, document.verdict.cause
     if length_ns is None:
         return ""
-    recorded = f"The recorded {span} takes {quantity(length_ns, Unit.NS)}"
-    first = _first_change(document)
-    if first is None:
-        return f"{recorded}. No finding has a change that is certain to make it shorter."
-    change = whatif_answer.in_words(parse_edit(first.edit))
-    return f"{recorded}. The change to try first saves {saving(first)} of it: {change}."
-
-
-def _first_change(document: Document) -> Finding | None:
-    """Return the first finding whose change has a certain gain."""
-    findings = (cause.finding for cause in causes_of(document.findings).causes)
-    return next((finding for finding in findings if finding.edit and certain_gain(finding) > 0), None)
+    if cause is None or not cause.finding.edit:
+        return document.verdict.sentence
+    change, gain = whatif_answer.in_words(parse_edit(cause.finding.edit)), saving(cause.finding)
+    recorded = f"The recorded {span} takes {quantity(length_ns, Unit.NS)}."
+    return f"{recorded} The change to try first saves {gain} of it: {change}."
 
 
 def of_run(document: Document) -> str:

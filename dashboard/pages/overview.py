@@ -233,7 +233,7 @@ def offer_incident(document: Document, view: View) -> None:
     def story() -> tuple[Section, ...]:
         return incident.sections(document, data.timeline_store(view.run), shown_cause)
 
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="incident"):
         st.markdown("**Incident story**", width="content", help="describes the first finding, named above")
         st.download_button(
             "HTML", lambda: incident.as_webpage(story(), tables, name).encode(), f"{stem}-incident.html", "text/html",

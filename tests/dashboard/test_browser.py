@@ -100,6 +100,31 @@ def test_the_timeline_and_its_help_fit_a_laptop_screen(visit: Visit) -> None:
     assert lower["y"] + lower["height"] <= 900
 
 
+ON_SHEET = """(width) => { const parts = (root) => [...root.querySelectorAll('*')].flatMap((part) =>
+    [part, ...(part.shadowRoot ? parts(part.shadowRoot) : [])]);
+  const shown = parts(document).filter((part) => part.checkVisibility() && part.getBoundingClientRect().width);
+  return { wide: shown.filter((part) => part.matches('canvas, h1, p, .usp-timeline')
+      && part.getBoundingClientRect().right > width + 1).map((part) => part.className || part.tagName),
+    controls: shown.filter((part) => part.matches('button, nav, section[data-testid=stSidebar], details:not([open])'))
+      .map((part) => part.innerText),
+    clips: shown.some((part) => part.matches('[data-testid=stMain]') && part.scrollHeight > part.clientHeight + 1),
+  }; }"""
+
+
+def test_a_printed_page_has_no_controls_and_is_not_clipped(visit: Visit) -> None:
+    """Sheets had the sidebar, and the timeline was cut at the right edge."""
+    visit.go("timeline")
+    width_px = 720  # of an A4 sheet within its margins
+    for title in ("Overview", "Communication", "Timeline"):
+        visit.turn_to(title)
+        visit.page.emulate_media(media="print")
+        visit.page.set_viewport_size({"width": width_px, "height": 1020})
+        assert visit.page.evaluate(ON_SHEET, width_px) == {"wide": [], "controls": [], "clips": False}, title
+        visit.page.emulate_media(media="screen")
+        visit.page.set_viewport_size({"width": 1440, "height": 900})
+    visit.check()
+
+
 def test_an_empty_page_says_why(visit: Visit) -> None:
     visit.go("?run=b%3E")
     visit.page.locator(link_to("Pipeline")).first.hover(force=True)

@@ -269,6 +269,16 @@ def test_nothing_on_the_timeline_reruns_the_page_and_no_toggle_is_lost(visit: Vi
     visit.check()
 
 
+def test_a_pressed_button_keeps_the_focus(visit: Visit) -> None:
+    """The buttons were rebuilt on every press, so a second press of the key did nothing."""
+    visit.go("timeline")
+    visit.page.focus(".usp-kinds button:text-is('Host threads')")
+    for count in (2, 1, 2):
+        visit.page.keyboard.press("Space")
+        visit.until_timeline(f"line.kinds.size === {count}")
+    visit.check()
+
+
 def test_the_plot_gets_the_width_and_the_details_stay_on_the_screen(visit: Visit) -> None:
     visit.page.set_viewport_size({"width": 1440, "height": 800})
     visit.go("timeline")

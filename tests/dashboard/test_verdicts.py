@@ -150,12 +150,19 @@ def test_bars_of_changes_have_the_edits_of_their_findings(slow_rank: Document) -
     assert pictures.gains(replace(slow_rank, findings=())) is None
 
 
-def test_the_change_to_try_first_is_named_with_its_gain(slow_rank: Document) -> None:
-    change = replace(finding("rank 2 is late", 0.3, 0.05), edit="rank_as_peers=2")
-    findings = (finding("no change for this", 0.5, 0.0, Basis.BOUND), change)
-    text = verdicts.whatif(replace(slow_rank, findings=findings))
-    assert text.endswith("The change to try first saves 30.0% ±5.0% of it: rank 2 performs like its peers.")
-    assert "No finding has a change" in verdicts.whatif(replace(slow_rank, findings=()))
+@pytest.mark.parametrize(("basis", "gain"), [(Basis.REPLAYED, "30.0% ±5.0%"), (Basis.BOUND, "at most 30.0% ±5.0%")])
+def test_every_page_names_the_first_cause_and_its_gain(slow_rank: Document, basis: Basis, gain: str) -> None:
+    """If the gain was an upper limit, Overview named a cause, and the others claimed that there is none."""
+    change = replace(finding("rank 2 is late", 0.3, 0.05, basis), edit="rank_as_peers=2")
+    document = replace(slow_rank, findings=(change,), verdict=verdict_of(Figures(slow_rank.values), (change,)))
+    assert verdicts.of_run(document).endswith(f"rank 2 is late. Fixing this saves {gain} of the step.")
+    assert verdicts.suggestions(document) == f"Start here: rank 2 is late. Fixing this saves {gain} of the step."
+    assert verdicts.whatif(document).endswith(
+        f"The change to try first saves {gain} of it: rank 2 performs like its peers."
+    )
+    nothing = replace(slow_rank, findings=(), verdict=verdict_of(Figures(slow_rank.values), ()))
+    none = "No finding is certain to save more than 2.0% of the step."
+    assert all(page(nothing).endswith(none) for page in (verdicts.of_run, verdicts.suggestions, verdicts.whatif))
 
 
 def test_every_sentence_is_one_or_none(slow_rank: Document) -> None:

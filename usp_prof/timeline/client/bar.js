@@ -53,16 +53,8 @@ const BAR = {
     if (!this.bar || !this.head) return;
     const typedIn = this.root.getRootNode().activeElement; // its text may be newer than this.find
     for (const [field, text] of [[this.searchField, this.find], [this.filterField, this.filter]]) if (field !== typedIn) field.value = text;
-    const there = new Set(this.lines.map((line) => line.kind));
-    this.kindButtons.replaceChildren();
-    for (const [kind, name] of Object.entries(KINDS)) {
-      if (!there.has(kind)) continue;
-      const made = this.button(name, `Show or hide: ${name}`, () => {
-        if (this.kinds.has(kind)) this.kinds.delete(kind); else this.kinds.add(kind);
-        this.fillBar(); this.relayout(); if (this.find) this.search();
-      }, this.kindButtons);
-      made.setAttribute("aria-pressed", String(this.kinds.has(kind)));
-    }
+    if (!this.kindButtons.childElementCount) this.buildKinds();
+    for (const made of this.kindButtons.children) made.setAttribute("aria-pressed", String(this.kinds.has(made.dataset.kind)));
     const axes = this.data.axes || [];
     this.grouping.hidden = !axes.length;
     this.grouping.replaceChildren(...["", ...axes].map((axis) => Object.assign(element("option", "", axis ? `by ${axis}` : "by rank"), { value: axis })));
@@ -71,6 +63,18 @@ const BAR = {
     this.allRanks.hidden = !this.only && shown === all;
     this.allRanks.textContent = shown < all ? `${shown} of ${all} ranks: show all` : "Show fewer ranks";
     this.fillLegend();
+  },
+
+  buildKinds() { // once, so that a pressed button keeps the focus
+    const there = new Set(this.lines.map((line) => line.kind));
+    for (const [kind, name] of Object.entries(KINDS)) {
+      if (!there.has(kind)) continue;
+      const made = this.button(name, `Show or hide: ${name}`, () => {
+        if (this.kinds.has(kind)) this.kinds.delete(kind); else this.kinds.add(kind);
+        this.fillBar(); this.relayout(); if (this.find) this.search();
+      }, this.kindButtons);
+      made.dataset.kind = kind;
+    }
   },
 
   fillLegend() {

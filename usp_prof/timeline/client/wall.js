@@ -110,8 +110,8 @@ class Wall {
     let below = 0;
     for (const [row, text] of heads) {
       const y = HEAD + row * h;
+      if (y < below || (below && y + 12 > HEAD + this.data.order.length * h)) continue;
       c.globalAlpha = 0.5; c.fillRect(0, y, EDGE - 4, 1); c.globalAlpha = 1;
-      if (y < below) continue;
       c.fillText(text, 2, y + Math.max(h / 2, 6) + 1); below = y + 12;
     }
   }
