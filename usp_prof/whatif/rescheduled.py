@@ -28,7 +28,7 @@ from usp_prof.whatif.layout import layout_of
 from usp_prof.whatif.recorded_pipeline import Pipeline, pipeline_of, pipeline_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from usp_prof.model.edit import Edit
     from usp_prof.schedule_orders import Order
@@ -70,8 +70,24 @@ class Rescheduled:
 
 
 def reschedule(tables: TableSet, edits: Sequence[Edit], layout: Layout | None = None) -> Rescheduled:
-    """Return the predicted effect of all pipeline edits: schedule, micro-batches, balanced stages, moved layers."""
-    return of_steps(pipeline_of(tables), pipeline_steps(tables), edits, layout or layout_of(tables))
+    """Return the predicted effect of all pipeline edits: schedule, micro-batches, balanced stages, moved layers.
+
+    Memoized for the recorded layout: rules predict an edit before the search does.
+    """
+    recorded = layout_of(tables)
+
+    def predict(layout: Layout) -> Rescheduled:
+        return of_steps(pipeline_of(tables), pipeline_steps(tables), edits, layout)
+
+    if layout is None or layout == recorded:
+        return tables.memo(("rescheduled", tuple(edits)), lambda: predict(recorded))
+    return predict(layout)
+
+
+def guesses_halves(tables: TableSet, edits: Sequence[Edit]) -> bool:
+    """Return whether edits split backward in a run that has no measured times of both halves."""
+    pipeline = pipeline_of(tables)
+    return _guesses_halves(pipeline, _edited(pipeline, edits, layout_of(tables)).order)
 
 
 def of_steps(median: Pipeline, steps: Sequence[Pipeline], edits: Sequence[Edit], layout: Layout) -> Rescheduled:
@@ -94,17 +110,31 @@ def of_steps(median: Pipeline, steps: Sequence[Pipeline], edits: Sequence[Edit],
 
 
 def _of_one_step(pipeline: Pipeline, edits: Sequence[Edit], layout: Layout) -> _Compared:
+    edited = _edited(pipeline, edits, layout)
+    return _compared(pipeline, edited.pipeline, edited.order, edited.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class _EditedPipeline:
+    """The recorded actions as edited, their new order, and the number of stages in it."""
+
+    pipeline: Pipeline
+    order: Order
+    stages: int
+
+
+def _edited(pipeline: Pipeline, edits: Sequence[Edit], layout: Layout) -> _EditedPipeline:
     wanted = as_recorded = _Wanted.recorded(pipeline, layout)
     for edit in edits:
         wanted = wanted.after(edit)
     reordered = (wanted.schedule, wanted.chunks, wanted.passes)
     if not wanted.is_named and reordered == (as_recorded.schedule, as_recorded.chunks, as_recorded.passes):
-        return _compared(pipeline, wanted.pipeline, pipeline.order, pipeline.stages)
+        return _EditedPipeline(wanted.pipeline, pipeline.order, pipeline.stages)
     schedule, ranks = schedule_by_name(wanted.schedule), len(pipeline.order)
     if schedule is None:
         raise UsageError(f"edit {edits[0]}: the run's own schedule is unknown", hint="name one: schedule=1f1b,m=16")
     stages = ranks * wanted.chunks if wanted.is_named else pipeline.stages
-    return _compared(pipeline, wanted.pipeline, order(schedule, Shape(ranks, wanted.passes, wanted.chunks)), stages)
+    return _EditedPipeline(wanted.pipeline, order(schedule, Shape(ranks, wanted.passes, wanted.chunks)), stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +185,8 @@ class _Compared:
     """Time that the simulation of the recorded order misses."""
     guesses_halves: bool
     """As in `Rescheduled`."""
-    own_noise_ns: float
-    """Part of the saved time that comes from single actions that took longer than usual."""
+    own_noise_ns: Callable[[], float]
+    """Returns the part of the saved time that comes from single actions that took longer than usual."""
 
     @property
     def saved_ns(self) -> float:
@@ -173,9 +203,12 @@ def _compared(pipeline: Pipeline, other: Pipeline, new_order: Order, stages: int
     other = replace(other, overhead_ns=settled.overhead_ns)
     after = _simulated(other, new_order, stages)
 
-    # Another run has other noise, so noise of single actions counts if it makes one order longer than the other.
-    noise_before = before.window - _simulated(replace(settled, own={}), pipeline.order, pipeline.stages).window
-    noise_after = after.window - _simulated(replace(other, own={}), new_order, stages).window
+    def own_noise_ns() -> float:
+        # Another run has other noise, so noise of single actions counts if it makes one order longer than the other.
+        noise_before = before.window - _simulated(replace(settled, own={}), pipeline.order, pipeline.stages).window
+        noise_after = after.window - _simulated(replace(other, own={}), new_order, stages).window
+        return abs(float(noise_before - noise_after))
+
     return _Compared(
         measured_ns=pipeline.window_ns,
         simulated_ns=float(before.window),
@@ -185,7 +218,7 @@ def _compared(pipeline: Pipeline, other: Pipeline, new_order: Order, stages: int
         timeline=after,
         missed_ns=abs(float(without_overhead.window) - pipeline.window_ns),
         guesses_halves=_guesses_halves(pipeline, new_order),
-        own_noise_ns=abs(float(noise_before - noise_after)),
+        own_noise_ns=own_noise_ns,
     )
 
 
@@ -195,7 +228,7 @@ def _noise(steps: Sequence[_Compared]) -> float:
     For a single step, return the part of the saving that comes from the noise of its actions.
     """
     if len(steps) < 2:
-        return steps[0].own_noise_ns
+        return steps[0].own_noise_ns()
     windows = np.array([step.simulated_ns for step in steps])
     saved = np.array([step.saved_ns for step in steps])
     apart = saved - windows * saved.sum() / max(windows.sum(), 1.0)

@@ -22,7 +22,7 @@ from usp_prof.schedule import schedule_by_name
 from usp_prof.whatif.edits.pipeline import SAME
 from usp_prof.whatif.layout import layout_of
 from usp_prof.whatif.recorded_pipeline import pipeline_of
-from usp_prof.whatif.rescheduled import reschedule
+from usp_prof.whatif.rescheduled import guesses_halves, reschedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -157,11 +157,10 @@ class PipelineSchedule:
         tried = []
         for edit in CANDIDATES:
             try:
-                rescheduled = reschedule(tables, (edit,))
+                if not guesses_halves(tables, (edit,)):
+                    tried.append((reschedule(tables, (edit,)), edit))
             except UsageError:  # this schedule does not fit the pipeline
                 continue
-            if not rescheduled.guesses_halves:
-                tried.append((rescheduled, edit))
         if not tried:
             return
         best, edit = max(tried, key=lambda pair: pair[0].saved_ns)
