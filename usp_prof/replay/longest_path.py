@@ -66,8 +66,9 @@ def _replayed(graphs: Sequence[Graph], plan: Plan) -> list[Timeline] | None:
     measured = np.concatenate([nodes.start.take(plan.nodes), nodes.end[members]]) - origin
     moments = np.repeat(measured[:, np.newaxis], len(graphs), axis=1)
     transfer = np.stack([graph.transfer[members] for graph in graphs], axis=1)
+    least = -span(graphs[0])
     for block in plan.blocks:
-        offset, bound, lags = _prepared(graphs, block, origin)
+        offset, bound, lags = _prepared(graphs, block, origin, least)
         _take_rounds(plan, block, moments, (offset, bound, lags, transfer))
         start_of_head = moments[block.first :].take(block.heads, axis=0)
         if (start_of_head - offset[block.heads] != bound[block.heads]).any():
@@ -75,9 +76,9 @@ def _replayed(graphs: Sequence[Graph], plan: Plan) -> list[Timeline] | None:
     return [_timeline(graph, plan, column + origin) for graph, column in zip(graphs, moments.T, strict=True)]
 
 
-def _prepared(graphs: Sequence[Graph], block: Block, origin: int) -> tuple[Ints, Ints, Ints]:
-    """Return the offset and the first bound of each node of a block, and the lag of each dependency."""
-    arrivals, least, columns = block.arrivals, -span(graphs[0]), []
+def _prepared(graphs: Sequence[Graph], block: Block, origin: int, least: int) -> tuple[Ints, Ints, Ints]:
+    """Return the offset and the first bound (at least `least`) of each node of a block, and each dependency's lag."""
+    arrivals, columns = block.arrivals, []
     by_edge, after_end = np.flatnonzero(arrivals.edge >= 0), np.flatnonzero(arrivals.ended >= 0)
     edge, ended = arrivals.edge[by_edge], arrivals.ended[after_end]
     for graph in graphs:

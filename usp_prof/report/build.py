@@ -49,6 +49,7 @@ def analyze(
     return results
 
 
+@no_collection()
 def build(
     tables: TableSet,
     results: Mapping[str, Result],
