@@ -54,7 +54,8 @@ def ask(index: int, selection: Selection, answers: tuple[Answer, ...] = ()) -> R
         results = analyze(run.tables, selection)
         document = build_report(run.tables, results, name=run.name, selection=selection, without=("timeline",))
         document = replace(document, sections=(*document.sections, *chosen(index, answers)))
-        return write_webpage([document], [embedded_timeline(run.tables, selection)], timeline_assets())
+        timeline = embedded_timeline(run.tables, selection, focus=document.verdict.straggler)
+        return write_webpage([document], [timeline], timeline_assets())
 
     names = tuple(sorted((answer.page, answer.choice) for answer in answers))
     return data.worker.ask(("report", index, selection, names), compose, lane=index)

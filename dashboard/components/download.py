@@ -22,10 +22,16 @@ _NARROW = 130
 
 def table(frame: pd.DataFrame, name: str) -> None:
     """Show raw values (only the first rows if there are many), and offer all of them as CSV."""
-    _grid(frame, {})
+    _grid(frame, number_formats(frame))
     rows = len(frame)
     count_text = _counted(rows) if rows <= MOST_ROWS else f"the first {MOST_ROWS:,} of {rows:,} rows"
     _csv(frame, name, count_text)
+
+
+def number_formats(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return the format of each column of fractional numbers, so that their decimals align."""
+    forms = {name: _bare_numbers(frame[name].tolist())[1] for name in frame.select_dtypes("float")}
+    return {name: form for name, form in forms.items() if form is not None}  # the grid hides columns without a format
 
 
 def data_table(block: DataTable, name: str, *, raw: pd.DataFrame | None = None) -> None:

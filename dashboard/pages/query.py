@@ -40,7 +40,6 @@ FROM calls ORDER BY wait_ms DESC LIMIT 50""",
     "Events of each rank": "SELECT rank, count(*) AS events FROM events GROUP BY rank ORDER BY rank",
 }
 """Built-in questions."""
-_SAVED = "saved questions"
 MOST_LETTERS = 20_000
 MOST_ROWS = 200_000
 MOST_BYTES = 64 << 20
@@ -65,7 +64,6 @@ def draw() -> None:
     """Draw the page."""
     view = state.current()
     heading = st.container()
-    st.caption("SELECT over every table of every rank, read-only. Ctrl-Enter runs it.")
     name, text = _question()
     if text.strip():
         try:
@@ -127,27 +125,21 @@ def _wrong(text: str, error: UspProfError) -> None:
 
 
 def _question() -> tuple[str, str]:
-    """Ask for SQL text or a built-in or saved question; return its name and text."""
-    saved: dict[str, str] = st.session_state.setdefault(_SAVED, {})
-    questions = QUESTIONS | saved
+    """Ask for SQL text or a built-in question; return its name and text."""
     asked_text = st.query_params.get("sql", EXAMPLE)
-    names = (OWN, *questions)
-    asked_name = next((name for name, text in questions.items() if text == asked_text), OWN)
-    left, right = st.columns([3, 2], vertical_alignment="bottom")
-    chosen = left.selectbox("Question", names, names.index(asked_name), key=f"question-{asked_name}")
+    names = (OWN, *QUESTIONS)
+    asked_name = next((name for name, text in QUESTIONS.items() if text == asked_text), OWN)
+    chosen = st.selectbox("Question", names, names.index(asked_name), key=f"question-{asked_name}")
     if chosen not in {OWN, asked_name}:
-        asked_text = questions[chosen]
+        asked_text = QUESTIONS[chosen]
         state.keep("sql", asked_text if asked_text != EXAMPLE else None)
         st.rerun()
     with st.form("query", border=False):
         text: str = st.text_area(
-            "SQL (DuckDB)", asked_text, height=110, max_chars=MOST_LETTERS, key=f"sql-{hash(asked_text)}"
-        )
-        st.form_submit_button("Run", type="primary")
-    name = right.text_input("Save it as", key=f"save-{len(saved)}", max_chars=40, placeholder="a name, for this visit")
-    if name and name not in QUESTIONS:
-        saved[name] = text
-        st.rerun()
+            "SQL (DuckDB), read-only: SELECT over every table of every rank", asked_text, height=85,
+            max_chars=MOST_LETTERS, key=f"sql-{hash(asked_text)}",
+        )  # fmt: skip
+        st.form_submit_button("Run (Ctrl-Enter)", type="primary")
     state.keep("sql", text if text != EXAMPLE else None)
     if text != asked_text:
         st.rerun()  # restart with the address' text, so that the browser's back button works
@@ -208,23 +200,23 @@ def _cell(value: object) -> int | float | str | None:
 
 
 def _answer(frame: pd.DataFrame, usual: str) -> None:
-    """Show the rows, and a chart of them on request."""
+    """Show the rows, and a chart of them next to them."""
     countable = [str(name) for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name])]
     if not countable or not len(frame):
         table(frame, "query")
         return
     offered = (usual, *(kind for kind in KINDS if kind != usual))
-    kind_column, across_column, up_column = st.columns(3)
-    kind = kind_column.selectbox("Chart", offered, offered.index(state.word("chart", offered)))
-    state.choose("chart", kind if kind != usual else None)
-    if kind == NO_CHART:
-        table(frame, "query")
-        return
-    across = across_column.selectbox("Horizontal", [str(name) for name in frame.columns])
-    up = up_column.selectbox("Vertical", countable, len(countable) - 1)
-    left, right = st.columns(2, gap="medium")
+    kind = state.word("chart", offered)
+    left, right = st.columns([3, 1] if kind == NO_CHART else 2, gap="medium")
     with left:
         table(frame, "query")
+    kind_column, *axis_columns = right.columns(1 if kind == NO_CHART else 3)
+    chosen = kind_column.selectbox("Chart", offered, offered.index(kind))
+    state.choose("chart", chosen if chosen != usual else None)
+    if kind == NO_CHART:
+        return
+    across = axis_columns[0].selectbox("Horizontal", [str(name) for name in frame.columns])
+    up = axis_columns[1].selectbox("Vertical", countable, len(countable) - 1)
     with right:
         _chart(frame, countable, kind, across, up)
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
 from drawn import drawn, naming
 
 from dashboard import data, report
 from dashboard.answers import pictures
-from dashboard.components.download import plain, scaled
+from dashboard.components.download import number_formats, plain, scaled
 from dashboard.pages import query, suggestions
 from dashboard.report import written
 from usp_prof import open_run
@@ -75,6 +76,8 @@ def test_every_page_with_choices_is_in_the_order_of_the_report() -> None:
 
 def test_the_report_contains_sections_that_need_no_choice() -> None:
     page = report.ask(0, EVERYTHING).result()
+    late = data.document(0, EVERYTHING).verdict.straggler
+    assert f'"focus":{"null" if late is None else late},' in page, "its timeline opens on the straggler"
     for text in ("Memory, predicted", "Plan: 4 x", "Sweep: tokens/s over tp and pp", "class='usp-timeline'"):
         assert text in page
     assert "What if:" not in page
@@ -166,8 +169,6 @@ def test_whole_numbers_of_any_type_are_written_without_decimals() -> None:
 
 @pytest.mark.parametrize("cell", [1, 2.5, "text", None, float("nan"), [1, 2], {"a": 1}, b"bytes", True], ids=repr)
 def test_any_answer_can_be_written(cell: object) -> None:
-    import pandas as pd  # noqa: PLC0415 - for this test only
-
     section = query.answered("SELECT 1", pd.DataFrame({"x": pd.Series([cell], dtype="object")}))
     table = section.blocks[1]
     assert isinstance(table, DataTable)
@@ -229,3 +230,11 @@ def test_axes_have_one_order_on_the_page(tmp_path: Path) -> None:
     assert isinstance(bars.data, AxisCommunication)
     assert [figure.label.partition(" ")[0] for figure in figures.figures] == list(bars.data.axes)
     assert sorted(bars.data.exposed_ns, reverse=True) == list(bars.data.exposed_ns)
+
+
+def test_decimals_of_an_answer_align_and_no_column_is_hidden() -> None:
+    """The grid wrote 252.147, 228.2835 and 169.132 below each other."""
+    nothing = float("nan")
+    frame = pd.DataFrame({"rank": [1, 2], "ms": [252.147, 228.2835], "whole": [1.0, nothing], "none": [nothing] * 2})
+    assert {name: form["type_config"]["format"] for name, form in number_formats(frame).items()}["ms"] == "%.1f"
+    assert None not in number_formats(frame).values()

@@ -110,6 +110,7 @@ def test_the_pipeline_of_the_rank_that_the_others_wait_for_is_drawn(tmp_path: Pa
     assert drawn.data.rows == tuple(f"rank {rank}, stage {stage}" for stage, rank in enumerate(sorted(members)))
     # The ideal order has the durations and the names of the first pipeline.
     assert ideal.data.rows == ("rank 0, stage 0", f"rank {sorted(set(range(4)) - set(members))[1]}, stage 1")
+    assert ideal.title.endswith("measured on the first pipeline's ranks")
     assert ideal.data.label_characters == drawn.data.label_characters
 
 

@@ -72,7 +72,8 @@ def _schedules(context: Context, result: PipelineResult) -> list[Block]:
     # Both have the same scale and margin, so the space to the right of the ideal is the loss of the run.
     until = max(int(chart_input.end_ns.max()) for chart_input in drawn)
     label = max(len(row) for chart_input in drawn for row in chart_input.rows)
-    titles = [title, "Ideal: the same order without delays, with the durations measured on these ranks"]
+    of_whom = "these ranks" if ranks in (None, *result.pipelines[:1]) else "the first pipeline's ranks"
+    titles = [title, f"Ideal: the same order without delays, with the durations measured on {of_whom}"]
     return [
         Chart(each_title, replace(chart_input, until_ns=until, label_characters=label))
         for each_title, chart_input in zip(titles, drawn, strict=False)
