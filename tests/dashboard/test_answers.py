@@ -76,8 +76,6 @@ def test_every_page_with_choices_is_in_the_order_of_the_report() -> None:
 
 def test_the_report_contains_sections_that_need_no_choice() -> None:
     page = report.ask(0, EVERYTHING).result()
-    late = data.document(0, EVERYTHING).verdict.straggler
-    assert f'"focus":{"null" if late is None else late},' in page, "its timeline opens on the straggler"
     for text in ("Memory, predicted", "Plan: 4 x", "Sweep: tokens/s over tp and pp", "class='usp-timeline'"):
         assert text in page
     assert "What if:" not in page

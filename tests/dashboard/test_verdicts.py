@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from drawn import naming
 
-from dashboard import data
+from dashboard import data, report
 from dashboard.answers import pictures, verdicts
 from dashboard.pages.sections import most_exposed_first
 from usp_prof import open_run
@@ -148,6 +148,11 @@ def test_bars_of_changes_have_the_edits_of_their_findings(slow_rank: Document) -
     assert picture is not None
     assert picture[1] == {"rank 2 performs like its peers": "rank_as_peers=2"}
     assert pictures.gains(replace(slow_rank, findings=())) is None
+
+
+def test_the_timeline_of_a_report_opens_on_the_straggler(slow_rank: Document) -> None:
+    assert slow_rank.verdict.straggler == 2
+    assert '"focus":2,' in report.ask(0, EVERYTHING).result()
 
 
 @pytest.mark.parametrize(("basis", "gain"), [(Basis.REPLAYED, "30.0% ±5.0%"), (Basis.BOUND, "at most 30.0% ±5.0%")])
