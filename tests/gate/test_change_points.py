@@ -63,6 +63,7 @@ UNCHANGED = {
     "white": lambda rng, number: rng.normal(size=number),
     "heavy-tailed": lambda rng, number: rng.standard_t(3, size=number),
     "wandering": wandering,
+    "skewed": lambda rng, number: rng.lognormal(size=number) / 2.16,  # its standard deviation
 }
 
 

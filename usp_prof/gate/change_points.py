@@ -10,7 +10,8 @@ change. Three models explain a series:
 Steps or drift are reported if the evidence against "unchanged" exceeds what unchanged series reach. Evidence is twice
 the logarithm of the likelihood ratio at the best fit. For a single change, it is also enough that the odds (Bayes
 factor), averaged over positions and sizes of the change and over coefficients of the noise, are high: near the limit,
-averages decide better than best fits. Outlier runs are first clipped to their neighborhood.
+averages decide better than best fits. Outlier runs are first clipped to their neighborhood. In skewed noise, a level
+of few runs must also show on a scale on which the noise is symmetric: a few slow runs in a row are not a step.
 
 Example: 10 10 11 10 14 14 13 14 has one change point, before the fifth run; 10 11 12 13 14 15 16 17 drifts by 1 per
 run.
@@ -18,6 +19,7 @@ run.
 The price of few false changes: a series of 30 runs can wander (AR(0.8)) so that it looks like a step. Any test that
 does not know the position of the change, and takes 2% of such series for changes, misses 8% of the changes by 2.5
 deviations in its middle (+5% at 2% noise). This one misses 12%, and its rate of false changes is at most 2%.
+In strongly skewed noise (lognormal, sigma 1), that rate is 2.8% for 30 runs and 1.2% for 100.
 """
 
 from __future__ import annotations
@@ -68,6 +70,10 @@ _SIZES = np.array([1.5, 2.0, 2.5, 3.0, 4.0])
 """Sizes of one change that the odds average over, in standard deviations of the noise."""
 _PRECISIONS = np.linspace(0.05, 4.0, 120)
 """Inverse standard deviations of the noise that the odds integrate over, in units of those of the series."""
+_SKEWED = 1.0
+"""Minimum skewness of skewed noise; that of an exponential distribution is 2."""
+_FEW = 10
+"""Levels of fewer runs may be slow runs of skewed noise."""
 _ODD = 3.0
 """Runs farther than this many deviations from the median of their neighborhood are clipped."""
 
@@ -92,8 +98,51 @@ class Trend:
 
 
 def find_trend(values: Sequence[float]) -> Trend:
-    """Return the steps or the drift of a series of runs, oldest first."""
+    """Return the steps or the drift of a series of runs, oldest first.
+
+    In skewed noise, a level of few runs must also differ on a scale on which the noise is symmetric.
+    """
     series = np.asarray(values, dtype=np.float64)
+    trend = _trend(series)
+    edges = [change.index for change in trend.changes]
+    shortest = min(np.diff([0, *edges, len(series)])) if edges else _FEW
+    symmetric = _symmetric(series, edges) if shortest < _FEW else None
+    if symmetric is None or _trend(symmetric).changes:
+        return trend
+    return Trend((), 0.0, trend.drift_chance, float(np.std(series)))
+
+
+def _symmetric(series: Floats, edges: list[int]) -> Floats | None:
+    """Return the series on a logarithmic scale that makes its noise around the levels symmetric.
+
+    Values are measured from a bound beyond the short tail of the noise. `None` if the noise is hardly skewed.
+    """
+    noise = _residuals(series, edges)
+    deviation, skewness = float(noise.std()), _skewness(noise)
+    if deviation <= 1e-9 * float(np.abs(series).max()) or abs(skewness) < _SKEWED:
+        return None
+    side = math.copysign(1.0, skewness)
+    place = side * series / deviation
+    place -= place.min()
+    # The closer the bound, the more the long tail is compressed: bisect for the distance without skewness.
+    near, far = 1e-3, 1e3
+    for _ in range(40):
+        distance = math.sqrt(near * far)
+        if _skewness(_residuals(np.log(place + distance), edges)) < 0:
+            near = distance
+        else:
+            far = distance
+    return np.asarray(side * np.log(place + far))
+
+
+def _skewness(noise: Floats) -> float:
+    """Return the skewness of numbers with a mean of 0."""
+    variance = float((noise**2).mean())
+    return float((noise**3).mean()) / variance**1.5 if variance else 0.0
+
+
+def _trend(series: Floats) -> Trend:
+    """Return the steps or the drift of a series in noise that is not skewed."""
     n = len(series)
     if n < FEWEST:
         return Trend((), 0.0, 1.0, math.nan)
