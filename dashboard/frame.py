@@ -74,6 +74,7 @@ def _style(room: Room) -> None:
         "h1.usp-verdict{font-size:1.35rem;font-weight:600;line-height:1.35;padding:0;margin:0;max-width:75rem}"
         "h1.usp-verdict code{font-size:.85em;font-weight:500}"
         f".st-key-now{{position:sticky;top:0;z-index:9;background:{colors.background};padding:.4rem 0}}"
+        ".st-key-answer{min-height:24rem}"  # switches below stay where they are when the answer changes
         # Links start where the text around them does and are underlined, except in the navigation.
         "a[data-testid='stPageLink-NavLink']:not(.st-key-rooms *,.st-key-pages *){padding-left:0;margin-left:0}"
         f"a[data-testid='stPageLink-NavLink']:not(.st-key-rooms *,.st-key-pages *) p{{color:{colors.accent};"

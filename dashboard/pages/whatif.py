@@ -13,7 +13,7 @@ import streamlit as st
 
 from .. import data, state
 from ..answers import pictures, verdicts
-from ..components.blocks import folded, note_whole_run, picking_figure, section, verdict
+from ..components.blocks import folded, note_whole_run, picking_figure, show, verdict
 from ..components.play import offer_play
 from ..engine import EDITS, EVERYTHING, PARALLEL_AXES, Schedule, parse_edit, whatif_answer
 from ..report import offer
@@ -116,12 +116,15 @@ def _capital(words: str) -> str:
 
 
 MOST_LETTERS = 400
+MOST_ABOVE = 2
+"""Blocks of the answer above the inputs: the figures and the chart, whose height does not depend on the changes."""
 
 
 def draw() -> None:
     """Draw the page."""
     view = state.current()
-    heading, answer = st.container(), st.container()
+    answer = st.container(key="answer")
+    heading = answer.container()
     axes = tuple(axis for axis in PARALLEL_AXES if data.open_numbered(view.run).tables.topology.axis_groups(axis))
     chosen_edits, left = chosen(st.query_params.get("edits", "")[:MOST_LETTERS].split(), axes)
     typed = st.text_input(
@@ -149,9 +152,10 @@ def draw() -> None:
         verdict(whatif_answer.verdict(together))
         note_whole_run(view.selection)
     effect_section = whatif_answer.whatif_section(alone, together)
-    with answer:
-        section(effect_section, dark=state.is_dark(), heading=False)
-        offer_play(view, wait(data.ask_document(view.run, view.selection)), together)
+    for number, block in enumerate(effect_section.blocks):
+        with answer if number < MOST_ABOVE else st.container():
+            show(block, f"whatif-{number}", state.is_dark())
+    offer_play(view, wait(data.ask_document(view.run, view.selection)), together)
     offer(WHAT_IF, view.run, text, lambda: (effect_section,))
 
 

@@ -303,6 +303,21 @@ def test_routes_refuse_values_out_of_bounds(visit: Visit, query: str) -> None:
     assert len(answer.text()) < 200
 
 
+def test_switches_stay_in_place_when_the_answer_arrives(visit: Visit) -> None:
+    """They moved down by 76 pixels, so a second click shortly after the first one missed."""
+    visit.go("whatif?run=eight-ranks")
+    switches = visit.page.locator("[data-testid='stCheckbox'] label")
+    places = []
+    for number in range(3):
+        places.append([switch.bounding_box() for switch in switches.all()])
+        switches.nth(number).click()
+        visit.page.wait_for_url(lambda url, count=number: url.partition("edits=")[2].count("+") == count)
+        visit.page.wait_for_selector("[data-testid='stMetric']:has-text('predicted')")
+        visit.settle()
+    assert places == [places[0]] * 3
+    visit.check()
+
+
 def test_no_second_choice_is_lost(visit: Visit) -> None:
     """A choice changed the default of its own widget, and Streamlit dropped the next click on it."""
     visit.go("plan")
