@@ -15,9 +15,10 @@ import numpy as np
 from usp_prof.columns.rows import last_by, last_of_run, lookup, rows_of
 from usp_prof.replay.admissions import add_admissions
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
-from usp_prof.replay.host_waits import add_returns, add_untraced_waits, host_waits, names_that_wait
+from usp_prof.replay.host_waits import add_returns, host_waits, names_that_wait
 from usp_prof.replay.rank_edges import RankEdges, RankWaits
 from usp_prof.replay.stream_waits import MOST_LATENCY_NS, accepted, candidates
+from usp_prof.replay.untraced_waits import add_untraced_waits, silences_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,21 +85,36 @@ def waits_of_run(tables: TableSet, ranks: Sequence[RankNodes]) -> list[RankWaits
     stream_waits = accepted([candidates(tables, own, need.explained_at, need.launched_at) for own, need in with_device])
     waits = [host_waits(tables, own, need.launched_at) for own, need in with_device]
     names = names_that_wait([own for own, _ in with_device], waits)
-    of_device = iter(zip(stream_waits, waits, strict=True))
+    found = [
+        _device_waits(own, need, *waits_of_rank, names)
+        for (own, need), waits_of_rank in zip(with_device, zip(stream_waits, waits, strict=True), strict=True)
+    ]
+    add_untraced_waits(
+        [(own, of_rank.edges, of_rank.gap) for (own, _), of_rank in zip(with_device, found, strict=True)],
+        [
+            silences_of(tables, own, of_rank.gap, need.launched_at)
+            for (own, need), of_rank in zip(with_device, found, strict=True)
+        ],
+    )
+    of_device = iter(found)
     return [
-        _device_waits(tables, own, need, *next(of_device), names) if own.on_device else _cpu_waits(own, need)
+        _collected(own, next(of_device)) if own.on_device else _cpu_waits(own, need)
         for own, need in zip(ranks, needs, strict=True)
     ]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """The needs of a rank's nodes, its edges, and the gaps that they leave."""
+
+    needs: _Needs
+    edges: RankEdges
+    gap: Ints
+
+
 def _device_waits(
-    tables: TableSet,
-    nodes: RankNodes,
-    needs: _Needs,
-    stream_waits: tuple[Ints, Ints],
-    waits: HostWaits,
-    names: set[str],
-) -> RankWaits:
+    nodes: RankNodes, needs: _Needs, stream_waits: tuple[Ints, Ints], waits: HostWaits, names: set[str]
+) -> _Found:
     edges = RankEdges()
     needs = replace(needs, stream_at=_latest_end(nodes, *stream_waits))
     _waited_for_streams(nodes, needs, *stream_waits, edges)
@@ -107,23 +123,23 @@ def _device_waits(
     gap = _gaps(nodes, needs)
     add_returns(waits, names, nodes, edges, gap, needs.launched_at)
     add_admissions(nodes, edges, gap)
-    add_untraced_waits(tables, nodes, edges, gap, needs.launched_at)
-    return _collected(nodes, needs, edges, gap)
+    return _Found(needs, edges, gap)
 
 
 def _cpu_waits(nodes: RankNodes, needs: _Needs) -> RankWaits:
     edges = RankEdges()
     _needed(nodes, needs, edges)
     _boundaries(nodes, edges)
-    return _collected(nodes, needs, edges, _gaps(nodes, needs))
+    return _collected(nodes, _Found(needs, edges, _gaps(nodes, needs)))
 
 
-def _collected(nodes: RankNodes, needs: _Needs, edges: RankEdges, gap: Ints) -> RankWaits:
+def _collected(nodes: RankNodes, found: _Found) -> RankWaits:
+    needs = found.needs
     has_source = (needs.launch_source >= 0) | (needs.issue_source >= 0) | (needs.wait_source >= 0)
     has_source |= needs.stream_at > NEVER
     earliest = np.where(nodes.first_of_lane & ~has_source, nodes.start, NEVER)
-    source, at_end, target, lag, kind = (np.concatenate(column) for column in zip(*edges.columns, strict=True))
-    return RankWaits(source, at_end, target, lag, kind, gap, earliest)
+    source, at_end, target, lag, kind = (np.concatenate(column) for column in zip(*found.edges.columns, strict=True))
+    return RankWaits(source, at_end, target, lag, kind, found.gap, earliest)
 
 
 def _latest_end(nodes: RankNodes, source: Ints, target: Ints) -> Ints:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import distinct, last_by, lookup, numbered, rows_by_code, rows_of, sorted_by
+from usp_prof.columns.rows import distinct, last_by, lookup, rows_of, sorted_by
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, ROUNDING_NS, EdgeKind, NodeKind
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from usp_prof.columns.arrays import Flags, Floats, Ints
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.replay.rank_edges import RankEdges
     from usp_prof.replay.rank_nodes import RankNodes
@@ -40,12 +40,6 @@ _SEEMINGLY_EARLY = 256
 """Maximum number of activities skipped because they seem to end before their launch."""
 RESUMED_NS = 100_000
 """A host that waited for the device continues within this time after the awaited work ended."""
-UNTRACED_WAIT_NS = 1_000_000
-"""A shorter gap of the host is ordinary work, even if it happens to end together with device work."""
-FULL_QUEUE = 512
-"""With this many launches pending, a launch can block: the driver's queue holds about 1,000."""
-_VARIES = 0.25
-"""A silence is as long as others if it differs from their median by at most this share."""
 _FURTHEST_BACK = 8
 """An event sync is compared with this many of the last pieces of work launched on each stream."""
 _LEAST_WAITS, _SAME_LATENCY_NS = 3, 20_000
@@ -128,11 +122,11 @@ def add_returns(
     ended = waits.ended(nodes)
     # A sync waited for other work if its inferred work ended after the return, or long before it.
     is_wrong = ended > returned + LEFT_BY_CLOCKS_NS
-    is_wrong |= (ended <= waits.called_at) & (returned - waits.called_at > RESUMED_NS)
+    is_wrong |= (ended <= waits.called_at + RESUMED_NS) & (returned - np.maximum(ended, waits.called_at) > RESUMED_NS)
     is_wrong &= waits.is_sync
     waits = waits.without(is_wrong)
     guessed = np.full(len(back), -1)
-    guessed[is_wrong] = _last_ended(nodes, launched_at, back[is_wrong], waits.called_at[is_wrong])
+    guessed[is_wrong] = _ended_within(nodes, launched_at, back[is_wrong], waits.called_at[is_wrong])
     replaced_calls = np.flatnonzero(guessed >= 0)
     waits = replace(
         waits,
@@ -250,16 +244,30 @@ def _lane_of_last_launch(
     return lane
 
 
-def _last_ended(nodes: RankNodes, launched_at: Ints, back: Ints, called_at: Ints) -> Ints:
+def _ended_within(nodes: RankNodes, launched_at: Ints, back: Ints, called_at: Ints) -> Ints:
     """Return the last work that was launched before each call and ended within it; -1 if there is none.
+
+    If a call returned long after such work, it waited for what ended next, as exactly as the clocks agree.
+    """
+    returned = nodes.start[back]
+    within, soon_after = (
+        _last_ended(nodes, launched_at, returned + uncertainty, called_at)
+        for uncertainty in (ROUNDING_NS, LEFT_BY_CLOCKS_NS)
+    )
+    explained_at = np.where(within >= 0, nodes.end[within], called_at)
+    return np.where(returned - explained_at > RESUMED_NS, soon_after, within)
+
+
+def _last_ended(nodes: RankNodes, launched_at: Ints, returned: Ints, called_at: Ints) -> Ints:
+    """Return the last work that was launched before each call and ended between the call and its return; else -1.
 
     If the clocks of host and device differ, work may seem to end before its launch. Calls before the launch cannot have
     waited for it.
     """
     by_end = sorted_by(nodes.end, np.flatnonzero(nodes.of_device & (launched_at > NEVER)))
     if not len(by_end):
-        return np.full(len(back), -1)
-    place = np.searchsorted(nodes.end[by_end], nodes.start[back] + ROUNDING_NS, side="right") - 1
+        return np.full(len(returned), -1)
+    place = np.searchsorted(nodes.end[by_end], returned, side="right") - 1
     for _ in range(_SEEMINGLY_EARLY):
         is_early = (place >= 0) & (launched_at[by_end[place]] >= called_at)
         if not is_early.any():
@@ -268,93 +276,3 @@ def _last_ended(nodes: RankNodes, launched_at: Ints, back: Ints, called_at: Ints
     last_ended = lookup(by_end, np.where(place >= 0, place, -1), missing=-1)
     is_within = (last_ended >= 0) & (launched_at[last_ended] < called_at) & (nodes.end[last_ended] > called_at)
     return np.where(is_within, last_ended, -1)
-
-
-def add_untraced_waits(tables: TableSet, nodes: RankNodes, edges: RankEdges, gap: Ints, launched_at: Ints) -> None:
-    """Add host waits for the device that have no call in the trace.
-
-    Some waits leave no call: the caching allocator waits for an event before it frees, a timer reads an event, NCCL
-    polls, a launch blocks while the launch queue is full. They look like pauses, but they end when device work ends:
-      1. within a gap between two launches, no op or call starts or ends for at least UNTRACED_WAIT_NS;
-      2. this silence ends within RESUMED_NS after the end of work that was launched before it;
-      3. that work was the last one launched on its stream by then, or the launch queue was full;
-      4. this holds for at least half of the silences on a busy device before launches of the same work;
-      5. before launches of the same work, there are no silences of this length that lasted although all work had ended.
-    Without the third condition, any pause while the device is busy would look like a wait. Without the last two, a data
-    loader that once ends together with the device would.
-    """
-    host = np.flatnonzero((nodes.kind == NodeKind.HOST) & (gap > UNTRACED_WAIT_NS))
-    device = np.flatnonzero(nodes.of_device)
-    if not len(host) or not len(device):
-        return
-    stopped, resumed = _silences(tables, nodes, nodes.start[host] - gap[host], nodes.start[host])
-    awaited = last_by(nodes.end, device, by=resumed + ROUNDING_NS)
-    is_known = (awaited >= 0) & (launched_at[awaited] > NEVER) & (launched_at[awaited] <= stopped)
-    is_soon = (nodes.end[awaited] > stopped) & (resumed - nodes.end[awaited] <= RESUMED_NS)
-    # Nodes are sorted by lane, so the next node is the work that follows the awaited work on its stream.
-    follower = np.minimum(awaited + 1, len(nodes.lane) - 1)
-    is_followed = (nodes.lane[follower] == nodes.lane[awaited]) & (follower != awaited)
-    is_drained = ~is_followed | (launched_at[follower] > stopped)
-    # Pending when the host continued: launched but not started.
-    launched_by_then = np.searchsorted(np.sort(launched_at[device]), resumed)
-    begun_by_then = np.searchsorted(np.sort(nodes.start[device]), resumed)
-    is_full = launched_by_then - begun_by_then >= FULL_QUEUE
-    is_silence = resumed - stopped > UNTRACED_WAIT_NS
-    has_waited = is_known & is_soon & (is_drained | is_full) & is_silence
-    kind, length = _kinds(nodes, device, host), resumed - stopped
-    idle_from = _end_of_all(nodes, device, launched_at, stopped)
-    has_waited &= _usual(has_waited, is_silence & (idle_from > stopped), kind)
-    usual_length = _usual_length(length, is_silence & (idle_from < resumed - RESUMED_NS), kind)
-    has_waited &= np.abs(length - usual_length) > _VARIES * usual_length
-    target, source = host[has_waited], awaited[has_waited]
-    # The time before and after the silence is the host's own.
-    after = nodes.start[target] - resumed[has_waited]
-    edges.add(source, target, nodes.start[target] - nodes.end[source], EdgeKind.SYNC)
-    gap[target] = np.maximum(gap[target] - (resumed - stopped)[has_waited], after)
-
-
-def _end_of_all(nodes: RankNodes, device: Ints, launched_at: Ints, when: Ints) -> Ints:
-    """Return for each moment the end of all work that was launched before it."""
-    order = sorted_by(launched_at, device)
-    latest_end = np.maximum.accumulate(nodes.end[order])
-    last = np.searchsorted(launched_at[order], when, side="right") - 1
-    return lookup(latest_end, last, missing=NEVER)
-
-
-def _kinds(nodes: RankNodes, device: Ints, host: Ints) -> Ints:
-    """Return the kind of each call, which is named after the work that it launches."""
-    work = rows_of(nodes.launch[device], nodes.event[host])
-    return numbered(lookup(nodes.name[0][device], work, missing=-1))[1]
-
-
-def _usual(has_waited: Flags, may_have_waited: Flags, kind: Ints) -> Flags:
-    """Mark the calls of kinds of which at least half have waited."""
-    waited, candidates = (np.bincount(kind, flags) for flags in (has_waited, has_waited | may_have_waited))
-    return np.asarray((2 * waited >= candidates)[kind])
-
-
-def _usual_length(length: Ints, is_counted: Flags, kind: Ints) -> Floats:
-    """Return for each call the median length of the counted ones of its kind, or 0 if there are none."""
-    usual = np.zeros(len(length))
-    for rows in rows_by_code(kind).values():
-        counted = rows[is_counted[rows]]
-        usual[rows] = np.median(length[counted]) if len(counted) else 0.0
-    return usual
-
-
-def _silences(tables: TableSet, nodes: RankNodes, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Return the longest time within each gap in which no op or call of a launching thread starts or ends."""
-    launches, moments = tables.columns("launches", nodes.rank), [begin, end]
-    code, names = launches.codes("thread")
-    # Only threads that launch work: others, such as NCCL's watchdog, continue while the host waits.
-    launching = {names[thread] for thread in distinct(code[launches["kernels"] > 0]).tolist() if thread >= 0}
-    for rows in (launches, tables.columns("ops", nodes.rank)):
-        chosen = rows.satisfies("thread", lambda name: name in launching)
-        start = rows["start_ns"][chosen] + nodes.host_shift
-        moments += [start, start + rows["dur_ns"][chosen]]
-    moment = distinct(np.concatenate(moments))
-    low, high = np.searchsorted(moment, begin), np.searchsorted(moment, end)
-    silence = np.append(np.diff(moment), 0)
-    # By gap: index of the moment at which the longest silence starts.
-    longest = np.array([first + int(np.argmax(silence[first:last])) for first, last in zip(low, high, strict=True)])
-    return moment[longest], moment[longest + 1]

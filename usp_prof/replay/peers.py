@@ -79,7 +79,10 @@ def _same_collectives(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
     # Ranks that send to one another are stages of one pipeline, except in a ring.
     pipelines = [ranks for ranks in talking(transfers) if not _is_ring(ranks, transfers)]
     pipeline = {rank: place for place, ranks in enumerate(pipelines) for rank in ranks}
-    calls_of_rank = {rank: _collectives(rank, own, is_stage=rank in pipeline) for rank, own in parts.items()}
+    calls_of_rank = {
+        rank: _collectives(rank, _of_recorded_steps(tables, rank, own), is_stage=rank in pipeline)
+        for rank, own in parts.items()
+    }
     if not any(calls_of_rank.values()):
         return _same_number_of_kernels(tables, graph)
     groups: list[list[int]] = []
@@ -117,15 +120,24 @@ def _is_ring(ranks: Sequence[int], transfers: Mapping[int, Columns]) -> bool:
     return following == circle[0] and len(circle) == len(ranks)
 
 
+def _of_recorded_steps(tables: TableSet, rank: int, parts: Columns) -> Columns:
+    """Return a rank's collectives within steps, without those that were launched before recording began.
+
+    These belong to an earlier step. They end in the first recorded one on some ranks and before it on others.
+    """
+    kernels = tables.columns("kernels", rank)
+    is_earlier = np.isin(parts["event"], kernels["event"][kernels["before_window"]])
+    return parts.take(np.flatnonzero((parts["step"] >= 0) & ~is_earlier))
+
+
 def _collectives(rank: int, parts: Columns, *, is_stage: bool) -> Counter[str]:
-    """Count a rank's collectives within steps by operation and axis; sizes depend on data.
+    """Count a rank's collectives by operation and axis; sizes depend on data.
 
     In a pipeline, the direction of transfers matters too.
     """
-    inside = parts.take(np.flatnonzero(parts["step"] >= 0))
-    (op, ops), (axis, axes) = inside.codes("op"), inside.codes("axis")
-    is_directed = (inside["peer"] >= 0) & ~inside.matches("axis", Axis.CP) & is_stage
-    ahead = np.where(is_directed, np.sign(inside["peer"] - rank), 0)
+    (op, ops), (axis, axes) = parts.codes("op"), parts.codes("axis")
+    is_directed = (parts["peer"] >= 0) & ~parts.matches("axis", Axis.CP) & is_stage
+    ahead = np.where(is_directed, np.sign(parts["peer"] - rank), 0)
     kind = group_codes(op, axis, ahead)
     rows = first_rows(kind).tolist() if len(kind) else []
     counts = np.bincount(kind).tolist() if len(kind) else []

@@ -7,6 +7,8 @@ for it (`cudaStreamWaitEvent`). Traces record the call but rarely its streams, s
   2. Work can wait only for work that was launched before it: the last launch of each other stream.
   3. A pair of kinds (for example, compute after an all-reduce of `tp`) is a dependency if it holds in nearly every
      case, on all ranks, and decided the start of the waiting work at least once. Occasional coincidences do not count.
+     If it does not hold everywhere, it may still hold after the same work of its own stream: the first lookup of a
+     step waits for its input, the second one for an exchange.
 
 In addition, work that starts just when other work ends waited for it in that one case. A start decides only if it is
 later than the stream and the launch explain, because other work often ends by chance within the latency of a launch.
@@ -43,6 +45,8 @@ NEARLY_ALWAYS = 0.9
 """A dependency holds in at least this share of its cases; the rest are timestamp errors."""
 PROMPT_NS = 20_000
 """Work that waited for another stream starts within this time; an event takes some microseconds to arrive."""
+PROMPT_SHARE = 0.01
+"""After a long wait it may start later, up to this share of the wait: chance alone would do so in 1 of 100 cases."""
 UNEXPLAINED_NS = 3_000
 """A gap up to this is normal between two kernels of a stream."""
 MOST_LATENCY_NS = 100_000
@@ -58,6 +62,8 @@ class Candidates:
     target: Ints
     kind: tuple[Ints, list[str]]
     """Kind of each pair, as codes and texts."""
+    kind_in_place: tuple[Ints, list[str]]
+    """The same together with the work that runs before the second on its stream."""
     holds: Flags
     """The second started after the first had ended."""
     decides: Flags
@@ -116,7 +122,9 @@ def _judged(
 ) -> Candidates:
     holds = nodes.end[source] <= nodes.start[target] + ROUNDING_NS
     since = nodes.start[target] - nodes.end[source]
-    decides = holds & (nodes.end[source] > explained_at[target] + UNEXPLAINED_NS) & (since <= PROMPT_NS)
+    unexplained_ns = nodes.start[target] - np.maximum(explained_at[target], NEVER // 2)
+    is_prompt = since <= np.maximum(PROMPT_NS, PROMPT_SHARE * unexplained_ns)
+    decides = holds & (nodes.end[source] > explained_at[target] + UNEXPLAINED_NS) & is_prompt
     # If several activities ended just before, the last one was waited for.
     last_end = np.full(len(nodes.lane), NEVER)
     np.maximum.at(last_end, target[decides], nodes.end[source[decides]])
@@ -124,7 +132,8 @@ def _judged(
     latest = np.maximum(explained_at[target] + PROMPT_NS, launched_at[target] + MOST_LATENCY_NS)
     decides &= nodes.start[target] > latest
     is_issue = (nodes.kind[target] == NodeKind.COMMUNICATION) & (nodes.kind[source] == NodeKind.COMPUTE)
-    return Candidates(source, target, _kinds(nodes, source, target), holds, decides, is_called, is_issue)
+    kind = _kinds(nodes, source, target)
+    return Candidates(source, target, kind, _in_place(nodes, kind, target), holds, decides, is_called, is_issue)
 
 
 def _kinds(nodes: RankNodes, source: Ints, target: Ints) -> tuple[Ints, list[str]]:
@@ -142,6 +151,17 @@ def _kinds(nodes: RankNodes, source: Ints, target: Ints) -> tuple[Ints, list[str
         before, behind = int(source[row]), int(target[row])
         texts.append(f"{_word(nodes, before)} > {_word(nodes, behind)} {nodes.name[1][name[behind]]}")
     return pair, texts
+
+
+def _in_place(nodes: RankNodes, kind: tuple[Ints, list[str]], target: Ints) -> tuple[Ints, list[str]]:
+    """Return codes and names of each pair's kind together with the work before the second on its stream."""
+    if not len(target):
+        return kind
+    (code, texts), (name, names) = kind, nodes.name
+    before = np.where(nodes.first_of_lane[target], -1, name[target - 1])
+    place = group_codes(code, before)
+    rows = first_rows(place).tolist()
+    return place, [f"{texts[code[row]]} after {names[before[row]] if before[row] >= 0 else ''}" for row in rows]
 
 
 def _class(nodes: RankNodes, rows: Ints) -> tuple[Ints, Ints, Ints]:
@@ -190,16 +210,20 @@ def accepted(of_ranks: Sequence[Candidates]) -> list[tuple[Ints, Ints]]:
     """
     if not sum(len(pairs.source) for pairs in of_ranks):
         return [(pairs.source, pairs.target) for pairs in of_ranks]
-    kind, texts = stacked_codes(pairs.kind for pairs in of_ranks)
     holds, decides, called, issue = (
         np.concatenate([getattr(pairs, name) for pairs in of_ranks])
         for name in ("holds", "decides", "is_called", "is_issue")
     )
-    cases = np.bincount(kind[called], minlength=len(texts))
-    share = np.bincount(kind[called], holds[called], len(texts)) / np.maximum(cases, 1)
-    has_decided = np.bincount(kind, decides | (issue & called), len(texts)) > 0
-    is_rule = (share >= NEARLY_ALWAYS) & has_decided
-    is_dependency = (holds & called & is_rule[kind]) | decides
+    is_rule = np.zeros(len(holds), bool)
+    for kind, texts in (
+        stacked_codes(pairs.kind for pairs in of_ranks),
+        stacked_codes(pairs.kind_in_place for pairs in of_ranks),
+    ):
+        cases = np.bincount(kind[called], minlength=len(texts))
+        share = np.bincount(kind[called], holds[called], len(texts)) / np.maximum(cases, 1)
+        has_decided = np.bincount(kind, decides | (issue & called), len(texts)) > 0
+        is_rule |= ((share >= NEARLY_ALWAYS) & has_decided)[kind]
+    is_dependency = (holds & called & is_rule) | decides
     dependencies, low = [], 0
     for pairs in of_ranks:
         chosen = is_dependency[low : low + len(pairs.source)]
