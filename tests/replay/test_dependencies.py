@@ -65,3 +65,17 @@ def test_work_waits_for_another_stream_only_if_its_launch_does_not_explain_its_s
     duration[first] += 100 * US
     later = replay(graph.with_changes(duration=duration)).start - replay(graph).start
     assert later[second] == moves
+
+
+@pytest.mark.parametrize("late", [-30, 40])
+def test_a_sync_whose_stream_was_soon_done_waits_for_what_ended_with_it(late: int) -> None:
+    """The device clock may be off by some microseconds, so the work may seem to end after the call's return."""
+    trace = Trace()
+    trace.kernel("exchange", 100 * US, 5_000 * US, stream=20, launch_at=90 * US)
+    trace.memcpy(300 * US, 5 * US, stream=25, launch_at=280 * US)
+    returned = (5_100 - late) * US
+    trace.event("cudaStreamSynchronize", "cuda_runtime", 295 * US, returned - 295 * US, args={"correlation": 1})
+    trace.kernel("next", 5_300 * US, 10 * US, launch_at=5_200 * US)
+    graph = graph_of(table_set({0: trace}))
+    syncs = graph.edges.take(graph.edges.kind == EdgeKind.SYNC)
+    assert [graph.names[name] for name in graph.nodes.name[syncs.source].tolist()] == ["exchange"]

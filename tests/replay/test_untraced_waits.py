@@ -39,3 +39,51 @@ def _silent_for(*idle_us: int) -> Trace:
 def test_a_silence_is_a_wait_if_most_of_its_kind_end_with_the_device(idle_us: tuple[int, ...], waits: int) -> None:
     edges = graph_of(table_set({0: _silent_for(*idle_us)})).edges
     assert int((edges.kind == EdgeKind.SYNC).sum()) == waits
+
+
+def _silent_until(work: int, *late_us: int, length_us: int = 2_000) -> Trace:
+    """Launch several kernels per step, then stay silent until `late_us` after the end of one of them."""
+    trace = Trace()
+    for step, late in enumerate(late_us):
+        at = step * 2 * STEP
+        trace.step(step, at, 2 * STEP)
+        begin = at + 20 * US
+        for place in range(4):
+            length = length_us if place == 0 else 900
+            trace.kernel(f"work {place}", begin, length * US, launch_at=at + (10 + place) * US)
+            begin += length * US + US
+            if place == work:
+                resumed = begin + (late - 1) * US
+        trace.kernel("next", begin, 10 * US, launch_at=resumed)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("late_us", "waits"), [((15, 20, 12), 3), ((15, 20, -40), 3), ((15, 450, 20), 0), ((15, 20), 0)]
+)
+def test_a_silence_is_a_wait_for_work_in_mid_stream_if_it_always_ends_with_it(
+    late_us: tuple[int, ...], waits: int
+) -> None:
+    graph = graph_of(table_set({0: _silent_until(0, *late_us)}))
+    syncs = graph.edges.take(graph.edges.kind == EdgeKind.SYNC)
+    assert [graph.names[name] for name in graph.nodes.name[syncs.source].tolist()] == ["work 0"] * waits
+
+
+def test_silences_that_end_with_frequent_work_are_no_waits() -> None:
+    trace = Trace()
+    for step in range(4):
+        at = step * 2 * STEP
+        trace.step(step, at, 2 * STEP)
+        for place in range(140):  # whenever the host resumes, one of these has just ended
+            trace.kernel("work", at + (20 + place * 20) * US, 19 * US, launch_at=at + place * 100)
+        trace.kernel("next", at + 2_900 * US, 10 * US, launch_at=at + (1_500 + step * 137) * US)
+    edges = graph_of(table_set({0: trace})).edges
+    assert not (edges.kind == EdgeKind.SYNC).any()
+
+
+def test_hosts_of_all_ranks_show_what_a_silence_waits_for() -> None:
+    """One step per rank is enough if three ranks agree."""
+    for ranks, waits in ((3, 3), (2, 0)):
+        traces = {rank: _silent_until(0, 15) for rank in range(ranks)}
+        edges = graph_of(table_set(traces)).edges
+        assert int((edges.kind == EdgeKind.SYNC).sum()) == waits

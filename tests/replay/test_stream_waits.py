@@ -1,0 +1,53 @@
+"""Stream waits: work waits for another stream in some places of the step, and may start late after a long wait."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tiny import Trace, table_set
+
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import EdgeKind, Graph
+
+US = 1_000
+STEP = 20_000 * US
+
+
+def _waits(graph: Graph) -> int:
+    """Count the kernels named lookup that wait for communication."""
+    edges = graph.edges.take(graph.edges.kind == EdgeKind.WAIT)
+    names = np.array(graph.names)[graph.nodes.name]
+    pairs = zip(names[edges.source].tolist(), edges.target.tolist(), strict=True)
+    return len({target for source, target in pairs if "AllReduce" in source and names[target] == "lookup"})
+
+
+def _lookups(late_us: int, *, steps: int = 6) -> Trace:
+    """Look up twice per step after a wait call: beside a collective, and after it, as late as given in the first step.
+
+    In the other steps the host is late, so the second lookup starts when it is launched.
+    """
+    trace = Trace(0, 1).group("0", [0], "tp")
+    for step in range(steps):
+        at = step * STEP
+        trace.step(step, at, STEP)
+        trace.collective("all_reduce", at + 1_000 * US, 9_000 * US, group="0", sequence=step, launch_at=at + 10 * US)
+        trace.kernel("input", at + 50 * US, 100 * US, stream=25, launch_at=at + 40 * US)
+        trace.launch(9_000 + 2 * step, at + 1_010 * US, name="cudaStreamWaitEvent")
+        trace.kernel("lookup", at + 1_030 * US, 100 * US, stream=25, launch_at=at + 1_020 * US)
+        trace.kernel("index", at + 1_140 * US, 100 * US, stream=25, launch_at=at + 1_100 * US)
+        is_late = step > 0
+        launch = at + (11_000 if is_late else 1_200) * US
+        trace.launch(9_001 + 2 * step, launch - 10 * US, name="cudaStreamWaitEvent")
+        begin = launch + 10 * US if is_late else at + (10_000 + late_us) * US
+        trace.kernel("lookup", begin, 100 * US, stream=25, launch_at=launch)
+    return trace
+
+
+def test_a_wait_that_holds_in_one_place_of_the_step_is_a_wait_there() -> None:
+    assert _waits(graph_of(table_set({0: _lookups(late_us=10)}))) == 6
+
+
+@pytest.mark.parametrize(("late_us", "waits"), [(80, 6), (200, 0)])
+def test_after_a_long_wait_work_may_start_later(late_us: int, waits: int) -> None:
+    """The first lookup waited for 8.8 ms, of which 1% is 88 us."""
+    assert _waits(graph_of(table_set({0: _lookups(late_us)}))) == waits
