@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 import tiny
 
@@ -47,10 +46,6 @@ def _lost_with_its_worker() -> None:
     raise KeyError("the worker was killed")
 
 
-def _arrow_allocator() -> str:
-    return str(pa.default_memory_pool().backend_name)
-
-
 def ops(loaded: dict[int, load.LoadedRank]) -> dict[int, list[str]]:
     return {rank: loaded_rank.source.table("ops")["name"].to_pylist() for rank, loaded_rank in loaded.items()}
 
@@ -72,10 +67,6 @@ class TestExecutors:
         stored = cache.open("key2")
         assert stored is not None
         assert stored.table("ops")["name"].to_pylist() == ["aten::op2"]
-
-    def test_workers_take_memory_for_arrow_from_the_system(self) -> None:
-        with local_executor(1) as workers:
-            assert workers.submit(_arrow_allocator).result() == "system"
 
     def test_a_worker_and_this_process_read_a_large_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_here = []

@@ -28,11 +28,6 @@ _WORKER_BYTES = 200 << 20
 _UNPACKED = 12
 """Typical ratio of unpacked to packed trace size; a reader needs about the unpacked size."""
 _MEMORY_SHARE = 0.8
-_OF_WORKERS = {
-    "OPENBLAS_NUM_THREADS": "1",  # a reader multiplies no matrices, and starting threads takes a tenth of a second
-    "ARROW_DEFAULT_MEMORY_POOL": "system",  # Arrow's own allocator costs 5% of the time
-}
-"""Environment of worker processes: documented settings of the libraries, read when they are imported."""
 
 
 class _OneJobEach(ThreadPoolExecutor):
@@ -55,7 +50,8 @@ def local_executor(workers: int) -> Iterator[Executor]:
     """Yield a pool of worker processes, and stop them afterwards."""
     from loky import ProcessPoolExecutor  # noqa: PLC0415 - a run that is cached starts no process
 
-    pool = ProcessPoolExecutor(max_workers=workers, env=_OF_WORKERS)
+    # A reader multiplies no matrices, and starting OpenBLAS's threads takes a tenth of a second.
+    pool = ProcessPoolExecutor(max_workers=workers, env={"OPENBLAS_NUM_THREADS": "1"})
     threads = _OneJobEach(pool, workers)
     try:
         yield threads
