@@ -6,7 +6,7 @@ import pytest
 from tiny import Trace, table_set
 
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.graph import EdgeKind
+from usp_prof.replay.graph import EdgeKind, NodeKind
 
 US = 1_000
 STEP = 3_000 * US
@@ -87,3 +87,16 @@ def test_hosts_of_all_ranks_show_what_a_silence_waits_for() -> None:
         traces = {rank: _silent_until(0, 15) for rank in range(ranks)}
         edges = graph_of(table_set(traces)).edges
         assert int((edges.kind == EdgeKind.SYNC).sum()) == waits
+
+
+def test_a_pause_before_another_call_does_not_show_that_a_silence_is_none() -> None:
+    trace = Trace()
+    for step in range(3):
+        at = step * 2 * STEP
+        trace.step(step, at, 2 * STEP)
+        trace.kernel("work", at + 20 * US, 3_000 * US, launch_at=at + 10 * US)
+        trace.launch(10 + step, at + 3_040 * US, name="cudaFree")
+    trace.launch(20, 4 * STEP + 6_000 * US, name="cudaDeviceSynchronize")  # as long after all work has ended
+    graph = graph_of(table_set({0: trace}))
+    waiting = graph.edges.target[graph.edges.kind == EdgeKind.SYNC]
+    assert int((graph.nodes.kind[waiting] == NodeKind.HOST).sum()) == 3

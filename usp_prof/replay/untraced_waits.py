@@ -55,7 +55,7 @@ class Silences:
     stopped: Ints
     resumed: Ints
     before: list[str]
-    """Name of the work that the host launched next."""
+    """Name of the work that the host launched next, or of its next call if that launched none."""
     last: Ints
     """Work that the host may have waited for because it was the last on its stream; -1 if there is none."""
     ended: list[dict[str, int]]
@@ -78,20 +78,28 @@ def silences_of(tables: TableSet, nodes: RankNodes, gap: Ints, launched_at: Ints
     is_silent = resumed - stopped > UNTRACED_WAIT_NS
     host, stopped, resumed = host[is_silent], stopped[is_silent], resumed[is_silent]
     idle_from = _end_of_all(nodes, device, launched_at, stopped)
-    next_work = lookup(device, rows_of(nodes.launch[device], nodes.event[host]), missing=-1)
-    name, names = nodes.name
     ended = _ended(nodes, device, launched_at, stopped, resumed)
     return Silences(
         host=host,
         stopped=stopped,
         resumed=resumed,
-        before=[names[name[work]] if work >= 0 else "" for work in next_work.tolist()],
+        before=_names_of_calls(tables, nodes, device, host),
         last=_last_of_stream(nodes, device, launched_at, stopped, resumed),
         ended=ended,
         is_busy=idle_from > stopped,
         is_idle=idle_from < resumed - RESUMED_NS,
         chance=_chance(nodes, device, {work for at_once in ended for work in at_once}),
     )
+
+
+def _names_of_calls(tables: TableSet, nodes: RankNodes, device: Ints, host: Ints) -> list[str]:
+    """Return for each host call the name of the work that it launched, or its own name if it launched none."""
+    launches = tables.columns("launches", nodes.rank)
+    code, calls = launches.codes("name")
+    call = code[rows_of(launches["event"], nodes.event[host])].tolist()
+    work = lookup(nodes.name[0][device], rows_of(nodes.launch[device], nodes.event[host]), missing=-1).tolist()
+    names = nodes.name[1]
+    return [names[own_work] if own_work >= 0 else calls[own] for own_work, own in zip(work, call, strict=True)]
 
 
 def _last_of_stream(nodes: RankNodes, device: Ints, launched_at: Ints, stopped: Ints, resumed: Ints) -> Ints:
