@@ -22,7 +22,7 @@ def _waits(graph: Graph) -> int:
 
 
 def _lookups(late_us: int, *, steps: int = 6) -> Trace:
-    """Look up twice per step after a wait call: beside a collective, and after it, as late as given in the first step.
+    """Look up twice per step after a wait call: during a collective, and after it, as late as given in the first step.
 
     In the other steps the host is late, so the second lookup starts when it is launched.
     """

@@ -85,18 +85,18 @@ def waits_of_run(tables: TableSet, ranks: Sequence[RankNodes]) -> list[RankWaits
     stream_waits = accepted([candidates(tables, own, need.explained_at, need.launched_at) for own, need in with_device])
     waits = [host_waits(tables, own, need.launched_at) for own, need in with_device]
     names = names_that_wait([own for own, _ in with_device], waits)
-    found = [
+    explained = [
         _device_waits(own, need, *waits_of_rank, names)
         for (own, need), waits_of_rank in zip(with_device, zip(stream_waits, waits, strict=True), strict=True)
     ]
     add_untraced_waits(
-        [(own, of_rank.edges, of_rank.gap) for (own, _), of_rank in zip(with_device, found, strict=True)],
+        [(own, of_rank.edges, of_rank.gap) for (own, _), of_rank in zip(with_device, explained, strict=True)],
         [
             silences_of(tables, own, of_rank.gap, need.launched_at)
-            for (own, need), of_rank in zip(with_device, found, strict=True)
+            for (own, need), of_rank in zip(with_device, explained, strict=True)
         ],
     )
-    of_device = iter(found)
+    of_device = iter(explained)
     return [
         _collected(own, next(of_device)) if own.on_device else _cpu_waits(own, need)
         for own, need in zip(ranks, needs, strict=True)
@@ -104,7 +104,7 @@ def waits_of_run(tables: TableSet, ranks: Sequence[RankNodes]) -> list[RankWaits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _Explained:
     """The needs of a rank's nodes, its edges, and the gaps that they leave."""
 
     needs: _Needs
@@ -114,7 +114,7 @@ class _Found:
 
 def _device_waits(
     nodes: RankNodes, needs: _Needs, stream_waits: tuple[Ints, Ints], waits: HostWaits, names: set[str]
-) -> _Found:
+) -> _Explained:
     edges = RankEdges()
     needs = replace(needs, stream_at=_latest_end(nodes, *stream_waits))
     _waited_for_streams(nodes, needs, *stream_waits, edges)
@@ -123,23 +123,25 @@ def _device_waits(
     gap = _gaps(nodes, needs)
     add_returns(waits, names, nodes, edges, gap, needs.launched_at)
     add_admissions(nodes, edges, gap)
-    return _Found(needs, edges, gap)
+    return _Explained(needs, edges, gap)
 
 
 def _cpu_waits(nodes: RankNodes, needs: _Needs) -> RankWaits:
     edges = RankEdges()
     _needed(nodes, needs, edges)
     _boundaries(nodes, edges)
-    return _collected(nodes, _Found(needs, edges, _gaps(nodes, needs)))
+    return _collected(nodes, _Explained(needs, edges, _gaps(nodes, needs)))
 
 
-def _collected(nodes: RankNodes, found: _Found) -> RankWaits:
-    needs = found.needs
+def _collected(nodes: RankNodes, explained: _Explained) -> RankWaits:
+    needs = explained.needs
     has_source = (needs.launch_source >= 0) | (needs.issue_source >= 0) | (needs.wait_source >= 0)
     has_source |= needs.stream_at > NEVER
     earliest = np.where(nodes.first_of_lane & ~has_source, nodes.start, NEVER)
-    source, at_end, target, lag, kind = (np.concatenate(column) for column in zip(*found.edges.columns, strict=True))
-    return RankWaits(source, at_end, target, lag, kind, found.gap, earliest)
+    source, at_end, target, lag, kind = (
+        np.concatenate(column) for column in zip(*explained.edges.columns, strict=True)
+    )
+    return RankWaits(source, at_end, target, lag, kind, explained.gap, earliest)
 
 
 def _latest_end(nodes: RankNodes, source: Ints, target: Ints) -> Ints:

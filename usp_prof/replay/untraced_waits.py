@@ -5,10 +5,10 @@ launch queue is full. Such waits look like pauses, but they end when device work
 
   1. Within a gap between two launches, no op or call starts or ends for at least UNTRACED_WAIT_NS.
   2. This silence ends within RESUMED_NS after the end of work that was launched before it.
-  3. That work was the last one launched on its stream by then, or the launch queue was full, or the silences before
-     launches of the same work end with the same work too often to be chance (see `_repeated`).
-  4. This holds for at least half of the silences on a busy device before launches of the same work, on all ranks.
-  5. Before launches of the same work, there are no silences of this length that lasted although all work had ended.
+  3. That work was the last one launched on its stream by then, or the launch queue was full, or the silences at the
+     same place (between the same calls) end with the same work too often to be chance (see `_repeated`).
+  4. This holds for at least half of the silences on a busy device at that place, on all ranks.
+  5. At that place, there are no silences of this length that lasted although all work had ended.
 
 Without the third condition, any pause while the device is busy would look like a wait. Without the last two, a data
 loader that once ends together with the device would.
@@ -54,8 +54,8 @@ class Silences:
     """The launch before which the host was silent."""
     stopped: Ints
     resumed: Ints
-    before: list[str]
-    """Name of the work that the host launched next, or of its next call if that launched none."""
+    place: list[str]
+    """The calls around the silence, by the names of the work that they launch, or their own names."""
     last: Ints
     """Work that the host may have waited for because it was the last on its stream; -1 if there is none."""
     ended: list[dict[str, int]]
@@ -83,7 +83,7 @@ def silences_of(tables: TableSet, nodes: RankNodes, gap: Ints, launched_at: Ints
         host=host,
         stopped=stopped,
         resumed=resumed,
-        before=_names_of_calls(tables, nodes, device, host),
+        place=_places(tables, nodes, device, host),
         last=_last_of_stream(nodes, device, launched_at, stopped, resumed),
         ended=ended,
         is_busy=idle_from > stopped,
@@ -92,14 +92,21 @@ def silences_of(tables: TableSet, nodes: RankNodes, gap: Ints, launched_at: Ints
     )
 
 
+def _places(tables: TableSet, nodes: RankNodes, device: Ints, host: Ints) -> list[str]:
+    """Return the calls around each silence; the same call may be in several places of a step."""
+    around = [_names_of_calls(tables, nodes, device, calls) for calls in (np.maximum(host - 1, 0), host)]
+    return [f"{before} > {behind}" for before, behind in zip(*around, strict=True)]
+
+
 def _names_of_calls(tables: TableSet, nodes: RankNodes, device: Ints, host: Ints) -> list[str]:
-    """Return for each host call the name of the work that it launched, or its own name if it launched none."""
+    """Return for each host node the name of the work that it launched, or its own name if it launched none."""
     launches = tables.columns("launches", nodes.rank)
     code, calls = launches.codes("name")
-    call = code[rows_of(launches["event"], nodes.event[host])].tolist()
-    work = lookup(nodes.name[0][device], rows_of(nodes.launch[device], nodes.event[host]), missing=-1).tolist()
-    names = nodes.name[1]
-    return [names[own_work] if own_work >= 0 else calls[own] for own_work, own in zip(work, call, strict=True)]
+    event = nodes.event[host]
+    call = lookup(code, rows_of(launches["event"], event), missing=-1).tolist()
+    work = lookup(nodes.name[0][device], rows_of(nodes.launch[device], event), missing=-1).tolist()
+    names = [*calls, ""]  # the last is that of nodes without a call
+    return [nodes.name[1][own_work] if own_work >= 0 else names[own] for own_work, own in zip(work, call, strict=True)]
 
 
 def _last_of_stream(nodes: RankNodes, device: Ints, launched_at: Ints, stopped: Ints, resumed: Ints) -> Ints:
@@ -122,13 +129,16 @@ def _last_of_stream(nodes: RankNodes, device: Ints, launched_at: Ints, stopped: 
 
 
 def _ended(nodes: RankNodes, device: Ints, launched_at: Ints, stopped: Ints, resumed: Ints) -> list[dict[str, int]]:
-    """Return by name the work that ended when each host resumed, as exactly as the clocks of host and device agree."""
+    """Return by name the work that ended when each host resumed, as exactly as the clocks of host and device agree.
+
+    Work without a known launch was launched before recording began.
+    """
     by_end = sorted_by(nodes.end, device)
     low = np.searchsorted(nodes.end[by_end], np.maximum(stopped, resumed - RESUMED_NS), side="right").tolist()
     high = np.searchsorted(nodes.end[by_end], resumed + LEFT_BY_CLOCKS_NS, side="right").tolist()
     name, names = nodes.name
     return [
-        {names[name[node]]: node for node in by_end[first:end].tolist() if NEVER < launched_at[node] <= before}
+        {names[name[node]]: node for node in by_end[first:end].tolist() if launched_at[node] <= before}
         for first, end, before in zip(low, high, stopped.tolist(), strict=True)
     ]
 
@@ -155,7 +165,7 @@ def add_untraced_waits(of_ranks: Sequence[tuple[RankNodes, RankEdges, Ints]], si
     for (nodes, edges, gap), own, source in zip(of_ranks, silences, awaited, strict=True):
         length = own.resumed - own.stopped
         idle_length = _idle_length(own, length)
-        waits = (source >= 0) & np.array([before in usual for before in own.before], bool)
+        waits = (source >= 0) & np.array([place in usual for place in own.place], bool)
         waits &= np.abs(length - idle_length) > _VARIES * idle_length
         target = own.host[waits]
         # The time before and after the silence is the host's own.
@@ -165,20 +175,20 @@ def add_untraced_waits(of_ranks: Sequence[tuple[RankNodes, RankEdges, Ints]], si
 
 
 def _repeated(silences: Sequence[Silences]) -> dict[tuple[str, str], int]:
-    """Return how often silences before the same launch end with the same work, if that is too often to be chance.
+    """Return how often silences at the same place end with the same work, if that is too often to be chance.
 
     An event may be recorded before the last work of a stream. A host that waits for it is silent until the same work
     has ended, in every step and on every rank; a host that pauses is not.
     """
     cases = Counter(
-        (before, work)
+        (place, work)
         for own in silences
-        for before, at_once in zip(own.before, own.ended, strict=True)
+        for place, at_once in zip(own.place, own.ended, strict=True)
         for work in at_once
     )
     return {
-        (before, work): number
-        for (before, work), number in cases.items()
+        (place, work): number
+        for (place, work), number in cases.items()
         if number >= _FEWEST and max(own.chance.get(work, 0.0) for own in silences) <= _CHANCE
     }
 
@@ -186,23 +196,23 @@ def _repeated(silences: Sequence[Silences]) -> dict[tuple[str, str], int]:
 def _awaited(silences: Silences, repeated: Mapping[tuple[str, str], int]) -> Ints:
     """Return the work that the host may have waited for in each silence; -1 if there is none."""
     awaited = silences.last.copy()
-    for place in np.flatnonzero(awaited < 0).tolist():
-        before, at_once = silences.before[place], silences.ended[place]
-        again = [(repeated[before, work], node) for work, node in at_once.items() if (before, work) in repeated]
+    for row in np.flatnonzero(awaited < 0).tolist():
+        place, at_once = silences.place[row], silences.ended[row]
+        again = [(repeated[place, work], node) for work, node in at_once.items() if (place, work) in repeated]
         if again:
-            awaited[place] = max(again)[1]
+            awaited[row] = max(again)[1]
     return awaited
 
 
 def _usual(silences: Sequence[Silences], awaited: Sequence[Ints]) -> set[str]:
-    """Return the launches before which at least half of the silences on a busy device are waits."""
+    """Return the places at which at least half of the silences on a busy device are waits."""
     waits: Counter[str] = Counter()
     candidates: Counter[str] = Counter()
     for own, source in zip(silences, awaited, strict=True):
-        for before, node, is_busy in zip(own.before, source.tolist(), own.is_busy.tolist(), strict=True):
-            waits[before] += node >= 0
-            candidates[before] += node >= 0 or is_busy
-    return {before for before in candidates if 2 * waits[before] >= candidates[before]}
+        for place, node, is_busy in zip(own.place, source.tolist(), own.is_busy.tolist(), strict=True):
+            waits[place] += node >= 0
+            candidates[place] += node >= 0 or is_busy
+    return {place for place in candidates if 2 * waits[place] >= candidates[place]}
 
 
 def _end_of_all(nodes: RankNodes, device: Ints, launched_at: Ints, when: Ints) -> Ints:
@@ -214,12 +224,12 @@ def _end_of_all(nodes: RankNodes, device: Ints, launched_at: Ints, when: Ints) -
 
 
 def _idle_length(silences: Silences, length: Ints) -> Floats:
-    """Return the median length of the silences on an idle device before launches of the same work; 0 for none."""
+    """Return the median length of the silences on an idle device at the same place; 0 for none."""
     idle: dict[str, list[int]] = {}
-    for before, is_idle, took in zip(silences.before, silences.is_idle.tolist(), length.tolist(), strict=True):
+    for place, is_idle, took in zip(silences.place, silences.is_idle.tolist(), length.tolist(), strict=True):
         if is_idle:
-            idle.setdefault(before, []).append(took)
-    return np.array([np.median(idle.get(before, [0])) for before in silences.before])
+            idle.setdefault(place, []).append(took)
+    return np.array([np.median(idle.get(place, [0])) for place in silences.place])
 
 
 def _longest_silences(tables: TableSet, nodes: RankNodes, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
