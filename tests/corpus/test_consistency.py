@@ -14,6 +14,8 @@ from usp_prof.cli.app import main
 from usp_prof.findings.engine import found_in, repairs_in
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
+from usp_prof.report.answers.whatif import whatif_section
+from usp_prof.report.document import Text
 from usp_prof.whatif.predict import predict, unedited
 
 if TYPE_CHECKING:
@@ -49,6 +51,13 @@ def test_no_finding_names_a_rank_whose_repair_is_unknown(run: Run) -> None:
         finding for finding in search_result.findings if finding.edit in {f"rank_as_peers={rank}" for rank in unknown}
     ]
     assert len(unknown) == sum(row.code == "replay_disagrees" for row in search_result.skipped)
+
+
+def test_a_prediction_of_an_unknown_repair_says_so(run: Run) -> None:
+    for repair in found_in(run.tables).repairs:
+        prediction = predict(run.tables, [Edit("rank_as_peers", str(repair.rank))])
+        texts = [block.text for block in whatif_section([prediction], prediction).blocks if isinstance(block, Text)]
+        assert any("is unknown" in text for text in texts) == repair.disagrees
 
 
 def test_the_sentence_and_the_findings_state_one_gain(run: Run) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.analyses import breakdown, mfu
 from usp_prof.charts.inputs import Waterfall
+from usp_prof.findings.engine import repairs_in
 from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import shortened
@@ -65,6 +66,7 @@ def whatif_section(alone: Sequence[Prediction], together: Prediction) -> Section
             ),
             *([Chart("", _bars(together))] if together.before_ns > 0 else []),
             *((_table(alone), Text("Gains overlap and never add up.", quiet=True)) if len(alone) > 1 else ()),
+            *_disagreement(together),
             *_replayed(together),
         ),
     )
@@ -90,6 +92,23 @@ def without_recording(prediction: Prediction) -> str:
     """Return the recording cost that a prediction excludes, or an empty text."""
     recording_ns = prediction.recorded_ns - prediction.before_ns
     return f"without {quantity(recording_ns, Unit.NS)} for recording" if recording_ns else ""
+
+
+def _disagreement(prediction: Prediction) -> list[Text]:
+    """Build the note on repaired ranks whose measured lateness the replay does not explain."""
+    repaired = {rank for edit in prediction.edits if edit.name == "rank_as_peers" for rank in edit.value.split("+")}
+    unknown = [
+        repair
+        for repair in (repairs_in(prediction.replayed.tables) if repaired else ())
+        if repair.disagrees and str(repair.rank) in repaired
+    ]
+    return [
+        Text(
+            f"Rank {repair.rank} is late by {quantity(repair.late_fraction, Unit.FRACTION)} of the step, which the "
+            "replay does not explain: what its repair saves is unknown (see health)."
+        )
+        for repair in unknown
+    ]
 
 
 def _replayed(prediction: Prediction) -> list[Text]:
