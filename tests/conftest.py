@@ -40,6 +40,7 @@ WITHOUT_COVERAGE = (
     "whatif/test_injected_delays.py",
     "whatif/test_metamorphic.py",
     "whatif/test_recorded_pairs.py",
+    "whatif/test_second_injection.py",
 )
 """Tests of the whole product. The other tests cover the same lines, and counting lines adds 70% to the CPU time."""
 COUNTED = frozenset(

@@ -30,6 +30,7 @@ WITH_SMALL_RUN = {command.split()[0] for command in SMALL}
 OTHERS = {
     "cluster": "starts Dask workers and a server: minutes",
     "injected": "takes minutes; tests/whatif/test_injected_delays.py runs a part of it",
+    "injected_again": "takes minutes; tests/whatif/test_second_injection.py runs a part of it",
     "made_changes": "takes a minute; tests/whatif/test_made_changes.py runs a part of it",
     "metamorphic": "takes minutes; tests/whatif/test_metamorphic.py runs a part of it",
     "dashboard_links": "drives a browser for minutes",
