@@ -95,7 +95,7 @@ def test_a_worker_has_no_data_of_all_ranks(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(shares, "RANKS_OF_SHARE", 3)
     with ThreadPoolExecutor(1) as executor:
         tables = open_run(TRACES / "recorded-5d", cache_dir=tmp_path, executor=executor).tables
-        with pytest.raises(KeyError, match=r"calls.* is made of all ranks"):
+        with pytest.raises(KeyError, match=r"calls.* needs all ranks"):
             list(shares.of_each_rank(tables, lambda share, _: calls.match_calls(share)))
 
 
