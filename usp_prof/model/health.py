@@ -68,7 +68,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def numbers_of(text: str) -> set[int]:
-    """Parse spans: the reverse of `spans`. Parts that are no numbers are left out."""
+    """Return the numbers of a text made by `spans`; parts that are not numbers are ignored."""
     numbers: set[int] = set()
     for part in text.split(", "):
         first, _, last = part.partition("-")

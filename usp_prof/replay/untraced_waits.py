@@ -40,10 +40,9 @@ FULL_QUEUE = 512
 """With this many launches pending, a launch can block: the driver's queue holds about 1,000."""
 _VARIES = 0.25
 """A silence is as long as others if it differs from their median by at most this share."""
-_FEWEST = 3
-_CHANCE = 0.05
-"""At least this number of silences end with the same work, although at most this share of random moments would: three
-would by chance in 1 of 8,000 cases."""
+_FEWEST, _CHANCE = 3, 0.05
+"""Silences wait for work if at least this number of them end with it, and at most this share of random moments would.
+Three would by chance in 1 of 8,000 cases."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +52,9 @@ class Silences:
     host: Ints
     """The launch before which the host was silent."""
     stopped: Ints
+    """When the host was last seen before the silence."""
     resumed: Ints
+    """When it was seen again."""
     place: list[str]
     """The calls around the silence, by the names of the work that they launch, or their own names."""
     last: Ints
@@ -234,6 +235,8 @@ def _idle_length(silences: Silences, length: Ints) -> Floats:
 
 def _longest_silences(tables: TableSet, nodes: RankNodes, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
     """Return the longest time within each gap in which no op or call of a launching thread starts or ends."""
+    if not len(begin):
+        return begin, end
     launches, moments = tables.columns("launches", nodes.rank), [begin, end]
     code, names = launches.codes("thread")
     # Only threads that launch work: others, such as NCCL's watchdog, continue while the host waits.
@@ -247,5 +250,4 @@ def _longest_silences(tables: TableSet, nodes: RankNodes, begin: Ints, end: Ints
     silence = np.append(np.diff(moment), 0)
     # By gap: index of the moment at which the longest silence starts.
     longest = np.array([first + int(np.argmax(silence[first:last])) for first, last in zip(low, high, strict=True)])
-    longest = longest.astype(np.int64)
-    return moment[longest], moment[np.minimum(longest + 1, len(moment) - 1)]
+    return moment[longest], moment[longest + 1]

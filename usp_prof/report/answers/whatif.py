@@ -104,8 +104,9 @@ def _disagreement(prediction: Prediction) -> list[Text]:
     ]
     return [
         Text(
-            f"Rank {repair.rank} is late by {quantity(repair.late_fraction, Unit.FRACTION)} of the step, which the "
-            "replay does not explain: what its repair saves is unknown (see health)."
+            f"Rank {repair.rank} is late by {quantity(repair.late_fraction, Unit.FRACTION)} of the step. "
+            "The prediction covers only the part that the replay explains, so what the whole repair saves is unknown "
+            "(see health)."
         )
         for repair in unknown
     ]
