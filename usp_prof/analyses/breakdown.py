@@ -15,11 +15,10 @@ from usp_prof.model.metric import Better, Metric, Unit, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import Axis
 from usp_prof.tables import calls
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from usp_prof.tables.table_set import TableSet
 
 _LEVELS = "Per rank: mean over steps; without a rank: mean of these."
 COMPUTE_TIME = Metric(

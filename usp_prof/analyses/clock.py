@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from usp_prof.analyses.result import Listed, in_order
+from usp_prof.analyses.result import Listed, Listing, in_order
 from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.metric import SIGNED, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import clock
-from usp_prof.tables.matching.clocks import hosts_of
-
-if TYPE_CHECKING:
-    from usp_prof.analyses.result import Listing
-    from usp_prof.tables.matching.clocks import Clock
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.matching.clocks import Clock, hosts_of
+from usp_prof.tables.table_set import TableSet
 
 CLOCK_OFFSET = Metric(
     "clock_offset", Unit.NS, Better.NEITHER, "Clock offset",

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.analyses.measures.arrivals import EVERY_AXIS, Waiting, waiting_of
 from usp_prof.analyses.measures.device_bounds import roof
 from usp_prof.analyses.measures.exchange import Exchange, Pair, exchanges, pairs
-from usp_prof.analyses.result import fields_of, frame, in_order, spread
+from usp_prof.analyses.result import Listing, fields_of, frame, in_order, spread
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import combinations, group_codes, lookup
+from usp_prof.columns.table import Columns
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, NO_DIMS, Better, Dims, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import calls as call_table
 from usp_prof.tables.matching.same_calls import matched_parts
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pandas as pd
-    from numpy.typing import NDArray
-
-    from usp_prof.analyses.result import Listing
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.table_set import TableSet
 
 _KIND = ("axis", "collective", "size")
 WAIT_TIME = Metric(

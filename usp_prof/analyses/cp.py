@@ -18,11 +18,10 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import Axis
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from usp_prof.tables.table_set import TableSet
 
 CP_IMBALANCE = Metric(
     "cp_imbalance", Unit.RATIO, Better.LOWER, "Sequence imbalance",

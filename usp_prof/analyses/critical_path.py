@@ -12,27 +12,24 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.analyses.measures import partition
-from usp_prof.analyses.measures.partition import Cause
+from usp_prof.analyses.measures.partition import Cause, Partition
 from usp_prof.analyses.result import fields_of, frame, in_order, spread
-from usp_prof.columns.intervals import by_priority, union
+from usp_prof.columns.arrays import Ints
+from usp_prof.columns.intervals import Intervals, by_priority, union
 from usp_prof.columns.rows import lookup
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
+from usp_prof.tables.matching.clocks import Clock
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
-
-    from usp_prof.analyses.measures.partition import Partition
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.columns.intervals import Intervals
-    from usp_prof.tables.matching.clocks import Clock
-    from usp_prof.tables.table_set import TableSet
 
 
 # The walk: from the last end back to the begin.

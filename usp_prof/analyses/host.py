@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,23 +11,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses.measures import ranges
-from usp_prof.analyses.result import fields_of, frame, in_order
+from usp_prof.analyses.measures.ranges import CallStat, SyncStat
+from usp_prof.analyses.result import Listing, fields_of, frame, in_order
 from usp_prof.columns.intervals import time_of, union, union_of
 from usp_prof.columns.rows import totals
+from usp_prof.columns.table import Columns
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import shares
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pandas as pd
-
-    from usp_prof.analyses.measures.ranges import CallStat, SyncStat
-    from usp_prof.analyses.result import Listing
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.table_set import TableSet
 
 QUEUE_LIMIT = 1023
 """Unfinished launches at which a CUDA stream is full and the next launch blocks. Other devices have no such limit."""

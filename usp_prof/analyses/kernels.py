@@ -6,27 +6,24 @@ intensity, and the efficiency relative to it. Ops without a formula are listed w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import nan
 from typing import TYPE_CHECKING
 
 from usp_prof.analyses.measures import device_bounds
+from usp_prof.analyses.measures.device_bounds import Roof
 from usp_prof.analyses.measures.kernel_tally import PACED, SMALL_NS, KernelStat, OpStat, Tally, of_rank
-from usp_prof.analyses.result import Listed, columns_of, frame, in_order
+from usp_prof.analyses.result import Listed, Listing, columns_of, frame, in_order
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import shares
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pandas as pd
-
-    from usp_prof.analyses.measures.device_bounds import Roof
-    from usp_prof.analyses.result import Listing
-    from usp_prof.tables.table_set import TableSet
 
 KERNEL_EFFICIENCY = Metric(
     "kernel_efficiency", Unit.FRACTION, Better.HIGHER, "Kernel efficiency",

@@ -9,29 +9,23 @@ over time as their bandwidth.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.analyses.measures import ranges
 from usp_prof.analyses.memory_peaks import Peak, device_rows, peak
-from usp_prof.analyses.result import Listed, columns_of, in_order
+from usp_prof.analyses.result import Listed, Listing, columns_of, in_order
+from usp_prof.columns.arrays import Ints
 from usp_prof.model import hardware
 from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.memory_snapshot import MemorySnapshot
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import shares
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.analyses.result import Listing
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.model.memory_snapshot import MemorySnapshot
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 PEAK_MEMORY = Metric(
     "peak_memory", Unit.BYTES, Better.LOWER, "Peak memory",

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.intervals import time_of
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.intervals import Intervals
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.columns.arrays import Flags, Ints
+from usp_prof.columns.intervals import Intervals, time_of
+from usp_prof.columns.table import Columns
+from usp_prof.tables.table_set import TableSet
 
 EARLIER = "before the recording"
 _OPTIMIZER = re.compile(r"^Optimizer\.step|^train::optimizer\b")

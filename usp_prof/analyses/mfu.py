@@ -15,8 +15,12 @@ import numpy as np
 
 from usp_prof import conventions
 from usp_prof.analyses import kernels, step_time
+from usp_prof.analyses.kernels import KernelsResult
 from usp_prof.analyses.measures import device_bounds, flop_check
-from usp_prof.analyses.result import columns_of, frame, in_order
+from usp_prof.analyses.measures.flop_check import Part, Traced
+from usp_prof.analyses.result import Listing, columns_of, frame, in_order
+from usp_prof.analyses.step_time import StepTimeResult
+from usp_prof.contract import ModelEntry
 from usp_prof.model import flops
 from usp_prof.model.hardware import Precision, precision
 from usp_prof.model.health import HealthRow, Severity
@@ -25,17 +29,10 @@ from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import data_degree
 from usp_prof.replay import backward
 from usp_prof.tables.completeness.losses import withheld
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from usp_prof.analyses.kernels import KernelsResult
-    from usp_prof.analyses.measures.flop_check import Part, Traced
-    from usp_prof.analyses.result import Listing
-    from usp_prof.analyses.step_time import StepTimeResult
-    from usp_prof.contract import ModelEntry
-    from usp_prof.model.selection import Selection
-    from usp_prof.tables.table_set import TableSet
 
 
 MFU = Metric(

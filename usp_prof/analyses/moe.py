@@ -16,17 +16,16 @@ import numpy as np
 
 from usp_prof.analyses.measures.ranges import axis_groups, host_marks, marked, step_count
 from usp_prof.analyses.result import frame, in_order
+from usp_prof.columns.arrays import Floats
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import Axis
 from usp_prof.tables import shares
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from usp_prof.columns.arrays import Floats
-    from usp_prof.tables.table_set import TableSet
 
 MOE_IMBALANCE = Metric(
     "moe_imbalance", Unit.RATIO, Better.LOWER, "Expert imbalance",

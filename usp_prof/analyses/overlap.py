@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses.measures import partition
+from usp_prof.analyses.measures.partition import Partition
 from usp_prof.analyses.result import frame, in_order, spread, spread_ratio, stacked
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.intervals import Intervals, union
 from usp_prof.columns.rows import first_rows, group_codes, lookup
+from usp_prof.model.health import HealthRow
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import calls
 from usp_prof.tables.completeness.losses import ranks_without_work, withheld
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from usp_prof.analyses.measures.partition import Partition
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.model.health import HealthRow
-    from usp_prof.tables.table_set import TableSet
 
 COMM_TIME = Metric(
     "comm_time", Unit.NS, Better.LOWER, "Communication",

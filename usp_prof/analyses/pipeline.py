@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from usp_prof.analyses.measures.pipeline_actions import (
     order_of,
     pipelines,
 )
-from usp_prof.analyses.result import Listed, columns_of, fields_of, in_order
+from usp_prof.analyses.result import Listed, Listing, columns_of, fields_of, in_order
 from usp_prof.columns.intervals import union_by
 from usp_prof.columns.rows import distinct, first_rows, group_codes, numbered, per_code, totals
 from usp_prof.model.health import HealthRow, Severity, spans
@@ -28,10 +27,7 @@ from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import Axis
 from usp_prof.schedule_orders import Kind
 from usp_prof.tables import clock
-
-if TYPE_CHECKING:
-    from usp_prof.analyses.result import Listing
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 BUBBLE = Metric(
     "bubble_fraction", Unit.FRACTION, Better.LOWER, "Bubble",

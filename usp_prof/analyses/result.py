@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Floats, Ints
 from usp_prof.columns.rows import distinct, numbered
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import Value, Values, sound
+from usp_prof.model.metric import Dims, Metric, Value, Values, sound
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import pandas as pd
     from _typeshed import DataclassInstance
-    from numpy.typing import NDArray
 
-    from usp_prof.columns.arrays import Floats, Ints
-    from usp_prof.model.metric import Dims, Metric
-
-    Listing = Mapping[str, Sequence[Any] | NDArray[Any]]
-    "Plain columns of equal length. Reports show them without loading pandas; DataFrames are built from them."
+Listing = Mapping[str, Sequence[Any] | NDArray[Any]]
+"Plain columns of equal length. Reports show them without loading pandas; DataFrames are built from them."
 
 
 class Result(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,20 +10,17 @@ import numpy as np
 
 from usp_prof.analyses.measures import partition
 from usp_prof.analyses.result import frame, in_order, spread
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.statistics import outliers
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import clock
 from usp_prof.tables.step_cuts.job_steps import RECORD_MARKS, WINDOW
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pandas as pd
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.table_set import TableSet
 
 STEP_TIME = Metric(
     "step_time", Unit.NS, Better.LOWER, "A rank's step, mean",

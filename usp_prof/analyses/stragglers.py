@@ -7,15 +7,18 @@ this is largest. Two equally slow ranks cost nothing each, because fixing only o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.analyses.measures import arrivals, lateness, partition
-from usp_prof.analyses.measures.lateness import Why
-from usp_prof.analyses.measures.partition import Cause
-from usp_prof.analyses.result import Listed, fields_of, in_order, spread
+from usp_prof.analyses.measures.arrivals import Arrivals
+from usp_prof.analyses.measures.lateness import Peers, Why
+from usp_prof.analyses.measures.partition import Cause, Partition
+from usp_prof.analyses.result import Listed, Listing, fields_of, in_order, spread
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import distinct, lookup, numbered, rows_of
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
@@ -23,18 +26,7 @@ from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import Axis
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from usp_prof.analyses.measures.arrivals import Arrivals
-    from usp_prof.analyses.measures.lateness import Peers
-    from usp_prof.analyses.measures.partition import Partition
-    from usp_prof.analyses.result import Listing
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 SLOWDOWN = Metric(
     "slowdown", Unit.RATIO, Better.LOWER, "Compute slowdown",

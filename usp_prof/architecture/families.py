@@ -6,12 +6,10 @@ such a block from its fields; the reading notes this. Defaults are those of the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 HEAD = "head"
 WIDTH = "width"

@@ -7,12 +7,10 @@ version, is named in a note (or refused) and never silently ignored.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from usp_prof.architecture.families import Family
+from usp_prof.architecture.families import Family
 
 
 class ArchitectureError(ValueError):

@@ -6,10 +6,8 @@ a recurrence, or none. This module converts these words, and whether the layer i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from usp_prof.architecture import blocks
-from usp_prof.architecture.families import HEAD, WIDTH
+from usp_prof.architecture.families import HEAD, WIDTH, Family
 from usp_prof.architecture.fields import (
     CHUNKED,
     DENSE_ONLY,
@@ -17,15 +15,12 @@ from usp_prof.architecture.fields import (
     MIXTURE_ONLY,
     SLIDING,
     ArchitectureError,
+    Fields,
     expert_count,
     layer_words,
     mixture_layers,
 )
 from usp_prof.contract import BlockEntry, LayerEntry
-
-if TYPE_CHECKING:
-    from usp_prof.architecture.families import Family
-    from usp_prof.architecture.fields import Fields
 
 
 def layers_of(f: Fields, family: Family) -> tuple[list[LayerEntry], list[int]]:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from usp_prof.architecture import blocks
-from usp_prof.architecture.families import FAMILIES, UNLISTED
+from usp_prof.architecture.families import FAMILIES, UNLISTED, Family
 from usp_prof.architecture.fields import ArchitectureError, Fields
 from usp_prof.architecture.layers import layers_of
-from usp_prof.contract import LayerEntry, ModelEntry
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from usp_prof.architecture.families import Family
-    from usp_prof.contract import BlockEntry
+from usp_prof.contract import BlockEntry, LayerEntry, ModelEntry
 
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 _OTHER_PARTS = ("vision_config", "audio_config", "vision_tower_config", "visual", "vit_config", "talker_config")

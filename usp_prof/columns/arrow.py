@@ -6,16 +6,12 @@ trace, in each process.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
+from numpy.typing import NDArray
 
 _NUMBERS: dict[str, type[np.generic]] = {
     "int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64, "double": np.float64,

@@ -6,20 +6,15 @@ Nothing loops over intervals, and all lengths are exact integers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import distinct, first_of_run, last_of_run, numbered
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import ArrayLike, NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
+from usp_prof.columns.table import Columns
 
 _ONE, _OTHER = 1, 2
 

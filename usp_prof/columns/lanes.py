@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import first_of_run, numbered, sorted_rows
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-
 
 _PASSES = 32
 """Number of lanes that are filled in vectorized passes; further lanes are filled one range at a time."""

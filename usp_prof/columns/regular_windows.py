@@ -6,20 +6,14 @@ repeat. `repetition.py` decides whether these are repeats.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Floats, Ints
 from usp_prof.columns.rows import first_of_run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Floats, Ints
-
 
 REGULAR = 1.1
 """Largest ratio of the longest to the shortest distance between windows that may start repeats."""

@@ -8,19 +8,14 @@ are no repeats.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.regular_windows import COVERED, REGULAR, SHORTEST, TRIED, Cut, cuts_of, from_starts
 from usp_prof.columns.rows import numbered
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-
 
 ALIKE = 0.95
 """Least share of symbols that a complete repeat has in common with the median one."""

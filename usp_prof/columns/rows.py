@@ -5,16 +5,13 @@ A *code* is the index of a value in a list (of texts, of groups): `values[code]`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
+from usp_prof.columns.arrays import Flags, Ints
 
 
 def lookup(values: Iterable[Any] | NDArray[Any], codes: NDArray[Any], *, missing: str | float) -> NDArray[Any]:

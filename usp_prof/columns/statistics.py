@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from usp_prof.columns.arrays import Flags, Floats
+from usp_prof.columns.arrays import Flags, Floats
 
 _SIGMA_OF_MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
 

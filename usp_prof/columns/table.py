@@ -6,21 +6,17 @@ without reading the whole table. `stacked` concatenates columns of several ranks
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.arrow import array_of, coded, index_of, numbers_of
 from usp_prof.columns.rows import lookup, stacked_codes
 from usp_prof.model.errors import unknown_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
 
 
 class View(Protocol):

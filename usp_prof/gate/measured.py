@@ -27,7 +27,7 @@ from usp_prof.model.finding import (
     Level,
     slowdown_values,
 )
-from usp_prof.model.health import Severity  # noqa: TC001
+from usp_prof.model.health import Severity
 from usp_prof.model.printable import readable
 from usp_prof.model.selection import EVERYTHING, Selection
 

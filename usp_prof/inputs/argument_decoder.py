@@ -8,20 +8,17 @@ a string, or not an object at all) are read one by one in plain Python.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec.structs import astuple
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Ints
+from usp_prof.columns.arrays import Ints
 
 ABSENT = msgspec.Raw(b"")
 """The JSON text of a field that an event does not have."""

@@ -7,19 +7,17 @@ synchronous call leaves no client thread inside Python.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from fsspec.spec import AbstractFileSystem
 from obstore.store import from_url
 
 from usp_prof.inputs.interruptible import interruptible_result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 

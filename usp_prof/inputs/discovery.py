@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from usp_prof.contract import MANIFEST_NAME
 from usp_prof.inputs.formats import all_endings, by_name, peek
@@ -22,9 +23,6 @@ from usp_prof.inputs.runs import FoundRun, TraceFile, is_made_name, split_runs
 from usp_prof.model.errors import InputError, unknown_name
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 _PACKED = frozenset({".zip", ".bz2", ".xz", ".lz4", ".7z", ".tar", ".tgz"})
 _HINT = "pass a trace of torch.profiler, the folder of a run or a quoted glob; `usp-prof info FOLDER` lists runs"

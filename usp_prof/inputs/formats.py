@@ -8,16 +8,14 @@ declared (`cannot_tell`): its ranks have a health row that says so, and figures 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from usp_prof.inputs.kineto import format as kineto
 from usp_prof.inputs.merged import format as merged
+from usp_prof.inputs.peek import Peek
+from usp_prof.inputs.remote import Location
+from usp_prof.inputs.trace_record import Fact, TraceRecord
 from usp_prof.model.health import HealthRow, Severity
-
-if TYPE_CHECKING:
-    from usp_prof.inputs.peek import Peek
-    from usp_prof.inputs.remote import Location
-    from usp_prof.inputs.trace_record import Fact, TraceRecord
 
 
 class Format(Protocol):

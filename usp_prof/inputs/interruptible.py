@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import wait
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from typing import TypeVar
 
 T = TypeVar("T")
 

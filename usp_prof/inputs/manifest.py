@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import codecs
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 
 from usp_prof import limits
 from usp_prof.contract import MANIFEST_NAME, VERSION, GroupEntry, Manifest, ModelEntry, model_entry
+from usp_prof.inputs.remote import Location
 from usp_prof.model.files import keys_held_twice
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from usp_prof.inputs.remote import Location
 
 RANGES = {
     "mesh": limits.DEGREE,

@@ -12,14 +12,11 @@ import io
 import mmap
 import tempfile
 import weakref
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 HELD = 64 << 20
 """Bytes kept in memory before a file is started."""

@@ -10,7 +10,8 @@ import io
 import pickle
 import pickletools
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +19,6 @@ from usp_prof import limits
 from usp_prof.model.errors import InputError
 from usp_prof.model.files import read_bytes
 from usp_prof.model.memory_snapshot import MemorySnapshot, Site
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _TAKES = {"alloc": 1, "free_completed": -1}
 _HOLDS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}

@@ -8,20 +8,17 @@ one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from usp_prof import limits
 from usp_prof.columns.rows import group_codes
 from usp_prof.model.errors import InputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 SCHEMA = pa.schema([
     ("dp_rank", pa.int64()), ("stage", pa.int64()), ("step", pa.int64()), ("optype", pa.string()),

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from usp_prof import limits
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.inputs.remote import Location
+from usp_prof.inputs.remote import Location
 
 
 class FileKind(StrEnum):

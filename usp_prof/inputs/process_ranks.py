@@ -7,26 +7,23 @@ the rank in the arguments of its events ("rank": 3, as TraceLens writes it). Pro
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from usp_prof import limits
+from usp_prof.columns.arrays import Flags
 from usp_prof.columns.arrow import index_of
 from usp_prof.columns.rows import first_rows
 from usp_prof.columns.table import Columns
+from usp_prof.inputs.remote import Location
 from usp_prof.inputs.source import Source
+from usp_prof.inputs.trace_record import TraceRecord
 from usp_prof.model.health import HealthRow, Severity
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from usp_prof.columns.arrays import Flags
-    from usp_prof.inputs.remote import Location
-    from usp_prof.inputs.trace_record import TraceRecord
 
 _STATED = r"\brank[ _-]?0*(\d{1,9})\b"
 _NAMED = re.compile(_STATED, re.IGNORECASE)

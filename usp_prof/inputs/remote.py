@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import io
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from usp_prof.inputs.interruptible import interruptible_result
 from usp_prof.inputs.object_stores import HTTP, NoRangesError, ask, scheme_of
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.files import check_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _FIRST_RANGE = 1 << 18
 _LARGEST_RANGE = 8 << 20

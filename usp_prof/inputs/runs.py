@@ -16,19 +16,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from usp_prof.inputs.formats import by_name, peek
-from usp_prof.inputs.remote import parts_below
+from usp_prof.inputs.remote import Location, parts_below
 from usp_prof.model.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.inputs.remote import Location
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,16 @@ from __future__ import annotations
 import codecs
 import re
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import zstandard
 
 from usp_prof import limits
+from usp_prof.inputs.remote import Location
 from usp_prof.model.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from usp_prof.inputs.remote import Location
 
 _BLOCK = 1 << 18
 _PACKED_BLOCK = 1 << 16

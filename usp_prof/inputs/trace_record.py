@@ -6,24 +6,19 @@ texts), and the format declares it (`Fact`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.arrow import Parted, array_of, texts_of
+from usp_prof.model.health import HealthRow
 from usp_prof.model.schema import DURATION, RANK, START, Column, Kind, Schema, integer, text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.model.health import HealthRow
-
 
 EVENTS = Schema(
     "events",

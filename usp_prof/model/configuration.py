@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.contract import ModelEntry
 from usp_prof.model.errors import unknown_name
+from usp_prof.model.shape import Column
 from usp_prof.schedule import Schedule, schedule_by_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.contract import ModelEntry
-    from usp_prof.model.shape import Column
 
 
 class Recompute(StrEnum):

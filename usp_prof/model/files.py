@@ -10,9 +10,10 @@ import json
 import math
 import os
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 
@@ -20,9 +21,6 @@ from usp_prof import limits
 from usp_prof.limits import MAX_DEPTH, MAX_DESCRIPTION_BYTES
 from usp_prof.model.errors import NO_ROOM, InputError
 from usp_prof.whole_files import append_at_once, whole_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 
 def read_bytes(path: str | Path, kind: str, hint: str) -> bytes:

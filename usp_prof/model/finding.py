@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from usp_prof.model.health import HealthRow  # noqa: TC001 - msgspec reads the fields' types
+from usp_prof.model.health import HealthRow
 from usp_prof.model.metric import Better, Metric, Range, Unit, Value
 
 Plain = str | int | float | bool | None

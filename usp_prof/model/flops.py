@@ -6,18 +6,16 @@ layer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from usp_prof import architecture, conventions
 from usp_prof.contract import ModelEntry, model_entry
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.files import ERRORS, checked, read_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 HFU_FACTOR = {"": 1.0, "none": 1.0, "full": 4 / 3}
 """Cost of full recomputation relative to model FLOPs: one more forward. Selective recomputation is counted."""

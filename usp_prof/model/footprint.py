@@ -25,18 +25,14 @@ allocator's fragments, communicators' buffers and the CUDA context are `overhead
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from usp_prof.model.configuration import SELECTIVE, Configuration, columns_of
-from usp_prof.model.shape import Column, shape_of
-
-if TYPE_CHECKING:
-    from usp_prof.contract import ModelEntry
-    from usp_prof.model.configuration import Columns
-    from usp_prof.model.shape import Shape
+from usp_prof.contract import ModelEntry
+from usp_prof.model.configuration import SELECTIVE, Columns, Configuration, columns_of
+from usp_prof.model.shape import Column, Shape, shape_of
 
 MASTER_AND_MOMENTS = 12
 """Optimizer bytes per parameter in mixed precision: a float32 copy and Adam's two moments."""

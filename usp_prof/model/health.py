@@ -6,13 +6,9 @@ each code and what to do about it (`usp-prof explain CODE`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 COUNTED_IN_BYTES = frozenset({"truncated", "corrupt_packing", "broken_fields"})
 """Codes whose count is a number of lost bytes, not of occurrences."""

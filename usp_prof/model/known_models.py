@@ -6,15 +6,12 @@ import json
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from usp_prof.contract import ModelEntry
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import is_there
 from usp_prof.model.flops import describe, load
 from usp_prof.model.shape import missing_sizes
-
-if TYPE_CHECKING:
-    from usp_prof.contract import ModelEntry
 
 FILE = Path(__file__).with_name("known_models.json")
 

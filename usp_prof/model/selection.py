@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof import conventions
+from usp_prof.contract import ModelEntry
 from usp_prof.model.errors import UsageError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.contract import ModelEntry
-    from usp_prof.model.memory_snapshot import MemorySnapshot
+from usp_prof.model.memory_snapshot import MemorySnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,15 @@ Each field is one number, or an array with one entry per case, so that formulas 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof import conventions
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.contract import ModelEntry
+from usp_prof.contract import ModelEntry
 
 Column = float | NDArray[Any]
 """One number, or an array with one entry per case."""

@@ -7,14 +7,12 @@ All private names that torch may change without notice are used here. A missing 
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 def _always() -> bool:

@@ -11,12 +11,14 @@ import json
 import re
 import tempfile
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.contract import AREAS, TRACE_METADATA_KEY, format_mark, parse_mark
-from usp_prof.record.join import Joined, elements, family, join, recorded_entries
+from usp_prof.contract import AREAS, TRACE_METADATA_KEY, GroupEntry, Manifest, format_mark, parse_mark
+from usp_prof.record.join import FlightEntry, Joined, elements, family, join, recorded_entries
+from usp_prof.record.marks import Notes
 from usp_prof.record.trace_text import (
     ENCODING,
     TextEvent,
@@ -29,14 +31,7 @@ from usp_prof.record.trace_text import (
 from usp_prof.whole_files import whole_gzip_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     import torch
-
-    from usp_prof.contract import GroupEntry, Manifest
-    from usp_prof.record.join import FlightEntry
-    from usp_prof.record.marks import Notes
-    from usp_prof.record.trace_text import TextEvent
 
 
 @dataclass(frozen=True, slots=True)

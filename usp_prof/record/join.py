@@ -18,16 +18,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from usp_prof.record import _torch_private
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from usp_prof.record.trace_text import TextEvent
+from usp_prof.record.trace_text import TextEvent
 
 
 @dataclass(frozen=True, slots=True)

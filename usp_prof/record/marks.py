@@ -15,19 +15,16 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ContextDecorator
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 import torch
 from torch.profiler import record_function
 
 from usp_prof.contract import AREAS, PIPELINE_KINDS, format_mark
 from usp_prof.record._torch_private import profiler_enabled, profiler_is_claimed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from types import TracebackType
-
 
 TRANSFERS = ("send_f", "recv_f", "send_b", "recv_b")
 """Activation (f) and gradient (b) transfers between pipeline stages."""

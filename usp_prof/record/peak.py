@@ -14,17 +14,14 @@ import math
 import os
 import platform
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from usp_prof.whole_files import whole_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SIZES = (256, 512, 1024, 2048)
 _SECONDS_PER_SIZE = 0.2

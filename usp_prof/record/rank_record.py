@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import torch
 
 from usp_prof.contract import MANIFEST_NAME, Manifest
 from usp_prof.record import _torch_private, export, statement
+from usp_prof.record.marks import Notes
+from usp_prof.record.options import Settings
 from usp_prof.record.peak import Peak, cpu_peak
 from usp_prof.record.statement import Exchange, Part
-from usp_prof.record.surroundings import Place, Topology, find_place, misfit, survey, uses_cuda
+from usp_prof.record.surroundings import GroupsLike, MeshLike, Place, Topology, find_place, misfit, survey, uses_cuda
 from usp_prof.whole_files import whole_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Set as AbstractSet
-    from pathlib import Path
-
-    from usp_prof.record.marks import Notes
-    from usp_prof.record.options import Settings
-    from usp_prof.record.surroundings import GroupsLike, MeshLike
 
 
 class RecordingWarning(UserWarning):

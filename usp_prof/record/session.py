@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, Unpack
+from types import TracebackType
+from typing import Self, Unpack
 
+from usp_prof.contract import Manifest
 from usp_prof.record import export
-from usp_prof.record.options import Options, Phase, resolve
+from usp_prof.record.options import Options, Phase, Settings, resolve
 from usp_prof.record.rank_record import RankRecord
 from usp_prof.record.signals import Termination, held_back
 from usp_prof.record.statement import check_model
-from usp_prof.record.surroundings import check_mesh
+from usp_prof.record.surroundings import GroupsLike, MeshLike, check_mesh
 from usp_prof.record.unrecorded import UnrecordedSteps
 from usp_prof.record.windows import (
     HOW_TO_HAVE_BOTH,
@@ -25,14 +28,6 @@ from usp_prof.record.windows import (
     WindowProfiler,
     end_left_behind,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import TracebackType
-
-    from usp_prof.contract import Manifest
-    from usp_prof.record.options import Settings
-    from usp_prof.record.surroundings import GroupsLike, MeshLike
 
 _sessions = count()
 _open_sessions: list[Session] = []

@@ -15,17 +15,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from usp_prof import architecture, conventions
 from usp_prof.contract import GroupEntry, Manifest, ModelEntry, model_entry
-from usp_prof.record.surroundings import CPU, software
-
-if TYPE_CHECKING:
-    from usp_prof.record.options import Settings
-    from usp_prof.record.peak import Peak
-    from usp_prof.record.surroundings import Place, Topology
-
+from usp_prof.record.options import Settings
+from usp_prof.record.peak import Peak
+from usp_prof.record.surroundings import CPU, Place, Topology, software
 
 _KEY = "usp_prof/record"
 _SHORTEST_WAIT_S = 0.01

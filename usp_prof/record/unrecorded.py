@@ -7,14 +7,11 @@ there is one. Individual host times would be meaningless there, because the host
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import torch
 
+from usp_prof.record.options import Window
 from usp_prof.record.surroundings import uses_cuda
-
-if TYPE_CHECKING:
-    from usp_prof.record.options import Window
 
 UNSETTLED = 2
 """Number of first steps to skip; they allocate memory and compile."""

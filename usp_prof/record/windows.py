@@ -13,18 +13,13 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from typing import TYPE_CHECKING
 
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
 from usp_prof.record import _torch_private, marks
-from usp_prof.record.options import Level
+from usp_prof.record.options import Content, Level
 from usp_prof.record.surroundings import uses_cuda
-
-if TYPE_CHECKING:
-    from usp_prof.record.options import Content
-
 
 HOW_TO_HAVE_BOTH = (
     "to have both, let one end before the other begins: enter the session after the other profiler's `with` block,"

@@ -10,10 +10,10 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from usp_prof.model.health import HealthRow  # noqa: TC001 - part of the runtime alias below
-from usp_prof.model.metric import Unit  # noqa: TC001 - part of the runtime alias below
+from usp_prof.model.health import HealthRow
+from usp_prof.model.metric import Unit
 from usp_prof.report.format import Cell, column_texts, head_text, is_number
-from usp_prof.report.run_facts import RunFacts  # noqa: TC001 - part of the runtime alias below
+from usp_prof.report.run_facts import RunFacts
 from usp_prof.report.verdict import UNKNOWN, Verdict
 
 if TYPE_CHECKING:

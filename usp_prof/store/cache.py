@@ -14,10 +14,11 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,10 +28,6 @@ from usp_prof.inputs.memory import release_pages
 from usp_prof.model.errors import InputError
 from usp_prof.store.entry import NAME as ENTRY
 from usp_prof.store.entry import BrokenSealError, StoredTable, open_sealed, seal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
 
 FOLDER_VARIABLE = "USP_PROF_CACHE"
 DEFAULT_BYTES = 20 << 30

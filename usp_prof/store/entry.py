@@ -9,8 +9,10 @@ manipulation.
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -18,11 +20,6 @@ import pyarrow.parquet as pq
 import xxhash
 
 from usp_prof.model.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
 
 NAME = "entry.json"
 VERSION = 2

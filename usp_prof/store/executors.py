@@ -7,19 +7,17 @@ module, so a script or notebook needs no main guard. Executors of clusters are i
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from usp_prof.inputs.remote import Location
+from usp_prof.store.rank_jobs import RankJob
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Executor, Future
-
     from loky import ProcessPoolExecutor
-
-    from usp_prof.inputs.remote import Location
-    from usp_prof.store.rank_jobs import RankJob
 
 Made = TypeVar("Made")
 

@@ -6,19 +6,25 @@ A rank with an unusable file is named in the run's health and does not affect th
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from usp_prof.columns.arrow import Parted
+from usp_prof.columns.table import View
+from usp_prof.contract import Manifest
 from usp_prof.inputs.object_stores import ExpiredError
+from usp_prof.inputs.remote import Location
+from usp_prof.inputs.runs import TraceFile
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import readable
-from usp_prof.store.cache import Cache, CacheUnwritableError
+from usp_prof.store.cache import Cache, CacheUnwritableError, StoredTables
 from usp_prof.store.entry import BrokenSealError
 from usp_prof.store.executors import free_memory, local_executor, unpacked_bytes, workers_for
 from usp_prof.store.rank_jobs import (
@@ -31,21 +37,9 @@ from usp_prof.store.rank_jobs import (
     stamp_of,
 )
 from usp_prof.store.running import run_jobs
-from usp_prof.tables.table_set import MemorySource
+from usp_prof.tables.table_set import MemorySource, Source
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import Executor
-
-    from usp_prof.columns.arrow import Parted
-    from usp_prof.columns.table import View
-    from usp_prof.contract import Manifest
-    from usp_prof.inputs.remote import Location
-    from usp_prof.inputs.runs import TraceFile
-    from usp_prof.store.cache import StoredTables
-    from usp_prof.tables.table_set import Source
-
-    Progress = Callable[[int, int, str], None]
+Progress = Callable[[int, int, str], None]
 
 _LITTLE = 64 << 20
 """JSON bytes that are read sooner than a worker starts: 0.5 CPU s for its imports, 16 ms for each MB."""

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import Any
 
+import pyarrow as pa
+
+from usp_prof.columns.arrow import Parted
 from usp_prof.inputs.object_stores import AbsentError
 from usp_prof.inputs.remote import RemotePath, location
 from usp_prof.model.errors import InputError, UsageError
@@ -28,17 +32,7 @@ from usp_prof.store.cache import (
     StoredTables,
     fill,
 )
-from usp_prof.store.entry import NAME, BrokenSealError, files_of, hash_of, read_seal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    import pyarrow as pa
-
-    from usp_prof.columns.arrow import Parted
-    from usp_prof.store.entry import Sealed
-
+from usp_prof.store.entry import NAME, BrokenSealError, Sealed, files_of, hash_of, read_seal
 
 SIZE_VARIABLE = "USP_PROF_CACHE_SIZE"
 

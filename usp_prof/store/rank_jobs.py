@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 import xxhash
 
 from usp_prof._version import __version__, fingerprint
-from usp_prof.contract import TRACE_METADATA_KEY
+from usp_prof.columns.arrow import Parted
+from usp_prof.contract import TRACE_METADATA_KEY, Manifest
 from usp_prof.inputs.formats import read_rank
 from usp_prof.inputs.manifest import manifest_from
 from usp_prof.inputs.memory import no_collection
 from usp_prof.inputs.object_stores import ExpiredError
-from usp_prof.inputs.remote import RemotePath
+from usp_prof.inputs.remote import Location, RemotePath
+from usp_prof.inputs.runs import TraceFile
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import Severity
 from usp_prof.model.printable import readable
 from usp_prof.store.cache import UNBOUNDED, CacheUnwritableError
 from usp_prof.store.places import cache_at
 from usp_prof.tables.catalogue import ROOMS, build_rank
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    import pyarrow as pa
-
-    from usp_prof.columns.arrow import Parted
-    from usp_prof.contract import Manifest
-    from usp_prof.inputs.remote import Location
-    from usp_prof.inputs.runs import TraceFile
-
 
 # Keys. The trace's content, the rank, the manifest, this package's version, and the code that reads and builds
 # determine a rank's tables: all of them are part of the key.

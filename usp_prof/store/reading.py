@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from usp_prof.contract import Manifest
 from usp_prof.inputs.discovery import Discovery, discover
 from usp_prof.inputs.manifest import find_manifest, manifest_from, read_manifest
+from usp_prof.inputs.remote import Location
+from usp_prof.inputs.runs import FoundRun, TraceFile
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.printable import first_few
 from usp_prof.model.selection import numbers
-from usp_prof.store.load import load
+from usp_prof.store.cache import Cache
+from usp_prof.store.load import LoadedRank, load
 from usp_prof.store.places import open_cache
 from usp_prof.store.sampling import Sampling
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-    from concurrent.futures import Executor
-    from pathlib import Path
-
-    from usp_prof.contract import Manifest
-    from usp_prof.inputs.remote import Location
-    from usp_prof.inputs.runs import FoundRun, TraceFile
-    from usp_prof.store.cache import Cache
-    from usp_prof.store.load import LoadedRank
-
-    Progress = Callable[[int, int, str], None]
+Progress = Callable[[int, int, str], None]
 
 _log = logging.getLogger("usp_prof")
 

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import BrokenExecutor, CancelledError, Future, as_completed
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, as_completed
 
+from usp_prof.contract import Manifest
 from usp_prof.inputs.object_stores import ExpiredError
 from usp_prof.model.errors import UsageError
-from usp_prof.store.rank_jobs import JobResult, OtherVersionError, manifest_of_rank, run_job
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from concurrent.futures import Executor
-
-    from usp_prof.contract import Manifest
-    from usp_prof.store.cache import Cache
-    from usp_prof.store.rank_jobs import RankJob
+from usp_prof.store.cache import Cache
+from usp_prof.store.rank_jobs import JobResult, OtherVersionError, RankJob, manifest_of_rank, run_job
 
 NOT_DONE = JobResult(stored=False)
 """The worker died or did not start: the caller reads the file itself."""

@@ -10,26 +10,22 @@ first read into the store. The other choices read only the chosen traces, if `ru
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.columns.rows import rows_by_code
 from usp_prof.columns.statistics import outliers
 from usp_prof.columns.table import Columns, table_of
+from usp_prof.contract import Manifest
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.topology import Axis
 from usp_prof.store.entry import StoredTable
 from usp_prof.tables.parallelism.group_axes import groups_of, world_size
 from usp_prof.tables.parallelism.mesh import Job, lay_out
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from usp_prof.contract import Manifest
-    from usp_prof.tables.table_set import Source
+from usp_prof.tables.table_set import Source
 
 
 class Kind(StrEnum):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from concurrent.futures import BrokenExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import finalize
@@ -19,9 +20,6 @@ from usp_prof.store.rank_jobs import OtherVersionError
 from usp_prof.store.running import ATTEMPTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from concurrent.futures import Executor, Future
-
     from loky import ProcessPoolExecutor
 
 _log = logging.getLogger("usp_prof")

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from usp_prof import limits
 from usp_prof.columns.rows import range_at
 from usp_prof.contract import PIPELINE_KINDS, parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, integer, text
 from usp_prof.tables.build import table
-from usp_prof.tables.events.frame import MARKS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.events.links import Links
-    from usp_prof.tables.steps import Steps
+from usp_prof.tables.events.frame import MARKS, EventFrame
+from usp_prof.tables.events.links import Links
+from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
     "actions",

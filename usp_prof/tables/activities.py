@@ -8,29 +8,24 @@ and have their own lanes. Analyses read this table and need not know the kind of
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.columns.table import Columns
 from usp_prof.contract import parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, integer, text
 from usp_prof.tables.build import empty, table
 from usp_prof.tables.collectives import lanes_of
+from usp_prof.tables.communication.parts import Parts
 from usp_prof.tables.events.classification import KINDS
 from usp_prof.tables.events.devices import lacks_device_work
-from usp_prof.tables.events.frame import HOST_OPS, MARKS, compact
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.tables.communication.parts import Parts
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.events.links import Links
-    from usp_prof.tables.steps import Steps
-
+from usp_prof.tables.events.frame import HOST_OPS, MARKS, EventFrame, compact
+from usp_prof.tables.events.links import Links
+from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
     "activities",

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pyarrow as pa
 
 from usp_prof.columns.rows import lookup
 from usp_prof.contract import AREAS, parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, flag, text
 from usp_prof.tables.build import table
-from usp_prof.tables.events.frame import compact
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.steps import Steps
+from usp_prof.tables.events.frame import EventFrame, compact
+from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
     "annotations",

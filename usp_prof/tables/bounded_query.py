@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import duckdb
 import msgspec
@@ -20,9 +20,6 @@ import pyarrow as pa
 
 from usp_prof.model.errors import UsageError
 from usp_prof.tables.sql_cells import Cells, answer_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MEMORY_BYTES = 2 << 30
 """Memory that DuckDB may use per query; queries that need more spill to disk, or are rejected."""

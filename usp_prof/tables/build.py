@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from usp_prof.columns.arrow import array_of, coded, index_of
 from usp_prof.model.schema import Column, Kind, Schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _TYPES = {
     Kind.INT: pa.int64(),

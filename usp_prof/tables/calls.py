@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import numbered
 from usp_prof.columns.table import Columns
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
 from usp_prof.tables import clock, shares
 from usp_prof.tables.build import table
 from usp_prof.tables.matching.measured_calls import measure
-from usp_prof.tables.matching.parts import COLUMNS, Parts
+from usp_prof.tables.matching.parts import COLUMNS, Parts, Rows
 from usp_prof.tables.matching.same_calls import MatchedBy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.matching.parts import Rows
-    from usp_prof.tables.shares import Facts
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.shares import Facts
+from usp_prof.tables.table_set import TableSet
 
 Made = TypeVar("Made")
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
 
+import pyarrow as pa
+
+from usp_prof.columns.arrow import Parted
 from usp_prof.columns.table import Columns
-from usp_prof.inputs.trace_record import EVENTS, THREADS, widened
+from usp_prof.contract import Manifest
+from usp_prof.inputs.trace_record import EVENTS, THREADS, TraceRecord, widened
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.schema import Schema
 from usp_prof.tables import (
     actions,
     activities,
@@ -39,18 +44,7 @@ from usp_prof.tables.parallelism.gloo_groups import regrouped
 from usp_prof.tables.parallelism.group_axes import apply
 from usp_prof.tables.pipeline import inferred_actions
 from usp_prof.tables.step_cuts import job_steps, marked_steps
-from usp_prof.tables.table_set import TableSet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    import pyarrow as pa
-
-    from usp_prof.columns.arrow import Parted
-    from usp_prof.contract import Manifest
-    from usp_prof.inputs.trace_record import TraceRecord
-    from usp_prof.model.schema import Schema
-    from usp_prof.tables.table_set import Source
+from usp_prof.tables.table_set import Source, TableSet
 
 SCHEMAS: tuple[Schema, ...] = (
     ranks.SCHEMA,

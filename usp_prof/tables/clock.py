@@ -7,11 +7,13 @@ Ranks of one host share a clock if their files have a time base; a file without 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from usp_prof import limits
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import rows_by_code
 from usp_prof.model.schema import RANK, Schema, Scope, integer, real, text
 from usp_prof.tables.build import table
@@ -20,14 +22,8 @@ from usp_prof.tables.matching.clock_fit import Solution, solve
 from usp_prof.tables.matching.clock_jumps import apart_ranks, clock_jumps
 from usp_prof.tables.matching.clocks import Clock, clock_sources, hosts_of
 from usp_prof.tables.matching.same_calls import matched_parts
-from usp_prof.tables.matching.ties import ties_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.matching.ties import Ties
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.matching.ties import Ties, ties_of
+from usp_prof.tables.table_set import TableSet
 
 SCHEMA = Schema(
     "clock",

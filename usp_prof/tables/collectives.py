@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.lanes import split_lanes
 from usp_prof.columns.rows import lookup
 from usp_prof.model.schema import DURATION, RANK, START, STEP, Schema, flag, integer, text
 from usp_prof.model.topology import Axis, AxisSource
 from usp_prof.tables.build import table
 from usp_prof.tables.communication.arguments import first_shape, numbers, sizes, texts
+from usp_prof.tables.communication.parts import Membership, Parts
 from usp_prof.tables.communication.peers import peers
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.events.classification import PHASES, phases
-from usp_prof.tables.events.frame import compact
+from usp_prof.tables.events.frame import EventFrame, compact
+from usp_prof.tables.events.links import Links
 from usp_prof.tables.parallelism.axis_names import axis_of_marks
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.communication.parts import Membership, Parts
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.events.links import Links
-    from usp_prof.tables.steps import Steps
-
+from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
     "collectives",

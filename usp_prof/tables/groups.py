@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from usp_prof import limits
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import combinations, lookup, rows_of
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.model.topology import Axis, AxisSource, Group, group_key
 from usp_prof.tables.build import table_from_rows
 from usp_prof.tables.communication.arguments import numbers, texts
-from usp_prof.tables.communication.parts import Membership, communicator_streams
+from usp_prof.tables.communication.parts import Membership, Parts, communicator_streams
+from usp_prof.tables.completeness.posted_calls import CallCounts
+from usp_prof.tables.events.frame import EventFrame
 from usp_prof.tables.parallelism.axis_names import axis_of_description
 from usp_prof.tables.parallelism.gloo_groups import groups_of_workers
 from usp_prof.tables.ranks import distributed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import pyarrow as pa
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.tables.communication.parts import Parts
-    from usp_prof.tables.completeness.posted_calls import CallCounts
-    from usp_prof.tables.events.frame import EventFrame
-
 
 SCHEMA = Schema(
     "groups",

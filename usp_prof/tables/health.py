@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+import pyarrow as pa
 
 from usp_prof.columns.arrow import numbers_of
 from usp_prof.contract import parse_mark
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table_from_rows
+from usp_prof.tables.communication.parts import Parts
 from usp_prof.tables.completeness import device_work, marks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import pyarrow as pa
-
-    from usp_prof.tables.communication.parts import Parts
-    from usp_prof.tables.completeness.device_work import Promises
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.events.links import Links
-    from usp_prof.tables.steps import Steps
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.completeness.device_work import Promises
+from usp_prof.tables.events.frame import EventFrame
+from usp_prof.tables.events.links import Links
+from usp_prof.tables.steps import Steps
+from usp_prof.tables.table_set import TableSet
 
 SCHEMA = Schema(
     "health",

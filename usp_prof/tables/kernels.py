@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pyarrow as pa
 
 from usp_prof import limits
+from usp_prof.columns.arrays import Ints
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, flag, integer, real, text
 from usp_prof.tables.build import table
 from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.events.classification import KINDS
-from usp_prof.tables.events.frame import compact
-from usp_prof.tables.events.links import streams
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.events.links import Links
-    from usp_prof.tables.steps import Steps
+from usp_prof.tables.events.frame import EventFrame, compact
+from usp_prof.tables.events.links import Links, streams
+from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
     "kernels",

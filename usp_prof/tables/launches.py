@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pyarrow as pa
 
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, flag, integer, text
 from usp_prof.tables.build import table
-from usp_prof.tables.events.frame import compact
+from usp_prof.tables.completeness.device_work import Promises
+from usp_prof.tables.events.frame import EventFrame, compact
 from usp_prof.tables.events.host_calls import BLOCKING, CALL_KINDS, LOST_KINDS, kind_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from usp_prof.tables.completeness.device_work import Promises
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.events.links import Links
-    from usp_prof.tables.steps import Steps
+from usp_prof.tables.events.links import Links
+from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
     "launches",

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pyarrow as pa
 
 from usp_prof import limits
 from usp_prof.model.schema import EVENT, RANK, START, STEP, Schema, integer
 from usp_prof.tables.build import table
 from usp_prof.tables.events.arguments import Field
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.steps import Steps
+from usp_prof.tables.events.frame import EventFrame
+from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
     "memory",

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import Parted, numbers_of
 from usp_prof.columns.rows import lookup, sorted_rows
+from usp_prof.inputs.trace_record import Inputs
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, integer, text
 from usp_prof.tables.build import arrow_schema, table
 from usp_prof.tables.events.arguments import Field, read_arguments
 from usp_prof.tables.events.classification import PHASES, phases_of
-from usp_prof.tables.events.frame import HOST_OPS, compact
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.inputs.trace_record import Inputs
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.events.links import Links
-    from usp_prof.tables.steps import Steps
-
+from usp_prof.tables.events.frame import HOST_OPS, EventFrame, compact
+from usp_prof.tables.events.links import Links
+from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
     "ops",

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from usp_prof.contract import Manifest
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table_from_rows
 from usp_prof.tables.events.devices import device_kind, device_name, device_properties
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pyarrow as pa
-
-    from usp_prof.contract import Manifest
-    from usp_prof.tables.events.frame import EventFrame
-
+from usp_prof.tables.events.frame import EventFrame
 
 SCHEMA = Schema(
     "ranks",

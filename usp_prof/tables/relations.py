@@ -6,8 +6,9 @@ import math
 import re
 import tempfile
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import duckdb
@@ -19,11 +20,7 @@ from usp_prof.tables import catalogue
 from usp_prof.tables.bounded_query import Question, RefusedError, ask
 from usp_prof.tables.build import empty
 from usp_prof.tables.sql_cells import Cells, answer_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 _SETTINGS = {
     "enable_external_access": "false",

@@ -11,23 +11,19 @@ shares of ranks and returns their results in order.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from usp_prof.tables.table_set import FEW_RANKS, TableSet
+from usp_prof.contract import Manifest
+from usp_prof.model.selection import Assumptions
+from usp_prof.model.topology import Topology
+from usp_prof.tables.table_set import FEW_RANKS, Source, TableSet
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from usp_prof.contract import Manifest
-    from usp_prof.model.selection import Assumptions
-    from usp_prof.model.topology import Topology
-    from usp_prof.tables.table_set import Source
-
-    Facts = Mapping[object, object]
-    """Facts that need all ranks of a run, by key of `memo`."""
+Facts = Mapping[object, object]
+"""Facts that need all ranks of a run, by key of `memo`."""
 
 Made = TypeVar("Made")
 

@@ -7,10 +7,9 @@ UHUGEINT beyond 127 bits, dates beyond the year 9999. DuckDB's own text, `CAST(.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+import pyarrow as pa
 
 _PLAIN = frozenset({
     "boolean", "tinyint", "smallint", "integer", "bigint", "hugeint", "utinyint", "usmallint", "uinteger", "ubigint",

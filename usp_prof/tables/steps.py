@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import lookup, range_at
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.tables.events.frame import EventFrame
-
+from usp_prof.tables.events.frame import EventFrame
 
 WINDOW = "window"
 """Source of a step that is the whole trace, because steps are unknown."""

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from usp_prof.columns.table import Columns, stacked, table_of
+from usp_prof.columns.table import Columns, View, stacked, table_of
+from usp_prof.contract import Manifest
 from usp_prof.model.errors import UsageError, unknown_name
-from usp_prof.model.health import spans
-from usp_prof.model.selection import NOTHING_ASSUMED
+from usp_prof.model.health import HealthRow, spans
+from usp_prof.model.selection import NOTHING_ASSUMED, Assumptions, Selection
 from usp_prof.model.topology import Topology
 from usp_prof.tables.events.devices import UNRECORDED
 from usp_prof.tables.steps import WINDOW
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from usp_prof.columns.table import View
-    from usp_prof.contract import Manifest
-    from usp_prof.model.health import HealthRow
-    from usp_prof.model.selection import Assumptions, Selection
 
 T = TypeVar("T")
 Item = TypeVar("Item")

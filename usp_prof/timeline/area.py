@@ -10,23 +10,18 @@ sums of each block are stored. An area consists of whole blocks, and single slic
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import DataTable, TableColumn
 from usp_prof.timeline.block_sums import BLOCK, first_blocks, keys_of
 from usp_prof.timeline.rows import CATEGORIES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.timeline.store import RankTimeline, TimelineStore
-    from usp_prof.timeline.tiles import Level
+from usp_prof.timeline.store import RankTimeline, TimelineStore
+from usp_prof.timeline.tiles import Level
 
 
 @dataclass(frozen=True, slots=True)

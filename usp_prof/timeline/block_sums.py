@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.timeline.rows import CATEGORIES
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.timeline.tiles import Level
+from usp_prof.timeline.tiles import Level
 
 BLOCK = 4096
 """Slices per block of sums; slices after a row's last whole block are always read individually."""

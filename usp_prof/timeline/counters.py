@@ -6,10 +6,11 @@ for a value of zero. The maximum is shown next to the row, as the scale.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.analyses.collectives import bus_bandwidth
 from usp_prof.analyses.measures.ranges import launched_at
@@ -18,16 +19,10 @@ from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
 from usp_prof.tables.calls import match_calls as calls_of
 from usp_prof.tables.clock import fit_clocks as clock_of
+from usp_prof.tables.table_set import TableSet
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from usp_prof.tables.table_set import TableSet
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 MOST_SPANS = 131_072
 """Maximum number of spans; a counter that changes more often is stored as means of equal intervals: 3 MB per row."""

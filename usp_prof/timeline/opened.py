@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING
 from weakref import finalize
 
+from usp_prof.tables.table_set import TableSet
 from usp_prof.timeline import overlays, store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from usp_prof.tables.table_set import TableSet
-    from usp_prof.timeline.store import TimelineStore
+from usp_prof.timeline.store import TimelineStore
 
 
 def open_timeline(tables: TableSet, progress: Callable[[int, int], None] | None = None) -> TimelineStore:

@@ -7,36 +7,30 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.analyses.critical_path import Piece
 from usp_prof.analyses.critical_path import compute as critical_path_of
 from usp_prof.analyses.measures.partition import sets_of as time_sets_of
 from usp_prof.analyses.stragglers import compute as stragglers_of
+from usp_prof.columns.table import Columns
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
 from usp_prof.tables.calls import match_calls as calls_of
 from usp_prof.tables.clock import fit_clocks as clock_of
+from usp_prof.tables.table_set import TableSet
 from usp_prof.timeline.counters import counters_of
 from usp_prof.timeline.rows import Slices, Track, category_number, depths, slices_of
-from usp_prof.timeline.store import load, write
+from usp_prof.timeline.store import TimelineStore, load, write
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from usp_prof.analyses.critical_path import Piece
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.table_set import TableSet
-    from usp_prof.timeline.store import TimelineStore
-
-    Ints = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 
 FORM = "overlays-5"

@@ -9,23 +9,19 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.model.selection import Selection
+from usp_prof.tables.table_set import TableSet
 from usp_prof.timeline.assets import CANVAS, category_colors, category_inks, script, style
 from usp_prof.timeline.opened import open_timeline
 from usp_prof.timeline.rows import CATEGORIES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.model.selection import Selection
-    from usp_prof.tables.table_set import TableSet
-    from usp_prof.timeline.store import RankTimeline, TimelineStore
-    from usp_prof.timeline.tiles import Level
+from usp_prof.timeline.store import RankTimeline, TimelineStore
+from usp_prof.timeline.tiles import Level
 
 DEVICE_ENTRIES = 10_000
 """Maximum entries per rank on device rows and overlays.

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from usp_prof.columns.rows import lookup
 from usp_prof.tables.calls import match_calls as calls_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from numpy.typing import NDArray
-
-    from usp_prof.tables.table_set import TableSet
-    from usp_prof.timeline.store import TimelineStore
+from usp_prof.tables.table_set import TableSet
+from usp_prof.timeline.store import TimelineStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,23 +7,19 @@ nesting depth. Slices of one row never overlap, even if they do in the trace.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.lanes import split_lanes
 from usp_prof.columns.rows import sorted_by
+from usp_prof.columns.table import Columns
 from usp_prof.model.topology import PARALLEL_AXES, Axis
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 _WORK, _HOST = ("compute", "memcpy", "memset"), ("op", "annotation", "runtime")
 _AXES = tuple(str(axis) for axis in (*PARALLEL_AXES, Axis.WORLD, Axis.UNKNOWN))

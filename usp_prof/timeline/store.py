@@ -8,24 +8,18 @@ combines the slices and the overlay rows.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.tables.clock import fit_clocks as clock_of
+from usp_prof.tables.table_set import TableSet
 from usp_prof.timeline.block_sums import SUMS, block_sums
-from usp_prof.timeline.rows import Row, rank_slices
+from usp_prof.timeline.rows import Row, Slices, rank_slices
 from usp_prof.timeline.tiles import REST, Level, View, build
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from usp_prof.tables.table_set import TableSet
-    from usp_prof.timeline.rows import Slices
 
 FORM = "timeline-6"
 """Name and version of the stored format."""

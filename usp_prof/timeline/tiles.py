@@ -9,20 +9,14 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from usp_prof.timeline.rows import category_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    from usp_prof.timeline.rows import Slices
-
+from usp_prof.timeline.rows import Slices, category_number
 
 FIRST_BUCKET_NS = 1024
 FACTOR = 2

@@ -10,16 +10,13 @@ all its numbers have one type. Otherwise the op has no cost.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from usp_prof.analyses.formulas.cost import Cost, Family, Formula, Shapes
 from usp_prof.model.hardware import element_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 # Grouped by the number of tensors that are read; any further tensors among the inputs are outputs (out=).
 _UNARY = """

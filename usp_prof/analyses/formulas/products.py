@@ -7,17 +7,14 @@ products forward and five backward (scores are recomputed), over the keys that e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.analyses.formulas.cost import Cost, Family, Formula, Shapes
 from usp_prof.model.hardware import Precision
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _product(left: int) -> Callable[[Shapes], Cost]:

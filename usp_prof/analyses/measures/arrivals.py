@@ -13,25 +13,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.analyses.measures import partition
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.intervals import union, union_of
 from usp_prof.columns.rows import distinct, latest_of_each, numbered, per_code
+from usp_prof.model.selection import Selection
 from usp_prof.model.topology import Axis
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.model.selection import Selection
-    from usp_prof.tables.matching.parts import Rows
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.matching.parts import Rows
+from usp_prof.tables.table_set import TableSet
 
 FROM_ONE_RANK = ("broadcast", "scatter")
 """Operations that carry data of a single rank."""

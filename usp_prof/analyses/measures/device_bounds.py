@@ -6,15 +6,11 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from usp_prof.model import hardware
-from usp_prof.model.hardware import Precision
+from usp_prof.model.hardware import Device, Precision
 from usp_prof.model.health import HealthRow, Severity
-
-if TYPE_CHECKING:
-    from usp_prof.model.hardware import Device
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 
 @dataclass(frozen=True, slots=True)

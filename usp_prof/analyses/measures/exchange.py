@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import group_codes, numbered, per_code, rows_by_code
+from usp_prof.columns.table import Columns
 from usp_prof.tables import calls as call_table
+from usp_prof.tables.matching.parts import Rows
 from usp_prof.tables.ops import recorded_list
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.matching.parts import Rows
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,16 @@ place of 6).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
-from typing import TYPE_CHECKING
 
 from usp_prof import conventions
 from usp_prof.analyses.formulas import Family
-from usp_prof.analyses.measures.kernel_tally import PACED
+from usp_prof.analyses.measures.kernel_tally import PACED, OpStat
+from usp_prof.contract import ModelEntry
 from usp_prof.model import flops
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.analyses.measures.kernel_tally import OpStat
-    from usp_prof.contract import ModelEntry
-    from usp_prof.replay.backward import Recomputation
+from usp_prof.replay.backward import Recomputation
 
 _BATCHED = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 _EXPLAINED = 0.03

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.analyses.formulas import Cost
 from usp_prof.analyses.measures.device_bounds import Cores, cores, single_precision_arithmetic
+from usp_prof.analyses.measures.op_work import RankWork
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import first_rows, group_codes, lookup, totals
 from usp_prof.model.hardware import Precision
 from usp_prof.tables import activities
-
-if TYPE_CHECKING:
-    from usp_prof.analyses.formulas import Cost
-    from usp_prof.analyses.measures.op_work import RankWork
-    from usp_prof.columns.arrays import Flags, Ints
 
 NO_PRODUCT, AS_STATED, UNKNOWN_ARITHMETIC, IN_TF32 = range(4)
 """Arithmetic of an op's product, from all of its kernels; the largest code wins."""

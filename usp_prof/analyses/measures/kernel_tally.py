@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf, nan, sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.analyses.formulas import Cost
 from usp_prof.analyses.measures import op_work
+from usp_prof.analyses.measures.device_bounds import Roof
 from usp_prof.analyses.measures.kernel_groups import (
     IN_TF32,
     NO_PRODUCT,
@@ -16,16 +17,12 @@ from usp_prof.analyses.measures.kernel_groups import (
     first_of_each_op,
     group_kernels,
 )
+from usp_prof.analyses.measures.op_work import OpKind, RankWork
+from usp_prof.columns.arrays import Floats, Ints
 from usp_prof.columns.rows import numbered, totals
 from usp_prof.model.hardware import Precision
-
-if TYPE_CHECKING:
-    from usp_prof.analyses.formulas import Cost
-    from usp_prof.analyses.measures.device_bounds import Roof
-    from usp_prof.analyses.measures.op_work import OpKind, RankWork
-    from usp_prof.columns.arrays import Floats, Ints
-    from usp_prof.model.selection import Selection
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.model.selection import Selection
+from usp_prof.tables.table_set import TableSet
 
 SMALL_NS = 10_000
 _NO_OP = "(no CPU op known)"

@@ -7,29 +7,24 @@ at least half of the rank's cost to the others.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.analyses.measures import op_work
-from usp_prof.analyses.measures.partition import CAUSES
+from usp_prof.analyses.measures.partition import CAUSES, Partition
 from usp_prof.analyses.measures.partition import Cause as Idle
+from usp_prof.columns.arrays import Floats, Ints
 from usp_prof.columns.rows import first_rows, group_codes, lookup, numbered, rows_by_code, rows_of
 from usp_prof.columns.statistics import medians_of_others
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import shares
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.analyses.measures.partition import Partition
-    from usp_prof.columns.arrays import Floats, Ints
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 COVERS = 0.5
 """Share of the cost that a part's excess must reach to be called the cause."""

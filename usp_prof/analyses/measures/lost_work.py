@@ -7,17 +7,13 @@ stream with most of the recorded compute, communication on the streams of commun
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.intervals import EMPTY, Intervals, union, union_of
 from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.tables.events.host_calls import LOST_COMMUNICATION, LOST_COMPUTE, LOST_COPY
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 
 def lost_time(tables: TableSet, rank: int) -> Intervals:

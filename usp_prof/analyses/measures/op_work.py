@@ -10,20 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.analyses import formulas
+from usp_prof.analyses.formulas import Cost
 from usp_prof.analyses.formulas.bandwidth import LIST, element_type
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import distinct, first_rows, group_codes, lookup, rows_of
-
-if TYPE_CHECKING:
-    from usp_prof.analyses.formulas import Cost
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.model.selection import Selection
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.columns.table import Columns
+from usp_prof.model.selection import Selection
+from usp_prof.tables.table_set import TableSet
 
 
 @dataclass(frozen=True, slots=True)

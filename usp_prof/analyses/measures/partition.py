@@ -21,27 +21,23 @@ any op or mark `host`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.analyses.measures.lost_work import lost_time
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.intervals import EMPTY, Intervals, by_latest_end, by_priority, time_of, union, union_of
 from usp_prof.columns.rows import lookup, rows_of, totals
+from usp_prof.columns.table import Columns
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import PARALLEL_AXES, Axis
 from usp_prof.replay.host_gaps import LOADS_DATA
 from usp_prof.tables import calls
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.shares import Facts
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.shares import Facts
+from usp_prof.tables.table_set import TableSet
 
 
 class Cause(StrEnum):

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.analyses.measures import partition
 from usp_prof.analyses.measures.partition import launch_starts
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.intervals import Intervals, union
 from usp_prof.columns.rows import lookup, numbered, occurrence, per_code, range_at
 from usp_prof.model.errors import UsageError
+from usp_prof.model.selection import Selection
 from usp_prof.model.topology import Axis
 from usp_prof.schedule import Schedule, Shape, schedule_by_name
-from usp_prof.schedule_orders import Action, Kind, Order, order, simulate
+from usp_prof.schedule_orders import Action, Kind, Order, Timeline, order, simulate
 from usp_prof.tables import calls, clock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.model.selection import Selection
-    from usp_prof.schedule_orders import Timeline
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 _INSIDE = (str(Axis.TP), str(Axis.CP), str(Axis.EP))
 _WAITS_INSIDE = "torch"  # torch's own marks include the receive that an action waits for

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.lanes import nest
 from usp_prof.columns.rows import distinct, lookup, rows_by_code, rows_of
+from usp_prof.columns.table import Columns
 from usp_prof.contract import parse_mark
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.model.selection import Selection
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.model.selection import Selection
+from usp_prof.tables.table_set import TableSet
 
 _STARTS_WORK = ("launch", "graph_launch", "memcpy", "memset")
 

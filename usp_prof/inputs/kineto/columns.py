@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec.structs import astuple
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.inputs.argument_decoder import ArgumentDecoder, DecodedArguments
 from usp_prof.inputs.growing import (
     ArgumentTexts,
@@ -33,17 +37,9 @@ from usp_prof.inputs.kineto.thread_names import ThreadNames
 from usp_prof.inputs.kineto.wire import category_text
 from usp_prof.inputs.trace_record import DEVICE_WORK
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import msgspec
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-
-    _Given = Ints | None
-    """By row; `None` if it is absent in all of them."""
-    _Common = wire.Timed | wire.WholeTimed | wire.Metadata | wire.FlowBegin | wire.FlowStep | wire.FlowEnd
+_Given = Ints | None
+"""By row; `None` if it is absent in all of them."""
+_Common = wire.Timed | wire.WholeTimed | wire.Metadata | wire.FlowBegin | wire.FlowStep | wire.FlowEnd
 
 _PASSED_OVER = frozenset({"s", "t", "f", "M"})
 _WITHOUT_LINKS = "python_function"

@@ -6,26 +6,20 @@ each of them once takes almost no time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.arrow import texts_of
 from usp_prof.inputs.argument_decoder import json_keys
 from usp_prof.inputs.growing import Codes, NarrowNumbers, Numbers, spread
 from usp_prof.inputs.kineto.argument_types import INPUT_FIELDS, LAUNCH_FIELDS, OpArguments, WorkArguments
 from usp_prof.inputs.trace_record import Inputs, Launches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import msgspec
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-
 
 _BETWEEN = b"\0"
 

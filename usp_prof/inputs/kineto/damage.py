@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.arrow import array_of, coded, numbers_of
 from usp_prof.columns.rows import first_of_run
 from usp_prof.inputs.growing import take_texts
+from usp_prof.inputs.kineto.columns import Counts
+from usp_prof.inputs.source import PackingFault
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.inputs.kineto.columns import Counts
-    from usp_prof.inputs.source import PackingFault
 
 
 def join_begin_end(columns: dict[str, Any], rows: int) -> tuple[Flags, int]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from usp_prof.inputs.kineto.peek import has_device_events, last_ns, peek
 from usp_prof.inputs.kineto.reader import read
+from usp_prof.inputs.peek import Peek
 from usp_prof.inputs.process_ranks import part_of_rank, ranks_in
-
-if TYPE_CHECKING:
-    from usp_prof.inputs.peek import Peek
-    from usp_prof.inputs.remote import Location
-    from usp_prof.inputs.trace_record import Fact, TraceRecord
+from usp_prof.inputs.remote import Location
+from usp_prof.inputs.trace_record import Fact, TraceRecord
 
 
 class Kineto:

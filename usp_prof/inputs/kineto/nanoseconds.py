@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal, DecimalException
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.columns.arrays import Floats, Ints
+from usp_prof.columns.arrays import Floats, Ints
 
 FLOAT_IS_EXACT_BELOW = float(1 << 43)
 """Microseconds with three decimals are exact in a double below this value: half its spacing is 0.488 ns."""

@@ -6,7 +6,8 @@ Only a small part of the file is read. Its end is read too if that is cheap, or 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -19,13 +20,8 @@ from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
 from usp_prof.inputs.kineto.split import Feed, checked_head, last_seam, parse_head
 from usp_prof.inputs.peek import FileKind, Peek
 from usp_prof.inputs.process_ranks import states_ranks
+from usp_prof.inputs.remote import Location
 from usp_prof.inputs.source import Source, is_packed, wide_encoding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from usp_prof.inputs.remote import Location
-
 
 _TAIL = 1 << 18
 _EVENTS = 1 << 17

@@ -6,12 +6,14 @@ Peak memory grows with the piece size and the columns, not with the JSON.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from msgspec.structs import astuple
 
 from usp_prof import limits
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.arrow import array_of, coded, numbers_of
 from usp_prof.inputs.argument_decoder import DECODE_ERRORS
 from usp_prof.inputs.growing import filter_texts
@@ -21,15 +23,10 @@ from usp_prof.inputs.kineto.damage import Damage, join_begin_end, repeated
 from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
 from usp_prof.inputs.kineto.split import HEAD_LIMIT, Feed, checked_head, parse_tail, split_end
 from usp_prof.inputs.memory import no_collection
+from usp_prof.inputs.remote import Location
 from usp_prof.inputs.source import Source
 from usp_prof.inputs.trace_record import EVENTS, TraceRecord, to_table
 from usp_prof.model.errors import InputError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.inputs.remote import Location
 
 _CARRY_LIMIT = 4 << 20
 """Size in bytes of invalid text above which the reader stops waiting for its end."""

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
 from usp_prof import limits
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
 
 PIECE = 1 << 19
 """Bytes of JSON decoded at once.

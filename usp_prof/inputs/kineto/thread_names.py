@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from usp_prof.columns.arrow import texts_of
 from usp_prof.inputs.argument_decoder import DECODE_ERRORS
 from usp_prof.inputs.growing import plain_text
+from usp_prof.inputs.kineto import wire
 from usp_prof.inputs.trace_record import THREADS, to_table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import pyarrow as pa
-
-    from usp_prof.inputs.kineto import wire
 
 _INT64 = 1 << 63
 

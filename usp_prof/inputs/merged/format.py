@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from usp_prof.inputs.kineto.format import Kineto
 from usp_prof.inputs.kineto.peek import peek
+from usp_prof.inputs.peek import Peek
 from usp_prof.inputs.process_ranks import ranks_in
+from usp_prof.inputs.remote import Location
 from usp_prof.inputs.trace_record import Fact
-
-if TYPE_CHECKING:
-    from usp_prof.inputs.peek import Peek
-    from usp_prof.inputs.remote import Location
 
 
 class Merged(Kineto):

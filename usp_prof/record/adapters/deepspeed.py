@@ -6,21 +6,19 @@ step at the end of the engine's gradient accumulation.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch.distributed as dist
 
 from usp_prof.record.adapters.fsdp2 import Layout, model_of
 from usp_prof.record.marks import phase
+from usp_prof.record.options import Options
+from usp_prof.record.session import Session
 from usp_prof.record.session import session as plain_session
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from deepspeed import DeepSpeedEngine
-
-    from usp_prof.record.options import Options
-    from usp_prof.record.session import Session
 
 
 def session(folder: str | Path, engine: DeepSpeedEngine, **options: Unpack[Options]) -> Session:

@@ -5,8 +5,10 @@ One line: `with fsdp2.session("traces/my-run", model, sequence=4096, micro_batch
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Unpack
 
@@ -14,17 +16,13 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from usp_prof.record.options import Options
+from usp_prof.record.session import Session
 from usp_prof.record.session import session as plain_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
     import torch
     from torch.distributed.device_mesh import DeviceMesh
-
-    from usp_prof.record.options import Options
-    from usp_prof.record.session import Session
 
 _AXES_OF_DIMENSION: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from lightning.pytorch.callbacks import Callback
@@ -9,16 +11,11 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from usp_prof.record.adapters import fsdp2
 from usp_prof.record.marks import Mark, phase
-from usp_prof.record.session import session
+from usp_prof.record.options import Options
+from usp_prof.record.session import Session, session
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from lightning.pytorch import LightningModule, Trainer
-
-    from usp_prof.record.options import Options
-    from usp_prof.record.session import Session
 
 
 class RecordCallback(Callback):  # type: ignore[misc] # the library is not type-checked

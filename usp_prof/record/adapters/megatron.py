@@ -5,19 +5,16 @@ End each step with `session.advance()`, at the place of `prof.step()` in `megatr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from pathlib import Path
+from typing import Any, Unpack
 
 import torch.distributed as dist
 from megatron.core import num_microbatches_calculator, parallel_state
 
 from usp_prof.record.adapters.fsdp2 import Layout
+from usp_prof.record.options import Options
+from usp_prof.record.session import Session
 from usp_prof.record.session import session as plain_session
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from usp_prof.record.options import Options
-    from usp_prof.record.session import Session
 
 
 def session(folder: str | Path, *, model: object = None, **options: Unpack[Options]) -> Session:

@@ -7,21 +7,19 @@ The session replaces torchtitan's own profiler. A custom loop on torchtitan's pa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from torchtitan.tools.profiler import Profiler
 
+from usp_prof.record.options import Options
+from usp_prof.record.session import Session
 from usp_prof.record.session import session as plain_session
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torchtitan.config import ParallelismConfig, TrainingConfig
     from torchtitan.distributed import ParallelDims
     from torchtitan.trainer import Trainer
-
-    from usp_prof.record.options import Options
-    from usp_prof.record.session import Session
 
 _SIZES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Dims that make up the world, outermost first; expert parallelism uses the ranks of others."""

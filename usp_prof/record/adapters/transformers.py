@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from accelerate.state import AcceleratorState
@@ -10,17 +11,13 @@ from transformers import TrainerCallback
 
 from usp_prof.record.adapters import fsdp2
 from usp_prof.record.marks import Mark, phase
-from usp_prof.record.session import session
+from usp_prof.record.options import Options
+from usp_prof.record.session import Session, session
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
     from accelerate.parallelism_config import ParallelismConfig
     from transformers import TrainerState, TrainingArguments
-
-    from usp_prof.record.options import Options
-    from usp_prof.record.session import Session
 
 
 class RecordCallback(TrainerCallback):  # type: ignore[misc] # the library is not type-checked

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from usp_prof.model.finding import Basis, Level, Plain  # noqa: TC001 - msgspec reads the annotations
-from usp_prof.model.health import Severity  # noqa: TC001
-from usp_prof.model.metric import Better, Unit  # noqa: TC001
+from usp_prof.model.finding import Basis, Level, Plain
+from usp_prof.model.health import Severity
+from usp_prof.model.metric import Better, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

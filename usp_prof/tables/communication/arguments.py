@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from usp_prof import limits
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.arrow import coded, index_of, numbers_of, texts_of
 from usp_prof.columns.rows import by_appearance, lookup
 from usp_prof.model.schema import Kind
 from usp_prof.tables.events.arguments import Field
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.events.frame import EventFrame
-
+from usp_prof.tables.events.frame import EventFrame
 
 _FIELDS = (
     Field("name", "Collective name", Kind.TEXT),

@@ -10,20 +10,16 @@ since its previous communication launch, except for records around a launch of t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import distinct, sorted_by
 from usp_prof.model.schema import Kind
 from usp_prof.tables.communication.arguments import coded_texts
 from usp_prof.tables.communication.posts import around as around_moments
 from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.events.classification import operation
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.events.frame import EventFrame
+from usp_prof.tables.events.frame import EventFrame
 
 _DIRECTED = ("recv", "send")
 

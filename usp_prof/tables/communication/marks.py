@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.contract import parse_mark
-from usp_prof.tables.events.frame import MARKS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.tables.events.frame import EventFrame
+from usp_prof.tables.events.frame import MARKS, EventFrame
 
 _DIRECTIONS = ("", "send", "recv")
 

@@ -8,29 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.arrow import array_of, numbers_of
 from usp_prof.columns.rows import distinct, lookup
+from usp_prof.model.topology import Group
 from usp_prof.tables.communication.arguments import arguments_of, texts
 from usp_prof.tables.communication.batches import split_batches
 from usp_prof.tables.communication.marks import marked_transfers
 from usp_prof.tables.communication.posts import around, operation_of, posts_of_gloo, ranges_of
 from usp_prof.tables.events.classification import KINDS, WorkKind, operation
-from usp_prof.tables.events.frame import HOST_OPS, MARKS
-from usp_prof.tables.events.links import streams
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.model.topology import Group
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.events.links import Links
-
+from usp_prof.tables.events.frame import HOST_OPS, MARKS, EventFrame
+from usp_prof.tables.events.links import Links, streams
 
 RECORD = "record_param_comms"
 

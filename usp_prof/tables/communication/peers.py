@@ -7,25 +7,19 @@ part's axis, if there are any); otherwise it stays unknown. NCCL's kernels name 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import index_of
+from usp_prof.model.topology import Group
 from usp_prof.tables.communication.arguments import numbers
 from usp_prof.tables.communication.marks import marked_transfers
+from usp_prof.tables.communication.parts import Membership, Parts
 from usp_prof.tables.events.arguments import Field
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.model.topology import Group
-    from usp_prof.tables.communication.parts import Membership, Parts
-    from usp_prof.tables.events.frame import EventFrame
-
+from usp_prof.tables.events.frame import EventFrame
 
 _DIRECTED = ("send", "recv")
 _PEER_IN_GROUP = Field("peer", "Concrete Inputs", item=2)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import last_by, lookup, occurrence, rows_of
 from usp_prof.model.schema import Kind
 from usp_prof.tables.communication.arguments import coded_texts, elements, second_elements
 from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.events.classification import operation
-from usp_prof.tables.events.frame import HOST_OPS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.events.frame import EventFrame
-
+from usp_prof.tables.events.frame import HOST_OPS, EventFrame
 
 P2P = ("send", "recv", "send_recv")
 

@@ -14,31 +14,24 @@ unnamed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import index_of
 from usp_prof.columns.rows import lookup, sorted_by
-from usp_prof.columns.table import Columns, Replaced
+from usp_prof.columns.table import Columns, Replaced, View
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.topology import group_key
 from usp_prof.tables.events.frame import compact
-from usp_prof.tables.table_set import ChangedSource
+from usp_prof.tables.table_set import ChangedSource, Source
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.columns.table import View
-    from usp_prof.tables.table_set import Source
-
-    Calls = Mapping[int, Ints]
-    """Rows of `collectives` by rank, by start."""
+Calls = Mapping[int, Ints]
+"""Rows of `collectives` by rank, by start."""
 
 TOGETHER_NS = 100_000
 """Maximum for the median distance of the ends of a call's members; 1 to 63 us were measured on five jobs."""

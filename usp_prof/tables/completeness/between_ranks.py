@@ -6,18 +6,14 @@ read (`ranks`, `groups`, `steps`), whose rows were counted when each rank was re
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from usp_prof.columns.table import Columns
 from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.tables.completeness.device_work import severity, share
 from usp_prof.tables.completeness.posted_calls import MARKED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from usp_prof.tables.table_set import Source
+from usp_prof.tables.table_set import Source
 
 
 def rows(sources: Mapping[int, Source]) -> list[HealthRow]:

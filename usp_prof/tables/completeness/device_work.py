@@ -8,26 +8,21 @@ before it stops, so work at the end of the trace is no exception.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.intervals import EMPTY, Intervals, union
 from usp_prof.columns.rows import rows_of
 from usp_prof.model.health import Severity
 from usp_prof.tables.communication.posts import around, ranges_of
 from usp_prof.tables.events.classification import KINDS, WorkKind
 from usp_prof.tables.events.devices import device_kind
-from usp_prof.tables.events.frame import HOST_OPS, MARKS
+from usp_prof.tables.events.frame import HOST_OPS, MARKS, EventFrame
 from usp_prof.tables.events.host_calls import LOST_COMMUNICATION, LOST_COMPUTE, LOST_COPY, LOST_KINDS, kind_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.events.links import Links
+from usp_prof.tables.events.links import Links
 
 NOTABLE = 0.01
 """Share of missing events above which a gap is an error; measured figures are off by about the same share."""

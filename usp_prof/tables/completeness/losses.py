@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.tables.events.host_calls import LOST_COMMUNICATION
-
-if TYPE_CHECKING:
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 LOST_WORK = ("lost_device_work", "device_ends_early")
 LOST_CALLS = ("calls_missing", "sequence_gaps")

@@ -5,19 +5,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.model.health import Severity, spans
-from usp_prof.tables.events.frame import HOST_CALLS, HOST_OPS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.steps import Steps
+from usp_prof.tables.events.frame import HOST_CALLS, HOST_OPS, EventFrame
+from usp_prof.tables.steps import Steps
 
 _FACTOR = 10
 """A gap between two consecutive marks is unusual if it is this many times the second largest one."""

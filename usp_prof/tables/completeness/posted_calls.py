@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import distinct, rows_by_code
 from usp_prof.tables.communication.arguments import numbers
+from usp_prof.tables.communication.parts import Membership, Parts
 from usp_prof.tables.communication.posts import P2P
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.communication.parts import Membership, Parts
-    from usp_prof.tables.steps import Steps
+from usp_prof.tables.steps import Steps
 
 MARKED = ("profiler_step", "mark", "annotation")
 """Sources of steps marked by the program: all ranks post the same calls in the same step."""

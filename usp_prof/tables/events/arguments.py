@@ -8,29 +8,24 @@ combination, and each distinct value is parsed once.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from usp_prof import limits
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import coded
 from usp_prof.columns.rows import lookup
 from usp_prof.inputs.argument_decoder import ABSENT, DECODE_ERRORS, ArgumentDecoder, real_number, whole_number
 from usp_prof.inputs.growing import Codes, plain_text, spread, take_texts
 from usp_prof.inputs.memory import release_pages
 from usp_prof.model.schema import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Ints
-
 
 _NUMBERS = {Kind.INT: (int, -1, np.int64), Kind.FLOAT: (float, math.nan, np.float64)}
 """Kinds of numbers: decoded type, value if absent, and column type."""

@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import array_of, numbers_of, texts_of
+from usp_prof.columns.lanes import Tracks
 from usp_prof.columns.rows import lookup, numbered
 from usp_prof.contract import parse_mark
-from usp_prof.tables.events.frame import HOST_OPS, MARKS, compact
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.columns.lanes import Tracks
-    from usp_prof.tables.events.frame import EventFrame
+from usp_prof.tables.events.frame import HOST_OPS, MARKS, EventFrame, compact
 
 
 class WorkKind(StrEnum):

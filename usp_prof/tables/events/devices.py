@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from usp_prof.inputs.trace_record import DEVICE_WORK
 from usp_prof.model.hardware import find
-from usp_prof.tables.events.frame import HOST_CALLS, MARKS
+from usp_prof.tables.events.frame import HOST_CALLS, MARKS, EventFrame
 from usp_prof.tables.events.host_calls import LAUNCHING, kind_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from usp_prof.tables.events.frame import EventFrame
 
 UNRECORDED = "unrecorded"
 """Kind of device whose work is not in the trace: host ops only launch that work."""

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import coded
 from usp_prof.columns.lanes import Tracks, nest
 from usp_prof.columns.rows import lookup, sorted_rows
 from usp_prof.columns.table import Columns
+from usp_prof.inputs.trace_record import TraceRecord
 from usp_prof.model.schema import Kind
-from usp_prof.tables.events.arguments import read_arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.inputs.trace_record import TraceRecord
-    from usp_prof.tables.events.arguments import Field
-
+from usp_prof.tables.events.arguments import Field, read_arguments
 
 HOST_CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "privateuse1_runtime", "privateuse1_driver", "xpu_runtime")
 HOST_OPS = ("cpu_op",)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from usp_prof.columns.lanes import split_lanes
+from usp_prof.columns.arrays import Flags, Ints
+from usp_prof.columns.lanes import Nesting, split_lanes
 from usp_prof.columns.rows import first_of_run, lookup, numbered, rows_of
 from usp_prof.inputs.trace_record import DEVICE_WORK
 from usp_prof.tables.events.classification import kinds
 from usp_prof.tables.events.devices import device_kind
-from usp_prof.tables.events.frame import HOST_CALLS, HOST_OPS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.lanes import Nesting
-    from usp_prof.tables.events.frame import EventFrame
+from usp_prof.tables.events.frame import HOST_CALLS, HOST_OPS, EventFrame
 
 
 def streams(frame: EventFrame, rows: Ints) -> Ints:

@@ -14,20 +14,14 @@ Members of an all-reduce leave it within microseconds. So each call yields one e
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import group_codes, middles, numbered, per_code, rows_by_code
 from usp_prof.tables.matching import least_squares
-from usp_prof.tables.matching.least_squares import Observations
-from usp_prof.tables.matching.ties import components, pairs_of_clocks
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.tables.matching.least_squares import Fit
-    from usp_prof.tables.matching.ties import Ties
-
+from usp_prof.tables.matching.least_squares import Fit, Observations
+from usp_prof.tables.matching.ties import Ties, components, pairs_of_clocks
 
 _MOST_CONTRADICTED = 0.005  # maximum share of calls in which a member ends before the last one starts
 _SAME_END_NS = 20_000  # ends of one call differ by up to this much with well-synchronized clocks

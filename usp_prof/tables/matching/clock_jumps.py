@@ -11,17 +11,13 @@ of two clocks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import middles, per_code, rows_by_code
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.tables.matching.clock_fit import Solution
-    from usp_prof.tables.matching.ties import Ties
+from usp_prof.tables.matching.clock_fit import Solution
+from usp_prof.tables.matching.ties import Ties
 
 _SIDE = 20
 """Calls on either side of a change whose levels are compared."""

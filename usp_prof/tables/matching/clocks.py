@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.columns.arrays import Flags, Floats, Ints
+from usp_prof.tables.table_set import TableSet
 
 SAME_CLOCK_TOLERANCE_NS = 1_000  # uncertainty of a device's timestamps between ranks of one clock
 

@@ -19,15 +19,12 @@ members, which is enough for conjugate gradients.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.statistics import robust_sigma
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-
 
 _ROUNDS = 12
 _HUBER = 1.345  # residuals beyond this many sigmas weigh less; 95% efficient for a normal distribution

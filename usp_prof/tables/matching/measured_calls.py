@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.columns.arrow import coded
 from usp_prof.columns.rows import by_appearance, per_code
+from usp_prof.tables.matching.clocks import Clock
 from usp_prof.tables.matching.members import (
     group_size,
     inter_node,
@@ -21,12 +23,7 @@ from usp_prof.tables.matching.members import (
 )
 from usp_prof.tables.matching.parts import Parts
 from usp_prof.tables.matching.same_calls import MatchedBy, matched_parts
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.tables.matching.clocks import Clock
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 
 @dataclass(frozen=True, slots=True, eq=False)

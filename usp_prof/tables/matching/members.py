@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import group_codes, occurrence, per_code, rows_by_code
+from usp_prof.columns.table import Columns
 from usp_prof.tables.communication.posts import P2P, asked_late
-from usp_prof.tables.matching.clocks import hosts_of
-from usp_prof.tables.matching.same_calls import MatchedBy
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.matching.clocks import Clock
-    from usp_prof.tables.matching.same_calls import MatchedParts
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.matching.clocks import Clock, hosts_of
+from usp_prof.tables.matching.same_calls import MatchedBy, MatchedParts
+from usp_prof.tables.table_set import TableSet
 
 
 @dataclass(frozen=True, slots=True, eq=False)

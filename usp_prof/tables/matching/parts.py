@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import distinct
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Ints
-
-    Rows = Mapping[str, NDArray[Any]]
-    """Columns of parts, by name."""
+Rows = Mapping[str, NDArray[Any]]
+"""Columns of parts, by name."""
 
 
 _TYPES = {"call": np.int32, "part": np.int32, "wait_ns": np.int64, "transfer_ns": np.int64, "delivered_ns": np.int64}

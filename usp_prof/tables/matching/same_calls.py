@@ -12,22 +12,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import group_codes, numbered, occurrence, occurrence_from_end, per_code
+from usp_prof.columns.table import Columns
 from usp_prof.tables.communication.posts import P2P
+from usp_prof.tables.table_set import TableSet
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.table_set import TableSet
-
-    Keys = tuple[Ints, ...]
-    """Columns that are equal for all parts of a call and differ between calls."""
+Keys = tuple[Ints, ...]
+"""Columns that are equal for all parts of a call and differ between calls."""
 
 UNMATCHED = -1
 _UNEVEN = ("all_to_all", "send_recv", "gather", "scatter", "broadcast", "reduce")

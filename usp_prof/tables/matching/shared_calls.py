@@ -7,18 +7,13 @@ the two ranks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import group_codes, rows_by_code, sorted_by, stacked_codes
+from usp_prof.columns.table import Columns
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.matching.same_calls import UNMATCHED
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
-
 
 _CLOSE = 0.25
 """Maximum distance of call ends, as a share of the period, at which ends identify the same call."""

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import distinct, group_codes, lowest_reached, numbered, occurrence, per_code
 from usp_prof.tables.communication.posts import P2P
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.matching.same_calls import MatchedParts
-
+from usp_prof.tables.matching.same_calls import MatchedParts
 
 END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 _CALLS_PER_GROUP = 500

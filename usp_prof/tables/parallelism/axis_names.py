@@ -5,17 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.contract import parse_mark
 from usp_prof.model.topology import Axis
-from usp_prof.tables.events.frame import HOST_OPS, MARKS
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.tables.events.frame import EventFrame
+from usp_prof.tables.events.frame import HOST_OPS, MARKS, EventFrame
 
 
 @dataclass(frozen=True, slots=True)

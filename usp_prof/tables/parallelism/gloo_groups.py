@@ -12,36 +12,28 @@ wrong; if for each of them exactly one other set of ranks did, that set is the g
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import index_of
-from usp_prof.columns.table import Columns, Replaced
+from usp_prof.columns.table import Columns, Replaced, View
 from usp_prof.model.schema import Kind
-from usp_prof.model.topology import DATA_AXES, Axis
+from usp_prof.model.topology import DATA_AXES, Axis, Group
 from usp_prof.tables.communication.arguments import elements, second_elements
+from usp_prof.tables.communication.parts import Parts
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.events.arguments import Field
-from usp_prof.tables.events.frame import compact
+from usp_prof.tables.events.frame import EventFrame, compact
 from usp_prof.tables.parallelism.axis_names import axis_of_marks
-from usp_prof.tables.table_set import ChangedSource
+from usp_prof.tables.table_set import ChangedSource, Source
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.columns.table import View
-    from usp_prof.model.topology import Group
-    from usp_prof.tables.communication.parts import Parts
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.table_set import Source
-
-    _State = tuple[int, int]
-    """Group of a worker, and whether it is the group's `_FIRST` or `_SECOND` worker."""
-    OperationsOfRank = Mapping[int, Counter[tuple[str, int]]]
+_State = tuple[int, int]
+"""Group of a worker, and whether it is the group's `_FIRST` or `_SECOND` worker."""
+OperationsOfRank = Mapping[int, Counter[tuple[str, int]]]
 
 
 _IMPOSSIBLE = -1e9

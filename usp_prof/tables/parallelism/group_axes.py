@@ -6,17 +6,19 @@ demand and table by table.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from usp_prof.columns.arrow import coded, index_of
 from usp_prof.columns.rows import by_appearance, combinations, lookup
-from usp_prof.columns.table import Columns, Replaced
+from usp_prof.columns.table import Columns, Replaced, View
+from usp_prof.contract import GroupEntry, Manifest
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.topology import Axis, AxisSource, Group
+from usp_prof.model.topology import Axis, AxisSource, Group, Topology
 from usp_prof.tables.parallelism.axis_names import described
 from usp_prof.tables.parallelism.inference import (
     Inferred,
@@ -29,18 +31,7 @@ from usp_prof.tables.parallelism.inference import (
 )
 from usp_prof.tables.parallelism.mesh import Job, job_group, lay_out, talking
 from usp_prof.tables.shares import Common
-from usp_prof.tables.table_set import ChangedSource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    import pyarrow as pa
-
-    from usp_prof.columns.table import View
-    from usp_prof.contract import GroupEntry, Manifest
-    from usp_prof.model.topology import Topology
-    from usp_prof.tables.table_set import Source
-
+from usp_prof.tables.table_set import ChangedSource, Source
 
 _SPANS = "the group spans the job, whose axes have groups of their own"
 _NAMES = {"fsdp": Axis.DP_SHARD, "efsdp": Axis.DP_SHARD, "sp": Axis.TP, "etp": Axis.TP, "loss": Axis.DP}

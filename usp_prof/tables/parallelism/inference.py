@@ -6,22 +6,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.columns.rows import first_rows, group_codes
+from usp_prof.columns.table import Columns
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.topology import Axis, AxisSource
+from usp_prof.model.topology import Axis, AxisSource, Group
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.pipeline.traffic import Transfers, transfers_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from usp_prof.columns.table import Columns
-    from usp_prof.model.topology import Group
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,23 +12,19 @@ From groups the mesh is derived in three steps.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.table import Columns
+from usp_prof.contract import Manifest
 from usp_prof.model.topology import DATA_AXES, PARALLEL_AXES, Axis, AxisSource, Group, Topology, group_key
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.communication.unnamed_groups import TOGETHER_NS, refute_one_group
 from usp_prof.tables.parallelism.axis_names import described
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from usp_prof.columns.table import Columns
-    from usp_prof.contract import Manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,31 +9,23 @@ micro-batches are counted, because messages keep their order. Otherwise only the
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from usp_prof.columns.table import Columns
+from usp_prof.columns.table import Columns, View
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.schedule_orders import Action, Kind, Order, order
 from usp_prof.tables import actions
 from usp_prof.tables.build import table
 from usp_prof.tables.pipeline import stretches
-from usp_prof.tables.pipeline.stretches import BACKWARD, FORWARD
+from usp_prof.tables.pipeline.stretches import BACKWARD, FORWARD, Messages, Stretches
 from usp_prof.tables.pipeline.traffic import chains
-from usp_prof.tables.table_set import ChangedSource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import pyarrow as pa
-
-    from usp_prof.columns.table import View
-    from usp_prof.tables.pipeline.stretches import Messages, Stretches
-    from usp_prof.tables.table_set import Source
+from usp_prof.tables.table_set import ChangedSource, Source
 
 INFERRED = "inferred"
 _LIGHT = (0.05, 0.1, 0.2, 0.4)

@@ -9,21 +9,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import first_of_run, group_codes, last_of_run, lookup, per_code, rows_of
 from usp_prof.columns.table import Columns
 from usp_prof.contract import parse_mark
 from usp_prof.model.topology import Axis
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.events.classification import WorkKind
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.tables.table_set import Source
-
+from usp_prof.tables.table_set import Source
 
 FORWARD, BACKWARD = 0, 1
 _INSIDE = (str(Axis.TP), str(Axis.CP), str(Axis.EP))

@@ -10,20 +10,16 @@ the mirror image. Other senders differ:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.table import Columns
 from usp_prof.model.topology import Axis
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.tables.pipeline.stretches import Messages
-    from usp_prof.tables.table_set import Source
+from usp_prof.tables.pipeline.stretches import Messages
+from usp_prof.tables.table_set import Source
 
 _AHEAD = 2
 """Messages by which one direction must be ahead of the other; an answered message is ahead by one."""

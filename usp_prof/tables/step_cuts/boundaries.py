@@ -7,28 +7,20 @@ parameter update, else at the next step's first call. The rank's tables are then
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.arrow import index_of
 from usp_prof.columns.rows import rows_of
-from usp_prof.columns.table import Columns, Replaced
+from usp_prof.columns.table import Columns, Replaced, View
 from usp_prof.tables import steps as step_table
-from usp_prof.tables.table_set import ChangedSource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pyarrow as pa
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import View
-    from usp_prof.tables.step_cuts.device_work import DeviceWork
-    from usp_prof.tables.table_set import Source
-
+from usp_prof.tables.step_cuts.device_work import DeviceWork
+from usp_prof.tables.table_set import ChangedSource, Source
 
 CALLS = "calls"
 _MISSING = 0.01

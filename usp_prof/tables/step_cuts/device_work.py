@@ -11,22 +11,16 @@ all-reduce that recurs every 400 kernels shows that the cycle has at least 400 k
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.repetition import find_repetition
+from usp_prof.columns.arrays import Flags, Floats, Ints
+from usp_prof.columns.repetition import Repetition, find_repetition
 from usp_prof.columns.rows import first_rows, group_codes, lookup, rows_by_code
 from usp_prof.columns.table import Columns
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.columns.repetition import Repetition
-    from usp_prof.tables.table_set import Source
-
+from usp_prof.tables.table_set import Source
 
 REGULAR = 1.25
 """Maximum ratio of longest to shortest distance for occurrences that recur regularly."""

@@ -12,8 +12,8 @@ give windows of different lengths, and stragglers that do not exist. So steps ar
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,14 +22,8 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
 from usp_prof.tables.matching.shared_calls import shared_calls
 from usp_prof.tables.step_cuts.boundaries import CALLS, Cut, cut_like, recut, some_of, with_host
-from usp_prof.tables.step_cuts.device_work import Alphabet, device_work, whole_periods
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from usp_prof.tables.step_cuts.device_work import DeviceWork
-    from usp_prof.tables.table_set import Source
-
+from usp_prof.tables.step_cuts.device_work import Alphabet, DeviceWork, device_work, whole_periods
+from usp_prof.tables.table_set import Source
 
 PATTERN, WINDOW = "pattern", "window"
 _GUESSED = (PATTERN, WINDOW)

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import first_of_run, per_code, sorted_by
 from usp_prof.contract import format_mark
-from usp_prof.tables.completeness.device_work import NOTABLE
-from usp_prof.tables.events.frame import MARKS
+from usp_prof.tables.completeness.device_work import NOTABLE, Promises
+from usp_prof.tables.events.frame import MARKS, EventFrame
 from usp_prof.tables.events.host_calls import LAUNCHING, kind_of
+from usp_prof.tables.events.links import Links
 from usp_prof.tables.step_cuts import patterns
 from usp_prof.tables.steps import WINDOW, Steps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.completeness.device_work import Promises
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.events.links import Links
 
 
 def find(frame: EventFrame, links: Links) -> Steps:

@@ -7,23 +7,19 @@ step starts after the optimizer if there is one, else at the host's longest paus
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.repetition import Repetition, find_repetition, repetition_at
 from usp_prof.columns.rows import distinct
 from usp_prof.contract import parse_mark
 from usp_prof.tables.events.classification import PHASES, phases
-from usp_prof.tables.events.frame import HOST_OPS, MARKS
+from usp_prof.tables.events.frame import HOST_OPS, MARKS, EventFrame
+from usp_prof.tables.events.links import Links
 from usp_prof.tables.step_cuts.device_work import OPTIMIZER
 
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.events.links import Links
-
-    Marks = tuple[Ints, Ints, Ints]
+Marks = tuple[Ints, Ints, Ints]
 
 _COMMUNICATION = ("nccl:", "gloo:", "c10d::", "record_param_comms", "rccl:", "hccl:")
 _NOTHING = np.zeros(0, np.int64)

@@ -10,7 +10,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Mapping  # noqa: TC003 - the type of a field, used at runtime to validate a file
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from statistics import median
