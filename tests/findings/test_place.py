@@ -32,3 +32,22 @@ def test_pauses_of_all_hosts_name_no_rank() -> None:
     paused = next(finding for finding in search(run.tables).findings if finding.code == "host-pause")
     assert dict(paused.where) == {}
     assert paused.title.startswith("The hosts of 4 ranks pause")
+
+
+def test_pauses_that_alone_cost_the_step_name_their_rank() -> None:
+    """All hosts pause in the middle of the step, but only rank 2 for longer than its launches are ahead of the device.
+
+    The finding was "The hosts of 4 ranks pause", although nothing is saved on three of them.
+    """
+    compute = {"forward_ns": 1_000_000, "input_gradient_ns": 1_000_000, "weight_gradient_ns": 1_000_000}
+    pauses = [
+        {"rank": rank, "kind": "host_pause", "delay_ns": 85_000_000 if rank == 2 else 60_000_000} for rank in range(4)
+    ]
+    settings = {"mesh": {"dp": 4}, "work": {"micro_batches": 2}, "shape": {"layers": 24}}
+    run = run_of(json.dumps({**settings, "speed": compute, "faults": pauses}))
+    paused = next(finding for finding in search(run.tables).findings if finding.code == "host-pause")
+    assert paused.where["rank"] == 2
+    assert paused.title.startswith("The host of rank 2 pauses 5 times")
+    assert paused.edit == "no_pauses,rank=2"
+    assert paused.gain_fraction == pytest.approx(run.whatif("no_pauses").gain_fraction, abs=0.02)
+    assert run.whatif("no_pauses,rank=0").gain_fraction == pytest.approx(0, abs=0.001)

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 
+LEAST_GAIN = 0.02
+"""Gain, as a fraction of the step, below which most findings are not reported."""
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A detected pattern. `least_gain` is the predicted gain below which it is not reported."""
@@ -35,7 +39,7 @@ class Draft:
     evidence: PlainMap
     edit: Edit
     advice: str
-    least_gain: float = 0.02
+    least_gain: float = LEAST_GAIN
     opportunity: bool = False
     """Whether this is a configuration choice with an alternative, rather than a problem."""
     is_choice: bool = False

@@ -28,7 +28,7 @@ from usp_prof.replay.peers import peer_groups, slowness
 from usp_prof.replay.step_times import unedited
 from usp_prof.replay.unexplained import NOTABLE, unexplained_shares, unexplained_times
 from usp_prof.whatif.attribution import ideal_step
-from usp_prof.whatif.predict import as_recorded, gain_of
+from usp_prof.whatif.predict import as_recorded, gain_alone, gain_of
 
 if TYPE_CHECKING:
     from usp_prof.analyses.stragglers import Culprit
@@ -87,20 +87,12 @@ def repair_edit(tables: TableSet, rank: int) -> Edit:
     for axis in (Axis.EP, Axis.CP):
         worst, even = worst_of(tables, axis), Edit("even_work", str(axis))
         is_uneven = worst is not None and worst.rank == rank and worst.ratio >= UNEVEN
-        if is_uneven and _gain(tables, even) >= COVERS * _gain(tables, like_peers):
+        if is_uneven and gain_alone(tables, even) >= COVERS * gain_alone(tables, like_peers):
             return even
     compared = slowness(tables, graph).get(rank)
     if compared is not None and has_longer_sequences(tables, rank, compared.peers, compared.ratio):
         return evened(graph)
     return like_peers
-
-
-def _gain(tables: TableSet, edit: Edit) -> float:
-    """Return the gain of one edit, or 0 if it cannot be made."""
-    try:
-        return gain_of(tables, as_recorded(tables).then(tables, edit)).gain_fraction
-    except UspProfError:
-        return 0.0
 
 
 def ideal_of(tables: TableSet) -> IdealStep | None:

@@ -295,6 +295,14 @@ def gain_of(tables: TableSet, made: Edited, least: float = -inf, timeline: Timel
     return Gain(effect.gain_fraction, effect.basis, error, effect.before_ns, effect.unexplained_error())
 
 
+def gain_alone(tables: TableSet, edit: Edit) -> float:
+    """Return the gain of one edit as a fraction of the step, or 0 if it cannot be made."""
+    try:
+        return gain_of(tables, as_recorded(tables).then(tables, edit), least=inf).gain_fraction
+    except UspProfError:
+        return 0.0
+
+
 # Predictions: replays before and after a change, and the error of their difference.
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from usp_prof.analyses import host, memory
 from usp_prof.analyses.step_time import is_window
 from usp_prof.findings import proof
-from usp_prof.findings.draft import Draft, Input
-from usp_prof.findings.place import outstanding_rank, place_of
+from usp_prof.findings.draft import LEAST_GAIN, Draft, Input
+from usp_prof.findings.place import costly_part, outstanding_rank, place_of
 from usp_prof.findings.proof import longest
 from usp_prof.model.edit import Edit
 from usp_prof.model.rule_code import RuleCode
@@ -208,7 +208,8 @@ class MemoryPressure:
         - our trainer: smaller `--micro-batch`, or `--recompute selective`.
 
     How the gain is predicted
-        The run is replayed without the host's time in these calls (`no_allocator_calls`).
+        The run is replayed without the host's time in these calls (`no_allocator_calls`), or only without that of the
+        rank that costs the step (`no_allocator_calls,rank=3`).
 
     When it is wrong
         If the recorded steps are warm-up, in which every run allocates.
@@ -232,11 +233,16 @@ class MemoryPressure:
                 spent[rank], place[rank] = int((end - begin).sum()), (begin[most], end[most])
         if not spent:
             return
-        worst = max(spent, key=lambda rank: (spent[rank], -rank))
+        in_all, edit = costly_part(
+            tables,
+            {rank: float(spent.get(rank, 0)) for rank in tables.ranks},
+            Edit("no_allocator_calls"),
+            LEAST_GAIN,
+        )
+        worst = max(in_all, key=lambda rank: (in_all[rank], -rank))
         usage = memory.compute(tables)
         full = {peak.rank: 1 - usage.headroom(peak) for peak in usage.peaks}.get(worst, float("nan"))
         first, last = (int(clock.fit_clocks(tables).align(worst, when)) for when in place[worst])
-        in_all = {rank: float(spent.get(rank, 0)) for rank in tables.ranks}
         outstanding = outstanding_rank(in_all)
         whose = "" if outstanding is None else f", most on rank {outstanding}"
         yield Draft(
@@ -250,7 +256,7 @@ class MemoryPressure:
                 "start_ns": first,
                 "end_ns": last,
             },
-            Edit("no_allocator_calls"),
+            edit,
             "Leave memory free; set expandable_segments:True",
             least_gain=0.01,
             rows=proof.largest(

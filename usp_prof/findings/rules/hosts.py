@@ -9,8 +9,8 @@ import numpy as np
 
 from usp_prof.columns.rows import lookup
 from usp_prof.findings import proof
-from usp_prof.findings.draft import Draft
-from usp_prof.findings.place import outstanding_rank, place_of
+from usp_prof.findings.draft import LEAST_GAIN, Draft
+from usp_prof.findings.place import costly_part, outstanding_rank, place_of
 from usp_prof.findings.proof import spot
 from usp_prof.model.edit import Edit
 from usp_prof.model.rule_code import RuleCode
@@ -98,8 +98,8 @@ class HostPause:
     What it finds
         Gaps in a host's work that are far longer than usual (20 times the 99th percentile and at least 2 ms), if
         removing them would shorten the mean step by at least 2%. Data loading, allocator calls and waits for the device
-        are excluded. The title names a rank whose pauses are much longer than those of all others, and the innermost
-        op, annotation or Python frame of the longest pause.
+        are excluded. The title names a rank whose pauses alone cost what those of all ranks cost, or are much longer
+        than those of all others, and the innermost op, annotation or Python frame of the longest pause.
 
     Why it costs time
         The device runs out of work. Ranks pause at different times, so each pause stops all ranks that communicate with
@@ -115,7 +115,8 @@ class HostPause:
         - our trainer: `--fault pause` reproduces it.
 
     How the gain is predicted
-        The run is replayed without these pauses (`no_pauses`).
+        The run is replayed without these pauses (`no_pauses`), or only without those of the rank that costs the step
+        (`no_pauses,rank=3`).
 
     When it is wrong
         If the recording contains a rare pause: the mean over few recorded steps overstates it.
@@ -131,9 +132,11 @@ class HostPause:
         paused_nodes = pauses(graph, tables)
         if not len(paused_nodes):
             return
-        think = think_times(graph)[paused_nodes]
-        of_rank = graph.nodes.rank[paused_nodes]
-        paused_ns = {rank: float(think[of_rank == rank].sum()) for rank in tables.ranks}
+        think, of_rank = think_times(graph)[paused_nodes], graph.nodes.rank[paused_nodes]
+        of_all = {rank: float(think[of_rank == rank].sum()) for rank in tables.ranks}
+        paused_ns, edit = costly_part(tables, of_all, Edit("no_pauses"), LEAST_GAIN)
+        is_costly = np.isin(of_rank, [rank for rank, ns in paused_ns.items() if ns])
+        paused_nodes, think, of_rank = paused_nodes[is_costly], think[is_costly], of_rank[is_costly]
         worst = outstanding_rank(paused_ns)
         longest = np.argmax(np.where(of_rank == worst, think, 0) if worst is not None else think)
         node, length = int(paused_nodes[longest]), int(think[longest])
@@ -150,7 +153,7 @@ class HostPause:
                 "ran_in_longest": ran,
                 **spot(graph, node, end - length, end),
             },
-            Edit("no_pauses"),
+            edit,
             COLLECT if collects else f"Check what {ran} does" if ran else UNTOLD,
             settings=SETTINGS if collects else {},
             rows=proof.gaps_before(graph, paused_nodes, think_times(graph)),
@@ -208,7 +211,8 @@ class LateInput:
         - our trainer: `--fault late-input` reproduces it.
 
     How the gain is predicted
-        The run is replayed without the host's time in the loader (`no_input_wait`), on all ranks.
+        The run is replayed without the host's time in the loader (`no_input_wait`), on all ranks, or only on the rank
+        that costs the step (`no_input_wait,rank=3`).
 
     When it is wrong
         If the loader's range includes work that is needed anyway, such as packing or copies to the device.
@@ -224,15 +228,19 @@ class LateInput:
         worst = max(loading, key=lambda rank: (loading[rank], -rank), default=-1)
         if worst < 0 or not loading[worst]:
             return
-        outstanding = outstanding_rank(loading)
+        costly, edit = costly_part(tables, loading, Edit("no_input_wait"), LEAST_GAIN)
+        outstanding = outstanding_rank(costly)
         yield Draft(
             f"The step waits for input data{'' if outstanding is None else f', longest on rank {outstanding}'}",
-            place_of(loading),
-            {"loading_ns_per_step": loading[worst], "median_ns_per_step": sorted(loading.values())[len(loading) // 2]},
-            Edit("no_input_wait"),
+            place_of(costly),
+            {
+                "loading_ns_per_step": max(costly.values()),
+                "median_ns_per_step": sorted(loading.values())[len(loading) // 2],
+            },
+            edit,
             "Load ahead: more workers, prefetching, pinned memory",
             least_gain=0.03,
-            rows=_rows(worst),
+            rows=_rows(worst if outstanding is None else outstanding),
             settings={"torch": "DataLoader(num_workers=, prefetch_factor=, pin_memory=True)"},
         )
 

@@ -93,13 +93,13 @@ def _waits_before(graph: Graph, tables: TableSet) -> Flags:
 
 
 def no_input_wait(graph: Graph, request: Request) -> Graph:
-    """Remove the host's time in the data loader: the next batch is always ready."""
+    """Remove the host's time in the data loader: the next batch is always ready; keys: rank."""
     nodes, edges = graph.nodes, graph.edges
     gap, duration, lag = graph.gap.copy(), graph.duration.copy(), edges.lag.copy()
     earliest = graph.earliest.copy()
     clocks, before, thinking = rank_clocks(request.tables), lane_before(graph), thinks(graph)
     holds_late = thinking[edges.target] & (edges.kind != EdgeKind.LAUNCH) & (lag > 0)
-    for rank in request.tables.ranks:
+    for rank in request.ranks_of_key():
         begin, end = (clocks.align_host(rank, when) for when in loading(request.tables, rank))
         if not len(begin):
             continue
@@ -125,10 +125,14 @@ def no_input_wait(graph: Graph, request: Request) -> Graph:
 
 
 def no_pauses(graph: Graph, request: Request) -> Graph:
-    """Remove pauses of the host, such as garbage collection: gaps far longer than the rank's usual think time."""
+    """Remove pauses of the host, such as garbage collection: gaps far longer than the rank's usual think time.
+
+    Keys: rank.
+    """
     edges = graph.edges
     paused = np.zeros(len(graph.nodes), dtype=bool)
     paused[pauses(graph, request.tables)] = True
+    paused &= np.isin(graph.nodes.rank, request.ranks_of_key())
     lag = np.where(paused[edges.target] & holds_thought(edges), 0, edges.lag)
     gap = np.where(paused, np.minimum(graph.gap, 0), graph.gap)
     return graph.with_changes(
@@ -256,10 +260,10 @@ def host_as_peers(graph: Graph, request: Request) -> Graph:
 
 
 def no_allocator_calls(graph: Graph, request: Request) -> Graph:
-    """Remove the host's time for allocating and freeing device memory."""
+    """Remove the host's time for allocating and freeing device memory; keys: rank."""
     gap = graph.gap.copy()
     clocks, before = rank_clocks(request.tables), lane_before(graph)
-    for rank in request.tables.ranks:
+    for rank in request.ranks_of_key():
         begin, end = (clocks.align_host(rank, when) for when in allocating(request.tables.columns("launches", rank)))
         rows = graph.nodes.of_rank(rank)
         rows = rows[graph.nodes.of_host[rows]]
@@ -270,12 +274,12 @@ def no_allocator_calls(graph: Graph, request: Request) -> Graph:
 
 EDITS = (
     EditKind("no_launch_gaps", "no_launch_gaps", (), no_launch_gaps, modelled=True),
-    EditKind("no_input_wait", "no_input_wait", (), no_input_wait, modelled=True),
-    EditKind("no_pauses", "no_pauses", (), no_pauses, modelled=True),
+    EditKind("no_input_wait", "no_input_wait", ("rank",), no_input_wait, modelled=True),
+    EditKind("no_pauses", "no_pauses", ("rank",), no_pauses, modelled=True),
 )
 BLOCKING_EDITS = (
     EditKind("no_blocking", "no_blocking=copies", (), no_blocking),
     EditKind("pinned_copies", "pinned_copies", (), pinned_copies, modelled=True),
     EditKind("host_as_peers", "host_as_peers=3", (), host_as_peers),
-    EditKind("no_allocator_calls", "no_allocator_calls", (), no_allocator_calls),
+    EditKind("no_allocator_calls", "no_allocator_calls", ("rank",), no_allocator_calls),
 )

@@ -56,7 +56,13 @@ class Request:
 
     def ranks(self) -> list[int]:
         """Return the value as ranks of the run, such as 3 or 2+3."""
-        ranks = [int(Edit(self.edit.name, word).number()) for word in self.edit.value.split("+")]
+        return self._existing([int(Edit(self.edit.name, word).number()) for word in self.edit.value.split("+")])
+
+    def ranks_of_key(self) -> list[int]:
+        """Return the rank that the key `rank` names, or all ranks without it."""
+        return self._existing([int(self.edit.number("rank"))]) if self.edit.place("rank") else list(self.tables.ranks)
+
+    def _existing(self, ranks: list[int]) -> list[int]:
         if unknown := [rank for rank in ranks if rank not in self.tables.ranks]:
             hint = f"its ranks are {first_few(self.tables.ranks, 16)}"
             raise UsageError(f"edit {self.edit}: this run has no rank {unknown[0]}", hint=hint)
