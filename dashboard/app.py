@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +20,6 @@ from . import data, drawings, report, routes, web  # noqa: F401 - all is loaded 
 from .pages import PAGES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from starlette.requests import Request
 
 PATIENCE_S = 1.0

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Hashable
 from concurrent.futures import wait
 from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING
 
 from . import served_runs
 from .drawings import Drawings, drawings_form, read_drawings, write_drawings
@@ -19,11 +19,16 @@ from .engine import (
     Calibration,
     Chart,
     Comparison,
+    Document,
+    Edit,
+    Measured,
     Plans,
     Prediction,
     Question,
     Rescheduled,
     Run,
+    Selection,
+    TimelineStore,
     UspProfError,
     analyze,
     build_report,
@@ -40,13 +45,7 @@ from .engine import (
     search_plans,
     stored_document,
 )
-from .work import T, worker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
-    from .engine import Document, Edit, Measured, Selection, TimelineStore
-    from .work import Result
+from .work import Result, T, worker
 
 RANKS_VARIABLE = "USP_PROF_DASHBOARD_RANKS"
 """Which ranks are read, as JSON: a list of numbers, or the name of a choice; null: all."""

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .engine import DARK, LIGHT, Chart, charts, stored_document
+from .engine import DARK, LIGHT, Chart, ChartInput, Document, Theme, charts, stored_document
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from .engine import ChartInput, Document, Theme
 
 MOST_KEPT = 256
 THEMES = (LIGHT, DARK)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,19 +11,15 @@ import streamlit as st
 
 from . import data, report, served_runs, state
 from .components.palette import palette
-from .engine import DARK, EVERYTHING, LIGHT, UspProfError, ink_on
+from .engine import DARK, EVERYTHING, LIGHT, Document, UspProfError, ink_on
 from .pages import PAGES
 from .report import answers_of_run
-from .state import Room
+from .state import Page, Room
 from .work import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from streamlit.navigation.page import StreamlitPage
 
-    from .engine import Document
-    from .state import Page
 
 HERE = Path(__file__).resolve().parent
 NO_MARGINS = (

@@ -7,8 +7,8 @@ The report shows each page as the reader last left it, or as it opens. A page th
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import streamlit as st
 
@@ -17,9 +17,13 @@ from .engine import (
     EVERYTHING,
     GRID_AXES,
     TRAINERS,
+    Calibration,
     Document,
+    Plans,
     Question,
+    RunFacts,
     Section,
+    Selection,
     Text,
     UspProfError,
     __version__,
@@ -32,14 +36,8 @@ from .engine import (
     timeline_assets,
     write_webpage,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from .engine import Calibration, Plans, RunFacts, Selection
-    from .state import Page
-    from .work import Result
-
+from .state import Page
+from .work import Result
 
 ORDER = ("pipeline", "memory", "suggestions", "whatif", "plan", "sweep", "query")
 """The pages with choices, in the order of the report. Comparisons are left out: the report is about one run."""

@@ -10,6 +10,7 @@ import io
 import json
 import re
 import tempfile
+from collections.abc import Callable, Container, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,14 +18,17 @@ from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from . import data, served_runs
 from .engine import (
     CATEGORIES,
     MOST_PATTERN,
+    DataTable,
     Selection,
+    TableSet,
+    TimelineStore,
     UspProfError,
     by_kind,
     contents,
@@ -40,13 +44,8 @@ from .timeline.morph import encode_morph
 from .timeline.wall import encode_wall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
-
     from starlette.requests import Request
-    from starlette.routing import BaseRoute
     from starlette.types import Scope
-
-    from .engine import DataTable, TableSet, TimelineStore
 
 
 # Perfetto: a range of the shown ranks as one trace, opened in Perfetto's user interface.

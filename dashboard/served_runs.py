@@ -13,13 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from .engine import UspProfError, discover, stamp_of
-
-if TYPE_CHECKING:
-    from .engine import Location
+from .engine import Location, UspProfError, discover, stamp_of
 
 PATHS_VARIABLE = "USP_PROF_DASHBOARD_PATHS"
 

@@ -6,21 +6,16 @@ A link therefore shows what its sender saw. Values from the address are checked 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import streamlit as st
 
 from . import data, served_runs
-from .engine import Selection, UspProfError, spans
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from .engine import Document
+from .engine import Document, Selection, UspProfError, spans
 
 MOST_DIGITS = 9
 MOST_SHOWN = 80

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_any
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import streamlit as st
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable
-
 
 T = TypeVar("T")
 MOST_KEPT = 128

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import MappingProxyType
@@ -12,7 +14,7 @@ from usp_prof.findings import find
 from usp_prof.findings.engine import found_in
 from usp_prof.gate import measured as baselines
 from usp_prof.gate.judgement import Verdict
-from usp_prof.gate.measured import measure, seen_findings
+from usp_prof.gate.measured import Baseline, Measured, measure, seen_findings
 from usp_prof.gate.policy import Judge, Policy, load_policy, pattern_of
 from usp_prof.gate.series import SHARES
 from usp_prof.gate.verdict import Inconclusive, Report, check
@@ -21,10 +23,6 @@ from usp_prof.model.finding import JOB_SLOWDOWN
 from usp_prof.report.answers.check import as_annotations, as_json, as_junit, as_markdown, as_terminal
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Mapping
-
-    from usp_prof.gate.measured import Baseline, Measured
     from usp_prof.tables.table_set import TableSet
 
 

@@ -5,22 +5,20 @@ A run is an opened run or the path of one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.run import opened
+from usp_prof.run import Run, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     import pandas as pd
 
     from usp_prof.api.compared import Compared
     from usp_prof.gate.verdict import Report as Verdict
-    from usp_prof.run import Run
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 

@@ -10,14 +10,13 @@ Nothing heavy is imported until a test asks for a fixture.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from usp_prof.gate.verdict import Report
     from usp_prof.run import Run
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from functools import cached_property
 from html import escape
 from importlib import import_module
@@ -18,35 +20,27 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
+import pyarrow as pa
+
 from usp_prof.api.questions import Questions
-from usp_prof.inputs.discovery import Discovery, discover
-from usp_prof.inputs.remote import RemotePath
+from usp_prof.contract import Manifest
+from usp_prof.inputs.discovery import Discovery, Skipped, discover
+from usp_prof.inputs.remote import Location, RemotePath
+from usp_prof.inputs.runs import FoundRun, TraceFile
 from usp_prof.model.errors import UsageError
-from usp_prof.model.health import gathered
+from usp_prof.model.health import HealthRow, gathered
 from usp_prof.model.printable import readable
-from usp_prof.store.cache import CacheUnwritableError, StoredTables
-from usp_prof.store.load import gather_late_health
+from usp_prof.store.cache import Cache, CacheUnwritableError, StoredTables
+from usp_prof.store.load import LoadedRank, gather_late_health
 from usp_prof.store.places import open_cache
 from usp_prof.store.reading import read_run
 from usp_prof.store.workers import Workers
 from usp_prof.tables.catalogue import assemble
 from usp_prof.tables.sql_cells import Cells
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from concurrent.futures import Executor
-
-    import pyarrow as pa
-
-    from usp_prof.contract import Manifest
-    from usp_prof.inputs.discovery import Skipped
-    from usp_prof.inputs.remote import Location
-    from usp_prof.inputs.runs import FoundRun, TraceFile
-    from usp_prof.model.health import HealthRow
-    from usp_prof.store.cache import Cache
-    from usp_prof.store.load import LoadedRank
     from usp_prof.tables.relations import Relations
-    from usp_prof.tables.table_set import TableSet
 
 _log = logging.getLogger("usp_prof")
 

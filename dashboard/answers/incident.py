@@ -9,8 +9,8 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,11 +22,14 @@ from ..engine import (
     Chart,
     DataTable,
     Document,
+    Finding,
     Findings,
     Section,
     TableColumn,
+    TableSet,
     Text,
     TimelineSlices,
+    TimelineStore,
     Unit,
     __version__,
     as_svg,
@@ -35,11 +38,6 @@ from ..engine import (
     write_markdown,
     write_webpage,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ..engine import Finding, TableSet, TimelineStore
 
 MOST_VICTIMS = 4
 DEEPEST_HOST_ROW = 4

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from ..engine import (
     AxisCommunication,
     Basis,
+    Block,
+    Calibration,
+    Cell,
     Chart,
     DataTable,
+    Document,
     Figures,
     Ground,
     KeyFigure,
@@ -22,7 +27,9 @@ from ..engine import (
     RankBars,
     RankGrid,
     RooflinePoints,
+    Selection,
     TableColumn,
+    TableSet,
     Unit,
     causes_of,
     certain_gain,
@@ -36,11 +43,6 @@ from ..engine import (
     whatif_answer,
 )
 from . import verdicts
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ..engine import Block, Calibration, Cell, Document, Selection, TableSet
 
 ChartKind = TypeVar("ChartKind")
 A_ROW = 16

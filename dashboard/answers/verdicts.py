@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import isfinite
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from ..engine import (
+    Calibration,
+    Document,
     Figures,
+    Key,
+    Number,
     Unit,
     axis_words,
     causes_of,
@@ -19,11 +23,6 @@ from ..engine import (
     step_parts,
     whatif_answer,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from ..engine import Calibration, Document, Key, Number
 
 NOTABLE = 0.02
 """Shares below 2% of a step are not mentioned."""

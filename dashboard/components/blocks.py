@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial, singledispatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import streamlit as st
 
 from .. import data, state
-from ..drawings import LIBRARY
+from ..drawings import LIBRARY, Drawing
 from ..engine import (
     DARK,
     EVERYTHING,
     LIGHT,
     PATTERNS,
+    Block,
     Chart,
     DataTable,
+    Document,
     Health,
     KeyFigures,
+    Prediction,
+    Section,
+    Selection,
     Severity,
     Stack,
     Text,
+    Theme,
     Unit,
     gathered,
     quantity,
@@ -32,13 +39,6 @@ from ..engine import (
     whatif_answer,
 )
 from .download import data_table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from ..drawings import Drawing
-    from ..engine import Block, Document, Prediction, Section, Selection, Theme
-
 
 _SIGNS = {Severity.INFO: "○", Severity.ERROR: "▲", Severity.DATA_LOSS: "■"}
 _WIDE = 6

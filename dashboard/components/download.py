@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from ..engine import Unit, column_scale, head_text
-
-if TYPE_CHECKING:
-    from ..engine import Cell, DataTable, TableColumn
+from ..engine import Cell, DataTable, TableColumn, Unit, column_scale, head_text
 
 MOST_ROWS = 5000
 UNKNOWN = "\u2014"

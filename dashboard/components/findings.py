@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import streamlit as st
 
 from .. import data, state
-from ..engine import Basis, Figures, RuleCode, Unit, column_scale, further_place, left_out, quantity, worst_ranks
+from ..engine import (
+    Basis,
+    Document,
+    Figures,
+    Finding,
+    Findings,
+    RuleCode,
+    Unit,
+    column_scale,
+    further_place,
+    left_out,
+    quantity,
+    worst_ranks,
+)
+from ..state import View
 from .blocks import page_link, unbroken
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ..engine import Document, Finding, Findings
-    from ..state import View
-
 
 MIDDLE = "middle"
 """Place on the timeline of findings without a step: the middle step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from .. import data, served_runs, state
-from ..engine import MOST_PATTERN, causes_of, literal
+from ..engine import MOST_PATTERN, Document, Finding, causes_of, literal
 from .findings import shown_at, with_peers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from streamlit.navigation.page import StreamlitPage
 
-    from ..engine import Document, Finding
 
 MOST_FINDINGS = 20
 TIMELINE = "timeline"

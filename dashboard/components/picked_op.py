@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import streamlit as st
 
 from .. import data, state
-from ..engine import DataTable, RankBars, RooflinePoints, TableColumn, Unit, clock_of, literal, op_work_of, quantity
+from ..engine import (
+    Chart,
+    DataTable,
+    Document,
+    RankBars,
+    RooflinePoints,
+    Selection,
+    TableColumn,
+    TableSet,
+    Unit,
+    clock_of,
+    literal,
+    op_work_of,
+    quantity,
+)
+from ..state import View
 from ..work import wait
 from .blocks import page_link, show
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..engine import Chart, Document, Selection, TableSet
-    from ..state import View
 
 MOST_LISTED = 20
 LONGEST = 4

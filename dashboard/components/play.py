@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 from urllib.parse import quote
 
 import streamlit as st
 
 from .. import data, served_runs, state
-from ..engine import Unit, quantity
+from ..engine import Document, JobStep, Prediction, Unit, quantity
+from ..state import View
 from ..work import wait
 from .blocks import folded
 from .findings import outliers_first
 from .timeline import timeline
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..engine import Document, JobStep, Prediction
-    from ..state import View
 
 MOST_RANKS = 16
 ROW_PX, AROUND_PX = 24, 70

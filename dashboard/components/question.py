@@ -6,6 +6,7 @@ input. A model is a known name or a shape of numbers, never a path.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -18,12 +19,15 @@ from ..engine import (
     DEFAULT_TRAINER,
     DEVICES,
     PROFILES,
+    Calibration,
     Configuration,
     KeyFigure,
     KeyFigures,
     ModelEntry,
+    Plan,
     Question,
     Recompute,
+    RunFacts,
     Schedule,
     Unit,
     UspProfError,
@@ -42,11 +46,7 @@ from ..work import wait
 from .blocks import show, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from streamlit.delta_generator import DeltaGenerator
-
-    from ..engine import Calibration, Plan, RunFacts
 
 
 MOST_DEVICES = 16384

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import streamlit as st
 
 from .. import data, served_runs, state
-from ..engine import CATEGORIES, Figures, category_colors, timeline_script, timeline_style
+from ..engine import (
+    CATEGORIES,
+    Document,
+    Figures,
+    TimelineStore,
+    Topology,
+    category_colors,
+    timeline_script,
+    timeline_style,
+)
 from .timeline import chips, legend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ..engine import Document, TimelineStore, Topology
 
 MESH, LATE = "by mesh position", "latest first"
 _NOWHERE = 1 << 30

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import streamlit as st
 
 from .. import state
 from ..engine import CATEGORIES, TIMELINE_CANVAS, category_colors, category_inks, timeline_script, timeline_style
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 def chips(label_of_category: Mapping[str, str], title: str = "") -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import streamlit as st
 
@@ -12,15 +12,10 @@ from ..components.blocks import folded, note_whole_run, section, show, verdict
 from ..components.download import numbers
 from ..components.findings import outliers_first
 from ..components.timeline import timeline
-from ..engine import EVERYTHING, comparison_answer
+from ..engine import EVERYTHING, Document, Pair, Section, TimelineStore, comparison_answer
 from ..report import offer
 from ..state import Page, Room
 from ..work import wait
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..engine import Document, Pair, Section, TimelineStore
 
 AROUND_PX, RANK_PX = 70, 37
 """Height of a timeline: of its axis, and of a folded rank."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -18,27 +19,26 @@ from ..components.blocks import folded, page_link, section, show, verdict
 from ..components.findings import show_findings, shown_at
 from ..components.timeline import timeline
 from ..engine import (
+    Block,
     BreakdownRows,
+    Cause,
     Chart,
     DataTable,
+    Document,
     Figures,
     Findings,
     Health,
     HeatMap,
     KeyFigures,
     Part,
+    Section,
     Stack,
+    Topology,
     Unit,
     quantity,
 )
 from ..state import Page, Room, View
 from ..work import wait
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ..engine import Block, Cause, Document, Section, Topology
-
 
 ORDER = "Problems first, then alternatives. Gain: share of the step that a change saves, ± its error; gains overlap."
 NOTABLE = 0.02

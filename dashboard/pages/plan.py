@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,14 @@ from ..engine import (
     EVERYTHING,
     GRID_AXES,
     TRAINERS,
+    Calibration,
+    Configuration,
+    Plan,
     Plans,
+    Published,
+    Question,
+    Section,
+    SweepRow,
     UspProfError,
     plan_answer,
     plan_map_answer,
@@ -34,11 +42,7 @@ from ..state import Page, Room
 from ..work import wait, worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from streamlit.delta_generator import DeltaGenerator
-
-    from ..engine import Calibration, Configuration, Plan, Published, Question, Section, SweepRow
 
 
 MOST_PLANS = 200

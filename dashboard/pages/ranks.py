@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import streamlit as st
 
 from .. import data, state
@@ -11,12 +9,10 @@ from ..answers import pictures, verdicts
 from ..components.blocks import page_link
 from ..components.findings import with_peers
 from ..components.rank_wall import LATE, MESH, late_order, mesh_heads, mesh_order, rank_wall, wall_legend
+from ..engine import Document
 from ..state import Page, Room, View
 from ..work import wait
 from .sections import folds, key_figures, lacking, opened, picture
-
-if TYPE_CHECKING:
-    from ..engine import Document
 
 WALL_PX = 260
 """Least height of the wall; it has at least one pixel per rank."""

@@ -6,8 +6,8 @@ memory adds the planner's prediction.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import streamlit as st
 
@@ -19,13 +19,17 @@ from ..components.question import calibration_of
 from ..components.timeline import timeline
 from ..engine import (
     AxisCommunication,
+    Calibration,
     Chart,
+    Document,
     Edit,
     Figures,
     Health,
+    Key,
     KeyFigures,
     LaunchLines,
     MemoryLines,
+    Number,
     PipelineSchedule,
     RooflinePoints,
     Schedule,
@@ -40,11 +44,6 @@ from ..engine import (
 from ..report import offer
 from ..state import Page, Room, View
 from ..work import wait
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from ..engine import Calibration, Document, Key, Number
 
 AS_IT_IS = "as recorded"
 CALLS_PX, AROUND_PX, LANE_PX, GAP_PX = 360, 70, 20, 14

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pandas as pd
 import streamlit as st
@@ -17,6 +17,9 @@ from ..components.play import offer_play
 from ..engine import (
     REST_OF_FINDINGS,
     DataTable,
+    Document,
+    Finding,
+    Prediction,
     TableColumn,
     Unit,
     UspProfError,
@@ -27,11 +30,6 @@ from ..engine import (
 from ..report import offer
 from ..state import Page, Room, View
 from ..work import wait
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..engine import Document, Finding, Prediction
 
 ORDER = (
     "Problems first, then alternatives, each sorted by gain minus error. "

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .. import data, routes, served_runs, state
 from ..components import findings
 from ..components.blocks import verdict
 from ..components.rank_wall import mesh_heads, mesh_order, place_words
 from ..components.timeline import timeline
+from ..engine import Document, TimelineStore
 from ..state import Page, Room, View
 from ..work import wait
-
-if TYPE_CHECKING:
-    from ..engine import Document, TimelineStore
 
 FIRST_RANKS = 16
 """The number of ranks shown before the reader chooses others."""

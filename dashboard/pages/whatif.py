@@ -7,7 +7,7 @@ link contains all of them.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import streamlit as st
 
@@ -15,16 +15,10 @@ from .. import data, state
 from ..answers import pictures, verdicts
 from ..components.blocks import folded, note_whole_run, picking_figure, show, verdict
 from ..components.play import offer_play
-from ..engine import EDITS, EVERYTHING, PARALLEL_AXES, Schedule, parse_edit, whatif_answer
+from ..engine import EDITS, EVERYTHING, PARALLEL_AXES, Document, Schedule, parse_edit, whatif_answer
 from ..report import offer
 from ..state import Page, Room
 from ..work import wait
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ..engine import Document
-
 
 AS_IT_IS = "as recorded"
 SWITCHES = tuple((edit.example, edit.doc) for edit in EDITS if "=" not in edit.example and "," not in edit.example)

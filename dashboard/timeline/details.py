@@ -5,14 +5,26 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ..engine import Place, Unit, call_of, clock_of, launch_of, launched_by, op_of, place, quantity, spans
-
-if TYPE_CHECKING:
-    from ..engine import Call, Columns, TableSet, TimelineStore
+from ..engine import (
+    Call,
+    Columns,
+    Place,
+    TableSet,
+    TimelineStore,
+    Unit,
+    call_of,
+    clock_of,
+    launch_of,
+    launched_by,
+    op_of,
+    place,
+    quantity,
+    spans,
+)
 
 _ARGUMENTS = {
     "Input Dims": "shapes",

@@ -9,20 +9,16 @@ Both start with their first slice, so the gain is visible at the right.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..engine import CATEGORIES, category_number, events_of, longest_of_groups, pack
+from ..engine import CATEGORIES, Prediction, TimelineStore, category_number, events_of, longest_of_groups, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from ..engine import Prediction, TimelineStore
-
     Ints = NDArray[np.int64]
 
 WIDTH_PX = 4096

@@ -10,19 +10,15 @@ all slices of all ranks are summed by counting entries, and one running sum per 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..engine import CATEGORIES, category_number, pack
+from ..engine import CATEGORIES, TimelineStore, category_number, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from ..engine import TimelineStore
-
     Floats = NDArray[np.float64]
 
 AT_ONCE = 64

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from usp_prof.api.notebook_tables import table_html
+from usp_prof.charts.inputs import ChartInput
 from usp_prof.model.errors import UsageError
+from usp_prof.model.health import HealthRow
+from usp_prof.model.metric import Value
 from usp_prof.report.format import quantity
 from usp_prof.report.words import health_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pandas as pd
-
-    from usp_prof.charts.inputs import ChartInput
-    from usp_prof.model.health import HealthRow
-    from usp_prof.model.metric import Value
 
 
 HEAD = 8

@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from usp_prof.analyses.kernels import KernelsResult
 from usp_prof.api import sentences
 from usp_prof.api.answer import Answer
 from usp_prof.api.pictures import picture
 from usp_prof.model.errors import UsageError
 from usp_prof.model.selection import EVERYTHING, Selection, numbers
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from usp_prof.analyses.kernels import KernelsResult
-    from usp_prof.tables.table_set import TableSet
 
 Ranks = int | Iterable[int]
 """One rank, or several."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,22 +12,18 @@ from usp_prof.analyses.result import columns_of, frame
 from usp_prof.api.answer import Answer
 from usp_prof.charts.inputs import Waterfall
 from usp_prof.findings import find_all
-from usp_prof.gate.comparison import compare, direction
+from usp_prof.gate.comparison import Comparison, Pair, compare, direction
+from usp_prof.gate.facts import FactKind
 from usp_prof.gate.measured import measure
 from usp_prof.model.metric import Unit
+from usp_prof.model.selection import Selection
 from usp_prof.report.answers import comparison as writer
 from usp_prof.report.answers.wording import differing
 from usp_prof.report.format import quantity, signed
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pandas as pd
-
-    from usp_prof.gate.comparison import Comparison, Pair
-    from usp_prof.gate.facts import FactKind
-    from usp_prof.model.selection import Selection
-    from usp_prof.tables.table_set import TableSet
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

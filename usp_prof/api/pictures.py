@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from usp_prof.charts.inputs import BreakdownRows, Part, RankBars
+from usp_prof.analyses.result import Result
+from usp_prof.charts.inputs import BreakdownRows, ChartInput, Part, RankBars
+from usp_prof.model.finding import Finding
 from usp_prof.model.metric import Unit
-from usp_prof.report.document import Chart, Stack
-from usp_prof.report.figures import axes_in_order
+from usp_prof.report.document import Chart, Section, Stack
+from usp_prof.report.figures import Figures, axes_in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from usp_prof.analyses.host import HostResult
     from usp_prof.analyses.kernels import KernelsResult
-    from usp_prof.analyses.result import Result
-    from usp_prof.charts.inputs import ChartInput
-    from usp_prof.model.finding import Finding
-    from usp_prof.report.document import Section
-    from usp_prof.report.figures import Figures
 
 
 _MOST_BARS = 40

@@ -6,23 +6,20 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from usp_prof.api.asking import Asking
+from usp_prof.api.answer import Answer
+from usp_prof.api.asking import Asking, Ranks, Steps
+from usp_prof.contract import ModelEntry
 from usp_prof.model.errors import UsageError
 from usp_prof.model.selection import NOTHING_ASSUMED
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
-    from typing import Self
-
     import pandas as pd
 
-    from usp_prof.api.answer import Answer
-    from usp_prof.api.asking import Ranks, Steps
     from usp_prof.api.compared import Compared
     from usp_prof.api.whole import Report
-    from usp_prof.contract import ModelEntry
-    from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.predict import Prediction
 
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
-from usp_prof.analyses.measures.kernel_tally import PACED
+from usp_prof.analyses.measures.kernel_tally import PACED, OpStat
 from usp_prof.findings.causes import causes_of
 from usp_prof.findings.draft import skipped_sentence
+from usp_prof.model.finding import Finding
+from usp_prof.model.health import HealthRow
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
-from usp_prof.report.figures import axes_in_order, label_of, parts
+from usp_prof.report.document import Document
+from usp_prof.report.figures import Figures, Key, Number, axes_in_order, label_of, parts
 from usp_prof.report.format import quantity, share
+from usp_prof.report.run_facts import RunFacts
 from usp_prof.report.verdict import Verdict, first_notable, gains_in_messages
 from usp_prof.report.words import ranks_phrase
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from usp_prof.analyses.measures.kernel_tally import OpStat
-    from usp_prof.model.finding import Finding
-    from usp_prof.model.health import HealthRow
-    from usp_prof.report.document import Document
-    from usp_prof.report.figures import Figures, Key, Number
-    from usp_prof.report.run_facts import RunFacts
 
 _LEAST_CONTRADICTION = 0.05
 """Lateness may exceed the gain of a repair by this share of the step, due to transfers and clock errors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -14,24 +15,21 @@ from usp_prof.api.pictures import gains, stack_of
 from usp_prof.findings import find_all
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
+from usp_prof.model.finding import Finding
 from usp_prof.model.health import gathered
 from usp_prof.model.printable import counted
+from usp_prof.model.selection import Selection
 from usp_prof.report.build import analyze, build
-from usp_prof.report.document import KeyFigures
+from usp_prof.report.document import Document, KeyFigures
 from usp_prof.report.figures import Figures
 from usp_prof.report.run_facts import run_facts
 from usp_prof.report.sections.timeline import slices_of
 from usp_prof.report.words import finding_lines, ranks_phrase
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import pandas as pd
 
-    from usp_prof.model.finding import Finding
-    from usp_prof.model.selection import Selection
-    from usp_prof.report.document import Document
-    from usp_prof.tables.table_set import TableSet
 
 _FORMS = {".html": "html", ".htm": "html", ".json": "json", ".md": "markdown"}
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from usp_prof.charts import inputs
-
-if TYPE_CHECKING:
-    from usp_prof.charts.inputs import ChartInput
-    from usp_prof.charts.theme import Theme
+from usp_prof.charts.inputs import ChartInput
+from usp_prof.charts.theme import Theme
 
 CHARTS: dict[type, str] = {
     inputs.BreakdownRows: "bars.breakdown",

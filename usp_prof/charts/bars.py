@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, FactorRange, LabelSet, NumeralTickFormatter, Range1d
+from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
 
 from usp_prof.charts.frame import base, hover, legend, picked_by_click, size_axis, size_unit, time_ticks
-from usp_prof.charts.theme import PATTERNS
+from usp_prof.charts.inputs import AxisCommunication, BreakdownRows, MemoryParts, RankBars, Waterfall
+from usp_prof.charts.theme import PATTERNS, Theme
+from usp_prof.columns.arrays import Floats
 from usp_prof.model.metric import Unit
-
-if TYPE_CHECKING:
-    from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
-
-    from usp_prof.charts.inputs import AxisCommunication, BreakdownRows, MemoryParts, RankBars, Waterfall
-    from usp_prof.charts.theme import Theme
-    from usp_prof.columns.arrays import Floats
-
 
 _STEP_ROW_HEIGHT = 22
 _MAX_HEIGHT = 900

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bokeh.models import AdaptiveTicker, CustomJSTickFormatter, HoverTool, Label, TapTool, Title
+from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
 from bokeh.plotting import figure as bokeh_figure
 
-if TYPE_CHECKING:
-    from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
-
-    from usp_prof.charts.theme import Theme
+from usp_prof.charts.theme import Theme
 
 WIDTH = 1080
 PICKED = "picked"

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from bokeh.core.properties import value
-from bokeh.models import ColorBar, ColumnDataSource, LinearColorMapper, NumeralTickFormatter
+from bokeh.models import Axis, ColorBar, ColumnDataSource, LinearColorMapper, NumeralTickFormatter
+from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
 
 from usp_prof.charts.frame import base, hover, size_ticker, size_ticks
-from usp_prof.charts.inputs import Ground
-from usp_prof.charts.theme import ink_on, mix
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bokeh.models import Axis
-    from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
-
-    from usp_prof.charts.inputs import HeatMap, PeerMatrix, RankGrid
-    from usp_prof.charts.theme import Theme
-    from usp_prof.columns.arrays import Floats, Ints
-
+from usp_prof.charts.inputs import Ground, HeatMap, PeerMatrix, RankGrid
+from usp_prof.charts.theme import Theme, ink_on, mix
+from usp_prof.columns.arrays import Floats, Ints
 
 _FLOOR = 0.02
 """Smallest full scale of deviations (2%), so that noise does not look like a fault."""

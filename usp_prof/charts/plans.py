@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from bokeh.core.properties import value
-from bokeh.models import ColumnDataSource, FactorRange, LinearColorMapper
+from bokeh.models import ColumnDataSource, FactorRange, GlyphRenderer, LinearColorMapper
+from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
 
 from usp_prof.charts.frame import base, hover, legend, rate_ticks, size_axis, size_unit
-from usp_prof.charts.theme import ink_on, mix
-
-if TYPE_CHECKING:
-    from bokeh.models import GlyphRenderer
-    from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
-
-    from usp_prof.charts.inputs import PlanGrid, PlanPoints
-    from usp_prof.charts.theme import Theme
+from usp_prof.charts.inputs import PlanGrid, PlanPoints
+from usp_prof.charts.theme import Theme, ink_on, mix
 
 
 def plan_points(data: PlanPoints, theme: Theme) -> Figure:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 from bokeh.models import ColumnDataSource, FixedTicker, NumeralTickFormatter, Range1d, Span
+from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
 
 from usp_prof.charts.frame import (
     base,
@@ -19,16 +20,9 @@ from usp_prof.charts.frame import (
     time_ticks,
     write,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
-
-    from usp_prof.charts.inputs import BandwidthPoints, LaunchLines, MemoryLines, RooflinePoints
-    from usp_prof.charts.theme import Theme
-    from usp_prof.columns.arrays import Floats
-
+from usp_prof.charts.inputs import BandwidthPoints, LaunchLines, MemoryLines, RooflinePoints
+from usp_prof.charts.theme import Theme
+from usp_prof.columns.arrays import Floats
 
 _NEAR = 64
 """Below this ratio of sizes, every power of two has a tick."""

@@ -8,16 +8,17 @@ a tooltip.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from html import escape
 from itertools import pairwise
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.charts import inputs
+from usp_prof.charts.inputs import ChartInput
 from usp_prof.charts.svg_marks import (
     CHARACTER,
     WIDTH,
@@ -30,15 +31,9 @@ from usp_prof.charts.svg_marks import (
     ticks,
     time_text,
 )
-from usp_prof.charts.theme import DARK, LIGHT, ink_on
+from usp_prof.charts.theme import DARK, LIGHT, Theme, ink_on
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from usp_prof.charts.inputs import ChartInput
-    from usp_prof.charts.theme import Theme
 
 
 def recolored(svg: str, theme: Theme) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from html import escape
 from math import floor, log10
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from usp_prof.charts.theme import Theme
+from usp_prof.charts.theme import Theme
 
 WIDTH = 960
 CHARACTER = 6.2

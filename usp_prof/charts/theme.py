@@ -6,11 +6,8 @@ the same color in every chart. Both themes share the hues; only backgrounds, tex
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HUES: dict[str, str] = {
     "compute": "#0072B2",

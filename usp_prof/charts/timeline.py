@@ -6,23 +6,15 @@ select the finest one whose visible part is small enough to draw.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from bokeh.core.properties import value
 from bokeh.models import BoxAnnotation, ColumnDataSource, CustomJS, FactorRange, Range1d
+from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
 
 from usp_prof.charts.frame import base, hover, legend, time_ticks
-from usp_prof.charts.inputs import ACTION_NAMES
-from usp_prof.charts.theme import ink_on
-
-if TYPE_CHECKING:
-    from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
-
-    from usp_prof.charts.inputs import PipelineSchedule, TimelineSlices
-    from usp_prof.charts.theme import Theme
-    from usp_prof.columns.arrays import Ints
-
+from usp_prof.charts.inputs import ACTION_NAMES, PipelineSchedule, TimelineSlices
+from usp_prof.charts.theme import Theme, ink_on
+from usp_prof.columns.arrays import Ints
 
 VISIBLE = 4000
 """Slices drawn at once: this number can be redrawn within one animation frame."""

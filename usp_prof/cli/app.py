@@ -16,6 +16,7 @@ import re
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from difflib import get_close_matches
 from enum import IntEnum
@@ -27,7 +28,6 @@ from usp_prof.model.errors import NO_ROOM, UspProfError
 from usp_prof.model.printable import for_log, one_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
     from _typeshed import SupportsWrite

@@ -6,13 +6,11 @@ the file is the summary. Names and summaries are read without importing the file
 
 from __future__ import annotations
 
+import argparse
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    import argparse
+from typing import Protocol
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _FOLDERS = ("cli/commands", "extras/*/commands")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import note, open_from
@@ -19,12 +20,9 @@ from usp_prof.inputs.peek import FileKind
 from usp_prof.inputs.remote import Location, RemotePath, location
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import spans
+from usp_prof.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
-    from usp_prof.run import Run
-
     Stamp = tuple[int, int | str]
     """Size and time of the last change of a file; the ETag for an object."""
 

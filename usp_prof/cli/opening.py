@@ -6,30 +6,26 @@ import argparse
 import os
 import re
 import sys
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usp_prof import limits
+from usp_prof.cli.app import OpenUntilTheEnd
+from usp_prof.contract import ModelEntry
 from usp_prof.inputs.discovery import Discovery, discover
 from usp_prof.inputs.memory_snapshot import read_memory_snapshot
 from usp_prof.model.errors import UsageError
+from usp_prof.model.memory_snapshot import MemorySnapshot
 from usp_prof.model.printable import for_log, printable
 from usp_prof.report.writers.safe_console import SafeConsole
-from usp_prof.run import open_run
+from usp_prof.run import Run, open_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from concurrent.futures import Executor
-    from contextlib import AbstractContextManager
-
-    from usp_prof.cli.app import OpenUntilTheEnd
-    from usp_prof.contract import ModelEntry
-    from usp_prof.model.memory_snapshot import MemorySnapshot
-    from usp_prof.run import Run
-
     _OptionHolder = argparse._ActionsContainer  # noqa: SLF001 - a parser or a group of options; it has no public name
 
 

@@ -7,22 +7,18 @@ at the run's first event, because viewers read them as floats; `baseTimeNanoseco
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.lanes import nest, split_lanes
 from usp_prof.columns.rows import first_rows, group_codes
 from usp_prof.model.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from usp_prof.columns.arrays import Flags, Ints
-
 
 _PASSES = 16
 _FLOW = 1 << 32

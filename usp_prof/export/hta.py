@@ -11,22 +11,21 @@ package is `traceinsight` on PyPI, `HolisticTraceAnalysis` before 0.6; both are 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import lookup
+from usp_prof.columns.table import Columns
 from usp_prof.inputs.trace_record import DEVICE_WORK
 from usp_prof.model.errors import UsageError
 from usp_prof.model.schema import Kind
 from usp_prof.tables.events.arguments import Field, read_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
 

@@ -5,27 +5,23 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import zstandard
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.export.chrome import event_texts, flow_texts, join_events, joined_fields, json_texts, place
 from usp_prof.model.files import written
+from usp_prof.model.selection import Selection
 from usp_prof.tables import clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.model.selection import Selection
-    from usp_prof.tables.matching.clocks import Clock
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.matching.clocks import Clock
+from usp_prof.tables.table_set import TableSet
 
 _NUMBER = re.compile(r"-?\d{1,15}\Z")
 _NOT_WRITTEN = ("traceEvents", "baseTimeNanoseconds")

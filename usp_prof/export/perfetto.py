@@ -8,12 +8,9 @@ from __future__ import annotations
 import shutil
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from usp_prof.model.errors import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = "https://ui.perfetto.dev"
 PORT = 9001

@@ -25,19 +25,15 @@ In strongly skewed noise (lognormal, sigma 1), that rate is 2.8% for 30 runs and
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Floats
 from usp_prof.gate.sample import t_quantile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.columns.arrays import Floats
 
 SHORTEST = 3
 """Minimum number of runs per level: a single outlier run is not a change point."""

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING
 
 from usp_prof.analyses.step_time import JOB_STEP_TIME, median_step_ns
-from usp_prof.gate.facts import BARRED, Difference, barred, differences, uncompared
+from usp_prof.gate.facts import BARRED, Difference, FactKind, barred, differences, uncompared
 from usp_prof.gate.judge import FROM_ZERO, judge
 from usp_prof.gate.judgement import Judgement, Limit, Scale, Verdict
+from usp_prof.gate.measured import Measured
 from usp_prof.gate.policy import Rule
-from usp_prof.gate.sample import PRIORS, noise_of
-from usp_prof.gate.series import STEP_TIME
+from usp_prof.gate.sample import PRIORS, Noise, noise_of
+from usp_prof.gate.series import STEP_TIME, Series
 from usp_prof.gate.verdict import unusable_input
 from usp_prof.gate.why import PartChange, Why, explain, waterfall
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Better, Unit
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.gate.facts import FactKind
-    from usp_prof.gate.measured import Measured
-    from usp_prof.gate.sample import Noise
-    from usp_prof.gate.series import Series
 
 _DOUBT = 0.005
 """Tail probability of each interval of a comparison: an interval misses the true change in 1 of 100 cases."""

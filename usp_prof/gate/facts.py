@@ -7,18 +7,17 @@ blocks times, and different work blocks counts and times. Software may differ, b
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from usp_prof.contract import Manifest
 from usp_prof.gate.series import EXACT
 from usp_prof.model.hardware import precision
 from usp_prof.model.metric import Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from usp_prof.contract import Manifest
     from usp_prof.tables.table_set import TableSet
 
 

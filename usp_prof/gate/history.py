@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,9 +27,6 @@ from usp_prof.model.metric import Better, Unit
 from usp_prof.whole_files import one_writer, whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
     from usp_prof.gate.measured import Measured
 
     _Row = dict[str, Any]

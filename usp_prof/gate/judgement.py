@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.gate.series import Series
 from usp_prof.model.errors import UsageError
 from usp_prof.model.metric import Better, Unit
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.gate.series import Series
 
 # Limits: `2%` is relative to the baseline, `1pp` means percentage points of a fraction, `5` is in the metric's own
 # units

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
@@ -24,22 +27,18 @@ from usp_prof.gate.series import (
 from usp_prof.model.errors import InputError
 from usp_prof.model.files import ERRORS, checked, is_later, read_bytes, write
 from usp_prof.model.finding import (
+    Finding,
+    IdealStep,
     Level,
     slowdown_values,
 )
 from usp_prof.model.health import Severity
+from usp_prof.model.metric import Value
 from usp_prof.model.printable import readable
 from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
     from usp_prof.columns.table import Columns
-    from usp_prof.model.finding import Finding, IdealStep
-    from usp_prof.model.metric import Value
     from usp_prof.tables.table_set import TableSet
 
 

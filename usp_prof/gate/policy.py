@@ -13,21 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from usp_prof.gate.facts import FactKind
 from usp_prof.gate.judgement import Limit, parse_limit
 from usp_prof.gate.sample import PRIORS, Machine, Prior
+from usp_prof.gate.series import Series
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.files import ERRORS, checked, read_bytes
 from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from usp_prof.gate.series import Series
-
 
 RESOLVE_FACTOR = 3.0
 """Default resolution: a pass excludes a change of three times the allowed one."""

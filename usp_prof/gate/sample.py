@@ -8,23 +8,20 @@ which carry less information than independent ones.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.columns.statistics import robust_sigma
-from usp_prof.gate.facts import FactKind
+from usp_prof.gate.facts import Fact, FactKind
 from usp_prof.gate.series import STEP_TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.gate.facts import Fact
     from usp_prof.gate.measured import Measured
 
 

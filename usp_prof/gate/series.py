@@ -9,17 +9,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from usp_prof.model.metric import Better, Unit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.model.metric import Value
-
+from usp_prof.model.metric import Better, Unit, Value
 
 WHOLE_RUN = -1
 """The step number of a sample for the whole run."""

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from usp_prof.gate.facts import BARRED, Difference, FactKind, barred, differences
 from usp_prof.gate.judge import FEWEST_STEPS, SIGN, judge, judge_bounds
 from usp_prof.gate.judgement import Judgement, Verdict
+from usp_prof.gate.measured import Baseline, Measured, SeenFinding
 from usp_prof.gate.policy import STEP_FAMILY, Policy, fits
-from usp_prof.gate.sample import noise_of
-from usp_prof.gate.series import RATES, STEP_TIME, WINDOW_TIME
+from usp_prof.gate.sample import Noise, noise_of
+from usp_prof.gate.series import RATES, STEP_TIME, WINDOW_TIME, Series
 from usp_prof.gate.why import EMPTY_WHY, Why, explain, new_findings
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Better, Unit
 from usp_prof.model.printable import first_and_more
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from usp_prof.gate.measured import Baseline, Measured, SeenFinding
-    from usp_prof.gate.sample import Noise
-    from usp_prof.gate.series import Series
-
 
 # Input that prevents a verdict: missing ranks and damage, in sentences; empty if the runs can be judged
 

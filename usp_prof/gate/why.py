@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from usp_prof.gate.judgement import Judgement, Scale, Verdict
-from usp_prof.gate.sample import boil_down, t_quantile
-from usp_prof.gate.series import STEP_TIME
+from usp_prof.gate.sample import Noise, boil_down, t_quantile
+from usp_prof.gate.series import STEP_TIME, Series
 from usp_prof.model.finding import Level
 from usp_prof.model.health import numbers_of
 from usp_prof.model.metric import Better, Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from usp_prof.gate.measured import Measured, SeenFinding, Work
     from usp_prof.gate.policy import Policy
-    from usp_prof.gate.sample import Noise
-    from usp_prof.gate.series import Series
 
 
 TOP = 8

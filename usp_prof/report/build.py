@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
-from usp_prof.analyses.result import impossible
+from usp_prof.analyses.result import Result, impossible
 from usp_prof.analyses.stragglers import StragglersResult
 from usp_prof.findings.engine import find_all
 from usp_prof.inputs.memory import no_collection
 from usp_prof.model.errors import unknown_name
-from usp_prof.model.finding import NOTHING_FOUND, repair_values, slowdown_values
+from usp_prof.model.finding import NOTHING_FOUND, Found, repair_values, slowdown_values
 from usp_prof.model.metric import sound
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.report.document import Document
@@ -20,13 +20,7 @@ from usp_prof.report.figures import Context, Figures
 from usp_prof.report.run_facts import run_facts
 from usp_prof.report.sections import sections, summary
 from usp_prof.report.verdict import verdict_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from usp_prof.analyses.result import Result
-    from usp_prof.model.finding import Found
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 
 @no_collection()

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from usp_prof.model.finding import Finding, IdealStep
+from usp_prof.model.health import HealthRow
+from usp_prof.model.metric import Metric, Value, Values
 from usp_prof.model.topology import Axis
+from usp_prof.report.run_facts import RunFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from usp_prof.analyses.result import Result
-    from usp_prof.model.finding import Finding, IdealStep
-    from usp_prof.model.health import HealthRow
-    from usp_prof.model.metric import Metric, Value, Values
     from usp_prof.model.selection import Selection
-    from usp_prof.report.run_facts import RunFacts
     from usp_prof.tables.table_set import TableSet
 
 

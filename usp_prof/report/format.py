@@ -7,14 +7,10 @@ Unknown values are shown as a dash, never as 0.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from usp_prof.model.metric import Unit
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 UNKNOWN = "-"
 MICRO = "\u03bc"

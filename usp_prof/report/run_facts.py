@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from usp_prof.model.topology import PARALLEL_AXES, AxisSource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from usp_prof.model.selection import Selection
     from usp_prof.tables.table_set import TableSet
 

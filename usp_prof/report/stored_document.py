@@ -7,10 +7,11 @@ Only the report's own classes are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,9 +27,6 @@ from usp_prof.report import document, run_facts, verdict
 from usp_prof.report.document import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from usp_prof.tables.table_set import Kept
 
 FILE = "document.msgpack"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.errors import UsageError
+from usp_prof.model.metric import Value
 from usp_prof.report.writers.openmetrics import exported, exported_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from usp_prof.model.metric import Value
     from usp_prof.report.document import Document
 
 PROJECT = "usp-prof"

@@ -5,20 +5,18 @@ It is computed once, with the report. Terminal, web page, dashboard and Python r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from usp_prof.findings.causes import Cause, causes_of
-from usp_prof.model.finding import Basis
+from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.metric import Unit
+from usp_prof.report.figures import Figures, Key, Number
 from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from usp_prof.analyses.stragglers import Culprit
-    from usp_prof.model.finding import Finding
-    from usp_prof.report.figures import Figures, Key, Number
 
 NOTABLE = 0.02
 """Gains below 2% of a step are not mentioned."""

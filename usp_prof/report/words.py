@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from usp_prof.model.finding import Basis
-from usp_prof.model.health import COUNTED_IN_BYTES, spans
+from usp_prof.findings.causes import Cause
+from usp_prof.model.finding import Basis, Finding, Plain, PlainMap
+from usp_prof.model.health import COUNTED_IN_BYTES, HealthRow, Severity, spans
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted, first_and_more
+from usp_prof.report.document import Findings
 from usp_prof.report.format import quantity
+from usp_prof.report.run_facts import RunFacts
 from usp_prof.report.verdict import saving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.findings.causes import Cause
-    from usp_prof.model.finding import Finding, Plain, PlainMap
-    from usp_prof.model.health import HealthRow, Severity
-    from usp_prof.report.document import Findings
-    from usp_prof.report.run_facts import RunFacts
 
 _NEGLIGIBLE = 0.0005
 REST = "less important causes, repeated causes, and gains within measurement noise"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import (
+    Iterator,
+    Mapping,
+)
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from usp_prof import limits
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import ERRORS, checked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Style(StrEnum):

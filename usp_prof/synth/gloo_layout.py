@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from usp_prof.synth import layout
-from usp_prof.synth.layout import TIME, fill, literal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from usp_prof.synth.history import Part
-    from usp_prof.synth.layout import Sheet
-    from usp_prof.synth.ops import Op
-
+from usp_prof.synth.history import Part
+from usp_prof.synth.layout import TIME, Sheet, fill, literal
+from usp_prof.synth.ops import Op
 
 _C10D = {
     "all_reduce": "c10d::allreduce_",

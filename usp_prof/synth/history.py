@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from usp_prof.columns.arrays import Ints
+from usp_prof.synth.mesh import Group
 
-    from usp_prof.columns.arrays import Ints
+if TYPE_CHECKING:
     from usp_prof.synth.declaration import Declaration
-    from usp_prof.synth.mesh import Group
     from usp_prof.synth.ops import Op
 
 

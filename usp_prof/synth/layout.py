@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from usp_prof.contract import TRACE_METADATA_KEY
+from usp_prof.columns.arrays import Ints
+from usp_prof.contract import TRACE_METADATA_KEY, Manifest
 from usp_prof.synth.declaration import Style
-from usp_prof.synth.history import BACKWARD, WATCHDOG
-from usp_prof.synth.mesh import BASE_NS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.contract import Manifest
-    from usp_prof.synth.history import Part, RankLog
-    from usp_prof.synth.mesh import HostClock
-    from usp_prof.synth.simulation import Simulation
-
+from usp_prof.synth.history import BACKWARD, WATCHDOG, Part, RankLog
+from usp_prof.synth.mesh import BASE_NS, HostClock
+from usp_prof.synth.simulation import Simulation
 
 # Templates: many events of one form become JSON text at once, from one repeated line and all its numbers.
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Ints
+
 if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Ints
     from usp_prof.synth.declaration import Declaration, Mesh
 
 

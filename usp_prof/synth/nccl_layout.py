@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.synth import layout
-from usp_prof.synth.history import BACKWARD, WATCHDOG
-from usp_prof.synth.layout import TIME, fill, literal, micro
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.synth.history import Part
-    from usp_prof.synth.layout import Sheet
-    from usp_prof.synth.ops import Op
-
+from usp_prof.synth.history import BACKWARD, WATCHDOG, Part
+from usp_prof.synth.layout import TIME, Sheet, fill, literal, micro
+from usp_prof.synth.ops import Op
 
 COMPUTE_STREAM = 7
 _FIRST_STREAM = 20

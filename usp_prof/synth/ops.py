@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.synth.declaration import Declaration, FaultKind, Style
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Floats
-    from usp_prof.synth.declaration import Fault
-    from usp_prof.synth.mesh import Topology
-
+from usp_prof.columns.arrays import Floats
+from usp_prof.synth.declaration import Declaration, Fault, FaultKind, Style
+from usp_prof.synth.mesh import Topology
 
 ELEMENTWISE_SHARE = 0.04
 """Share of a block's time that each op without matrix products takes."""

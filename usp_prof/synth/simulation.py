@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from usp_prof.model.errors import UsageError
+from usp_prof.synth.declaration import Declaration, Fault
+from usp_prof.synth.history import RankLog
 from usp_prof.synth.program import Program, Setting
 from usp_prof.synth.step_truth import StepTruth, partition
-
-if TYPE_CHECKING:
-    from usp_prof.synth.declaration import Declaration, Fault
-    from usp_prof.synth.history import RankLog
 
 
 class Simulation(Setting):

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.synth.history import Part, RankLog
+from usp_prof.columns.arrays import Flags, Ints
+from usp_prof.synth.history import Part, RankLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,25 +7,18 @@ and all-gathers replace that.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from usp_prof import limits
+from usp_prof.columns.arrays import Ints
 from usp_prof.model.errors import UsageError
-from usp_prof.synth.declaration import EVERYWHERE, Declaration, FaultKind, Style
-from usp_prof.synth.history import MAIN, WATCHDOG, ActionTime, Copy, KernelBlock, Part, RankLog, Span
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.schedule_orders import Action
-    from usp_prof.synth.declaration import Declaration, Fault
-    from usp_prof.synth.history import Call, Exchange
-    from usp_prof.synth.mesh import Group
-    from usp_prof.synth.ops import Block, Catalogue
-
+from usp_prof.schedule_orders import Action
+from usp_prof.synth.declaration import EVERYWHERE, Declaration, Fault, FaultKind, Style
+from usp_prof.synth.history import MAIN, WATCHDOG, ActionTime, Call, Copy, Exchange, KernelBlock, Part, RankLog, Span
+from usp_prof.synth.mesh import Group
+from usp_prof.synth.ops import Block, Catalogue
 
 _SYNC_RETURN_NS = 3_000
 _SHORTEST_NS = 500

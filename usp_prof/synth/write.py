@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from usp_prof.contract import MANIFEST_NAME, GroupEntry, Manifest, ModelEntry
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import check_name
 from usp_prof.synth import gloo_layout, layout, nccl_layout
-from usp_prof.synth.declaration import Style
+from usp_prof.synth.declaration import Declaration, Style
 from usp_prof.synth.mesh import AXES, clocks
-from usp_prof.synth.simulation import ground_truth, simulate
+from usp_prof.synth.simulation import Simulation, ground_truth, simulate
 from usp_prof.whole_files import whole_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from usp_prof.synth.declaration import Declaration
-    from usp_prof.synth.simulation import Simulation
-
 
 # Manifest: the recorder's data on the run.
 

@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import platform
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,16 +38,13 @@ from usp_prof.model.health import spans
 from usp_prof.model.selection import Assumptions, Selection
 from usp_prof.report import stored_document
 from usp_prof.report.build import analyze, build
+from usp_prof.report.document import Document
 from usp_prof.report.sections import SECTIONS
 from usp_prof.report.trackers import TRACKERS, log
+from usp_prof.run import Run
 from usp_prof.tables.table_set import FEW_RANKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from usp_prof.report.document import Document
-    from usp_prof.run import Run
-
     Group = argparse._ArgumentGroup  # noqa: SLF001 - it has no public name
 
 EXAMPLES = """\

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from usp_prof import checking
 from usp_prof.cli.opening import note
 from usp_prof.gate import measured as baselines
 from usp_prof.gate.facts import FactKind, differences
+from usp_prof.gate.measured import Measured
 from usp_prof.gate.verdict import unusable_input
 from usp_prof.model.errors import InputError
 from usp_prof.model.health import Severity
 from usp_prof.model.printable import counted
 from usp_prof.run import open_run
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from usp_prof.gate.measured import Measured
 
 EXAMPLES = """\
   usp-prof baseline save traces/monday -o baseline.json

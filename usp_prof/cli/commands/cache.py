@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from usp_prof.cli.opening import output
 from usp_prof.model.printable import counted
 from usp_prof.store.places import open_cache
-
-if TYPE_CHECKING:
-    import argparse
 
 EXAMPLES = """\
   usp-prof cache info

@@ -5,22 +5,17 @@ The verdict is the exit code.
 
 from __future__ import annotations
 
+import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from usp_prof import checking
 from usp_prof.cli.opening import open_from, output, run_options
 from usp_prof.gate import history
 from usp_prof.gate.policy import Judge, parse_pairs
-from usp_prof.gate.verdict import Inconclusive
+from usp_prof.gate.verdict import Inconclusive, Report
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import add_to, write
 from usp_prof.model.printable import for_log
-
-if TYPE_CHECKING:
-    import argparse
-
-    from usp_prof.gate.verdict import Report
 
 EXAMPLES = """\
   usp-prof check traces/today --baseline baseline.json

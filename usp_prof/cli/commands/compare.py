@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from usp_prof import checking
 from usp_prof.cli.opening import format_option, output, write_drawn, write_out
@@ -11,9 +11,6 @@ from usp_prof.gate.facts import FactKind
 from usp_prof.model.errors import UsageError
 from usp_prof.report.answers import comparison
 from usp_prof.run import open_run
-
-if TYPE_CHECKING:
-    import argparse
 
 EXAMPLES = """\
   usp-prof compare traces/before traces/after

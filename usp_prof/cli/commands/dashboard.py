@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -13,7 +14,6 @@ import sys
 import time
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from usp_prof.cli.opening import SAMPLINGS, parse_ranks, whole_number
@@ -26,9 +26,6 @@ from usp_prof.model.printable import one_line
 from usp_prof.store.cache import FOLDER_VARIABLE, UNBOUNDED
 from usp_prof.store.places import SIZE_VARIABLE
 from usp_prof.store.sampling import Sampling
-
-if TYPE_CHECKING:
-    import argparse
 
 EXAMPLES = """\
   usp-prof dashboard traces/my-run

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from usp_prof.analyses import NAMES
 from usp_prof.cli.opening import completes, output, write_out
@@ -14,12 +14,7 @@ from usp_prof.gate.series import SHARES
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.finding import JOB_SLOWDOWN, REPAIR_GAIN
 from usp_prof.model.health import HEALTH_CODES
-from usp_prof.model.metric import Better
-
-if TYPE_CHECKING:
-    import argparse
-
-    from usp_prof.model.metric import Metric
+from usp_prof.model.metric import Better, Metric
 
 EXAMPLES = """\
   usp-prof explain

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import note, open_from, parse_steps, run_options, steps_option
 from usp_prof.export.merged_trace import export
@@ -12,9 +12,6 @@ from usp_prof.model.errors import UsageError
 from usp_prof.model.files import check_file_name
 from usp_prof.model.printable import counted
 from usp_prof.model.selection import Selection
-
-if TYPE_CHECKING:
-    import argparse
 
 EXAMPLES = """\
   usp-prof export traces/my-run -o merged.json.gz

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from usp_prof.cli.opening import open_from, output, run_options, write_out
 from usp_prof.model.printable import first_and_more
 from usp_prof.report.words import health_lines
-
-if TYPE_CHECKING:
-    import argparse
-
-    from rich.console import Console
-
-    from usp_prof.run import Run
+from usp_prof.run import Run
 
 EXAMPLES = """\
   usp-prof info traces/my-run

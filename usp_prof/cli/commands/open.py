@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import note, open_from, parse_steps, run_options, steps_option, write_out
 from usp_prof.export.merged_trace import export
 from usp_prof.export.perfetto import TraceServer
 from usp_prof.model.selection import Selection
-
-if TYPE_CHECKING:
-    import argparse
 
 EXAMPLES = """\
   usp-prof open traces/my-run --perfetto

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 from decimal import Decimal
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,6 @@ from usp_prof.model.files import write
 from usp_prof.model.printable import FORMULA, SIGNED, counted, printable
 from usp_prof.report.writers.terminal import fitting
 from usp_prof.tables.sql_cells import Cells
-
-if TYPE_CHECKING:
-    import argparse
 
 EXAMPLES = """\
   usp-prof query traces/my-run \\

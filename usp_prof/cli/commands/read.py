@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import re
-from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import executor_of, note, parse_ranks, reading_progress, run_options
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.printable import counted
 from usp_prof.store.reading import read_ranks
-
-if TYPE_CHECKING:
-    import argparse
 
 EXAMPLES = """\
   usp-prof read traces/run-1024r --store /shared/store --shard 3/64

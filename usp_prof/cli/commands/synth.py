@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from usp_prof import limits
 from usp_prof.cli.opening import note, whole_number
@@ -13,10 +15,6 @@ from usp_prof.model.files import read_json
 from usp_prof.model.printable import counted
 from usp_prof.synth.declaration import Declaration, FaultKind, Mesh, Style, with_events
 from usp_prof.synth.write import write
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
 
 EXAMPLES = """\
   usp-prof synth traces/demo --mesh dp=2,tp=2,pp=2 --micro-batches 8

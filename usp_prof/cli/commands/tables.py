@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import output
-from usp_prof.model.schema import Kind
+from usp_prof.model.schema import Kind, Schema
 from usp_prof.tables import catalogue
 
 if TYPE_CHECKING:
-    import argparse
-
     from rich.table import Table
 
-    from usp_prof.model.schema import Schema
 
 EXAMPLES = """\
   usp-prof tables

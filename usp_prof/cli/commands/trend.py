@@ -5,19 +5,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from usp_prof.cli.opening import format_option, output, write_out
 from usp_prof.cli.wrapping import wrapped
 from usp_prof.gate import history
+from usp_prof.gate.history import MetricTrend
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.metric import Better
 from usp_prof.report.answers import trend
-
-if TYPE_CHECKING:
-    import argparse
-
-    from usp_prof.gate.history import MetricTrend
 
 EXAMPLES = """\
   usp-prof trend runs.parquet

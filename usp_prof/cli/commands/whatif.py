@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import (
     completes,
@@ -18,25 +19,18 @@ from usp_prof.cli.opening import (
     write_out,
 )
 from usp_prof.cli.wrapping import wrapped
-from usp_prof.model.edit import parse_edit
+from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.selection import Assumptions
 from usp_prof.replay.representatives import Representatives, representatives
 from usp_prof.report.answers import job_slowdown
 from usp_prof.report.answers import whatif as answer
+from usp_prof.report.document import Section
 from usp_prof.report.writers import terminal
+from usp_prof.run import Run
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
-from usp_prof.whatif.predict import predict_on
+from usp_prof.whatif.predict import Prediction, predict_on
 from usp_prof.whatif.replayed_ranks import replayed_ranks
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from usp_prof.model.edit import Edit
-    from usp_prof.report.document import Section
-    from usp_prof.run import Run
-    from usp_prof.whatif.predict import Prediction
 
 EXAMPLES = """\
   usp-prof whatif traces/run-8r --list

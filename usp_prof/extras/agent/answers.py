@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from usp_prof import functions
+from usp_prof.api.answer import Answer
+from usp_prof.extras.agent.folders import Folders
 from usp_prof.extras.agent.reply import Reply, Table, bounded, table_of_arrow, table_of_frame
 from usp_prof.extras.planner.functions import plan
 from usp_prof.findings import all_rules
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import is_there
+from usp_prof.model.finding import Finding
+from usp_prof.model.health import HealthRow
 from usp_prof.model.printable import counted
 from usp_prof.model.selection import Selection
 from usp_prof.report.run_facts import run_facts
@@ -29,13 +34,7 @@ from usp_prof.tables.sql_cells import Cells
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.api.answer import Answer
     from usp_prof.api.whole import Report
-    from usp_prof.extras.agent.folders import Folders
-    from usp_prof.model.finding import Finding
-    from usp_prof.model.health import HealthRow
 
 QUESTIONS = (
     "breakdown", "overlap", "communication", "pipeline", "stragglers", "kernels", "mfu", "host", "memory",

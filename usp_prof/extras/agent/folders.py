@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from usp_prof.model.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|file:", re.IGNORECASE)
 _LONGEST = 200

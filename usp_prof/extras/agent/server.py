@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from mcp.server.mcpserver import MCPServer
@@ -14,14 +15,9 @@ from pydantic import ValidationError
 
 from usp_prof._version import __version__
 from usp_prof.extras.agent.answers import Answers
-from usp_prof.extras.agent.reply import shown
+from usp_prof.extras.agent.folders import Folders
+from usp_prof.extras.agent.reply import Reply, shown
 from usp_prof.model.errors import UspProfError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from usp_prof.extras.agent.folders import Folders
-    from usp_prof.extras.agent.reply import Reply
 
 INSTRUCTIONS = """\
 Diagnose training runs from traces of PyTorch's profiler, of all ranks. Go in this order: open (lists runs), open with a

@@ -5,7 +5,8 @@ The workers must see the traces and the store under the same paths.
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -14,9 +15,6 @@ from urllib.parse import urlsplit
 from usp_prof.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Executor
-
     from distributed import Client
 
 HOW = "--executor dask:tcp://HOST:8786"

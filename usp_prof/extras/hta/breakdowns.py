@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,15 +11,9 @@ import pandas as pd
 
 from usp_prof.columns.intervals import EMPTY, Intervals, union, union_of
 from usp_prof.columns.rows import lookup
-from usp_prof.extras.hta.window import KINDS
+from usp_prof.extras.hta.window import KINDS, Window
 from usp_prof.model.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.extras.hta.window import Window
-    from usp_prof.run import Run
-
+from usp_prof.run import Run
 
 _TYPES = ("COMPUTATION", "COMMUNICATION", "MEMORY")
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import lookup
 from usp_prof.extras.hta.trace_analysis import TraceAnalysis
+from usp_prof.extras.hta.window import Window
 from usp_prof.model.errors import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.extras.hta.window import Window
 
 _LEFT_OUT = ("Trace", "overhead", "cpu_instant_event", "")
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import lookup
+from usp_prof.columns.table import Columns
 from usp_prof.extras.hta.breakdowns import summed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.extras.hta.window import Window
-
+from usp_prof.extras.hta.window import Window
 
 _COPIES = ("memcpy", "memset")
 """Kinds of launches that HTA counts as memory events."""

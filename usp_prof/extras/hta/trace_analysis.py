@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.charts.inputs import BreakdownRows, Part
+import pandas as pd
+
+from usp_prof.charts.inputs import BreakdownRows, ChartInput, Part
 from usp_prof.extras.hta import breakdowns, launches
 from usp_prof.extras.hta.breakdowns import CriticalPath
 from usp_prof.extras.hta.window import Window
 from usp_prof.model.errors import UsageError
 from usp_prof.run import Run, open_run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import pandas as pd
-
-    from usp_prof.charts.inputs import ChartInput
 
 MAX_QUEUE = 1024
 """Maximum number of launches in a CUDA stream's queue before the host blocks, as in HTA."""

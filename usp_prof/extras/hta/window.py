@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import lookup, rows_of
+from usp_prof.columns.table import Columns
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from usp_prof.extras.learn.measurement import metrics
+from usp_prof.extras.learn.lessons import Figure, Lesson, Shown
+from usp_prof.extras.learn.measurement import LessonFigures, RunFigures, metrics
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from usp_prof.extras.learn.lessons import Figure, Lesson, Shown
-    from usp_prof.extras.learn.measurement import LessonFigures, RunFigures
 
 STEP = "step_time"
 _CLOSE = 0.05

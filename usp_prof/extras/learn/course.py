@@ -6,29 +6,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from usp_prof.charts.inputs import PipelineSchedule, TimelineSlices
 from usp_prof.charts.svg import as_svg, following_browser, recolored
-from usp_prof.charts.theme import LIGHT
+from usp_prof.charts.theme import LIGHT, Theme
 from usp_prof.extras.learn.comparison import Claim, Row, claims, misses, rows
-from usp_prof.extras.learn.lessons import CLONE, lessons
+from usp_prof.extras.learn.lessons import CLONE, Lesson, lessons
 from usp_prof.extras.learn.measurement import LessonFigures
 from usp_prof.model.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from usp_prof.charts.theme import Theme
-    from usp_prof.extras.learn.lessons import Lesson
-    from usp_prof.run import Run
-
+from usp_prof.run import Run
 
 FOLDER = CLONE / "docs" / "course"
 

@@ -13,18 +13,15 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from shutil import rmtree
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from usp_prof.model.errors import InputError, unknown_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 LESSONS = (
     "overlap",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
 from usp_prof.analyses import NAMES
 from usp_prof.analyses.collectives import bus_factor
+from usp_prof.columns.table import Columns
+from usp_prof.contract import Manifest
 from usp_prof.extras.learn import theory
-from usp_prof.extras.learn.lessons import lesson, path_of
+from usp_prof.extras.learn.lessons import Figure, Lesson, LessonRun, lesson, path_of
 from usp_prof.extras.planner.calibration import CLOSE, Calibration, calibrate, recorded_configuration
 from usp_prof.extras.planner.predict import predict as plan
 from usp_prof.model.edit import parse_edit
@@ -22,14 +25,6 @@ from usp_prof.model.metric import Better, Metric, Unit
 from usp_prof.report.figures import Figures
 from usp_prof.run import Run, open_run
 from usp_prof.whatif.predict import predict as replay
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from usp_prof.columns.table import Columns
-    from usp_prof.contract import Manifest
-    from usp_prof.extras.learn.lessons import Figure, Lesson, LessonRun
 
 CALLS = Metric("calls_per_step", Unit.COUNT, Better.NEITHER, "Messages in a step", "Calls of an axis in one step.")
 SENT = Metric(

@@ -6,15 +6,11 @@ theory does not apply. Compute times are the paced ones: F, I and W milliseconds
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import lcm, nan
-from typing import TYPE_CHECKING
 
+from usp_prof.contract import Manifest, ModelEntry
 from usp_prof.schedule import Schedule, Shape
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from usp_prof.contract import Manifest, ModelEntry
 
 _MS = 1e6
 _FP32 = 4

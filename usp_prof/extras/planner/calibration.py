@@ -16,35 +16,30 @@ The total is never scaled: the remaining difference is the error shown, and abov
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.analyses import breakdown, memory, mfu, step_time
+from usp_prof.columns.arrays import Flags
 from usp_prof.columns.intervals import union
 from usp_prof.columns.rows import rows_by_code
+from usp_prof.columns.table import Columns
+from usp_prof.contract import Manifest, ModelEntry
 from usp_prof.extras.planner import compute, data_parallel, messages
-from usp_prof.extras.planner.cases import cases_of, machine_of
+from usp_prof.extras.planner.cases import Cases, cases_of, machine_of
 from usp_prof.extras.planner.cluster import DEVICES_PER_NODE, NETWORK_RATE, Cluster
 from usp_prof.extras.planner.predict import Prediction, predict
 from usp_prof.extras.planner.profiles import PROFILES, Profile
 from usp_prof.extras.planner.stages import stages_of
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.errors import InputError
-from usp_prof.model.hardware import find, precision
+from usp_prof.model.hardware import Device, find, precision
+from usp_prof.model.health import HealthRow
+from usp_prof.model.metric import Value
 from usp_prof.model.shape import missing_sizes, shape_of
 from usp_prof.schedule import schedule_by_name
 from usp_prof.tables import calls
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags
-    from usp_prof.columns.table import Columns
-    from usp_prof.contract import Manifest, ModelEntry
-    from usp_prof.extras.planner.cases import Cases
-    from usp_prof.model.hardware import Device
-    from usp_prof.model.health import HealthRow
-    from usp_prof.model.metric import Value
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 CLOSE = 0.1
 """Error of the recorded step above which nothing is ranked."""

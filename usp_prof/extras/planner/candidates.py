@@ -12,14 +12,16 @@ not fit, groups of layers keep one input together (Megatron's `uniform`), which 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.extras.planner import memory
-from usp_prof.extras.planner.cases import concatenated, rows_of, selected
+from usp_prof.extras.planner.cases import Cases, concatenated, rows_of, selected
 from usp_prof.extras.planner.profiles import gradient_bytes_of
 from usp_prof.extras.planner.stages import Stages
 from usp_prof.model.configuration import (
@@ -36,16 +38,11 @@ from usp_prof.model.configuration import (
     modules_named,
 )
 from usp_prof.model.errors import unknown_name
+from usp_prof.model.shape import Column
 from usp_prof.schedule import Schedule, schedule_by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.extras.planner.cases import Cases
     from usp_prof.extras.planner.search import Question
-    from usp_prof.model.shape import Column
 
     Bytes = NDArray[np.float64]
 

@@ -6,23 +6,16 @@ the same code.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from usp_prof.extras.planner.profiles import gradient_bytes_of
-from usp_prof.model.configuration import Columns, columns_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.extras.planner.cluster import Cluster
-    from usp_prof.extras.planner.profiles import Profile
-    from usp_prof.model.configuration import Configuration
-    from usp_prof.model.shape import Column, Shape
+from usp_prof.extras.planner.cluster import Cluster
+from usp_prof.extras.planner.profiles import Profile, gradient_bytes_of
+from usp_prof.model.configuration import Columns, Configuration, columns_of
+from usp_prof.model.shape import Column, Shape
 
 
 @dataclass(frozen=True, slots=True)

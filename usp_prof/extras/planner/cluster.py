@@ -11,6 +11,7 @@ takes as many steps as it has members, and one step per node crosses the network
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,10 @@ import numpy as np
 
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.hardware import DEVICES, Device, Precision, find
+from usp_prof.model.shape import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from usp_prof.extras.planner.cases import Cases
-    from usp_prof.model.shape import Column
 
 
 DEVICES_PER_NODE = 8

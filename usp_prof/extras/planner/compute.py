@@ -11,16 +11,13 @@ Backward has two products for each one of forward, and twice the bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.extras.planner import memory
+from usp_prof.extras.planner.cases import Cases
 from usp_prof.model.configuration import SELECTIVE
-
-if TYPE_CHECKING:
-    from usp_prof.extras.planner.cases import Cases
-    from usp_prof.model.shape import Column
+from usp_prof.model.shape import Column
 
 SHORT_SUM = 150.0
 """Inner dimension of a product at which half of the efficiency is lost."""

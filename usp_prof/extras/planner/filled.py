@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from html import escape
 from math import inf
@@ -10,27 +11,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from usp_prof.analyses import memory as measured_memory
+from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.answers.one_plan import FILLS, fullest, memory_chart
 from usp_prof.extras.planner.calibration import NEUTRAL, described, recorded_configuration
 from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.memory import LEAST_PROBABILITY, fit_probability, footprints_of_ranks
-from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES, profile_named
+from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES, Profile, profile_named
 from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule, modules_named
 from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.model.footprint import Footprint
 from usp_prof.model.hardware import find
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
 from usp_prof.schedule import Schedule, schedule_by_name
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pandas as pd
-
-    from usp_prof.contract import ModelEntry
-    from usp_prof.extras.planner.profiles import Profile
-    from usp_prof.model.footprint import Footprint
-    from usp_prof.tables.table_set import TableSet
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -12,27 +12,22 @@ with the schedule's own order of actions, and each stage's F, I and W of its lay
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.extras.planner.cases import Cases
 from usp_prof.extras.planner.stages import ENOUGH, head_cost, layers_of_each_stage
 from usp_prof.model.configuration import IS_LOOPED, IS_V_SHAPED, SCHEDULES
-from usp_prof.schedule import Shape
-from usp_prof.schedule_orders import Kind, needs_of, order, simulate, stage_ranks
+from usp_prof.model.shape import Column
+from usp_prof.schedule import Schedule, Shape
+from usp_prof.schedule_orders import Action, Kind, needs_of, order, simulate, stage_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from usp_prof.extras.planner.cases import Cases
-    from usp_prof.model.shape import Column
-    from usp_prof.schedule import Schedule
-    from usp_prof.schedule_orders import Action
-
     Seconds = NDArray[np.float64]
 
 SPLITS = np.array([schedule.traits.splits_backward for schedule in SCHEDULES])

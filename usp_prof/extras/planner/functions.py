@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from usp_prof.extras.planner.answers.plan import counts, frame, points
@@ -15,14 +16,10 @@ from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.extras.planner.ranges import check_numbers
 from usp_prof.extras.planner.search import Plans, question_of, search
 from usp_prof.model.errors import InputError, UsageError, unknown_name
-from usp_prof.run import opened
+from usp_prof.run import Run, opened
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
-
-    from usp_prof.run import Run
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

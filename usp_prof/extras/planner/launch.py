@@ -6,18 +6,14 @@ A plan that a trainer cannot express is refused, never rounded to a similar one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.cluster import DEVICES_PER_NODE
 from usp_prof.extras.planner.launch_megatron import MEGATRON
 from usp_prof.extras.planner.launch_nanotron import NANOTRON
 from usp_prof.extras.planner.launch_torchtitan import TORCHTITAN
 from usp_prof.extras.planner.launch_usp_prof import USP_PROF
+from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import UsageError, unknown_name
-
-if TYPE_CHECKING:
-    from usp_prof.contract import ModelEntry
-    from usp_prof.model.configuration import Configuration
 
 TRAINERS = {
     "usp-prof": USP_PROF,

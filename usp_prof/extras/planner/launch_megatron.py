@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from usp_prof.extras.planner.trainer_rules import Trainer, has_other_optimizer, has_plain_layers, torchrun
-from usp_prof.model.configuration import ENDS, Offload, Recompute
+from usp_prof.contract import ModelEntry
+from usp_prof.extras.planner.trainer_rules import Rules, Trainer, has_other_optimizer, has_plain_layers, torchrun
+from usp_prof.model.configuration import ENDS, Configuration, Offload, Recompute
 from usp_prof.schedule import Schedule, schedule_by_name
-
-if TYPE_CHECKING:
-    from usp_prof.contract import ModelEntry
-    from usp_prof.extras.planner.trainer_rules import Rules
-    from usp_prof.model.configuration import Configuration
 
 BYTES_WITH_16_BIT_MOMENTS = 8
 """Bytes of optimizer state per weight: a float32 copy of the weight, and two moments of 16 bits."""

@@ -5,20 +5,14 @@ The keys are those of `src/nanotron/config/` (huggingface/nanotron, 2025). Witho
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.stages import head_cost, leaves_stage_empty
-from usp_prof.extras.planner.trainer_rules import Trainer, has_plain_layers, rules_except_megatron, torchrun
-from usp_prof.model.configuration import Offload, Recompute
+from usp_prof.extras.planner.trainer_rules import Rules, Trainer, has_plain_layers, rules_except_megatron, torchrun
+from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.model.shape import shape_of
 from usp_prof.schedule import Schedule, schedule_by_name
-
-if TYPE_CHECKING:
-    from usp_prof.contract import ModelEntry
-    from usp_prof.extras.planner.trainer_rules import Rules
-    from usp_prof.model.configuration import Configuration
 
 ENGINES = {Schedule.ONE_F_ONE_B: "1f1b", Schedule.GPIPE: "afab"}
 """Its names of pipeline schedules."""

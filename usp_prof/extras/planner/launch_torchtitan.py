@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from usp_prof.extras.planner.trainer_rules import Trainer, rules_except_megatron, torchrun
-from usp_prof.model.configuration import ENDS, Offload, Recompute
+from usp_prof.contract import ModelEntry
+from usp_prof.extras.planner.trainer_rules import Rules, Trainer, rules_except_megatron, torchrun
+from usp_prof.model.configuration import ENDS, Configuration, Offload, Recompute
 from usp_prof.schedule import schedule_by_name
-
-if TYPE_CHECKING:
-    from usp_prof.contract import ModelEntry
-    from usp_prof.extras.planner.trainer_rules import Rules
-    from usp_prof.model.configuration import Configuration
 
 CONFIGS = {
     "Llama-3-8B": ("llama3", "llama3_8b", Recompute.SELECTIVE),

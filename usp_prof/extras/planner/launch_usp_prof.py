@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from usp_prof.extras.planner.trainer_rules import Trainer, rules_except_megatron, torchrun
-from usp_prof.model.configuration import Offload, Recompute
+from usp_prof.contract import ModelEntry
+from usp_prof.extras.planner.trainer_rules import Rules, Trainer, rules_except_megatron, torchrun
+from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.schedule import schedule_by_name
-
-if TYPE_CHECKING:
-    from usp_prof.contract import ModelEntry
-    from usp_prof.extras.planner.trainer_rules import Rules
-    from usp_prof.model.configuration import Configuration
 
 PRESETS = {
     "tiny": (64, 4, 4, 128, 256), "small": (256, 8, 4, 768, 1024), "100m": (768, 12, 12, 2048, 16384),

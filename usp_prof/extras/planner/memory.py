@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner import messages
+from usp_prof.extras.planner.cases import Cases
 from usp_prof.extras.planner.cluster import PRODUCT_BYTES
-from usp_prof.extras.planner.profiles import gradient_bytes_of
+from usp_prof.extras.planner.profiles import Profile, gradient_bytes_of
 from usp_prof.extras.planner.stages import WHERE, Stages, head_cost, ranks_of, stages_of
-from usp_prof.model.configuration import SCHEDULES, Configuration, columns_of
+from usp_prof.model.configuration import SCHEDULES, Columns, Configuration, columns_of
 from usp_prof.model.footprint import (
     MASTER_AND_MOMENTS,
     Footprint,
     Habits,
+    Parts,
     Stage,
     footprints,
     layer_activations,
     parameters,
 )
-from usp_prof.model.shape import shape_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.contract import ModelEntry
-    from usp_prof.extras.planner.cases import Cases
-    from usp_prof.extras.planner.profiles import Profile
-    from usp_prof.model.configuration import Columns
-    from usp_prof.model.footprint import Parts
-    from usp_prof.model.shape import Column
+from usp_prof.model.shape import Column, shape_of
 
 LEAST_PROBABILITY, SAFE_PROBABILITY = 0.5, 0.9
 """Minimum probabilities for a configuration to fit, and to fit safely; between the two it is tight."""

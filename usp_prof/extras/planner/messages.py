@@ -24,20 +24,16 @@ weights after a backward and reduce after the last one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.extras.planner.cases import Cases
+from usp_prof.extras.planner.profiles import Profile
+from usp_prof.extras.planner.stages import Stages
+from usp_prof.model.configuration import Columns
 from usp_prof.model.footprint import Stage, parameters
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.extras.planner.cases import Cases
-    from usp_prof.extras.planner.profiles import Profile
-    from usp_prof.extras.planner.stages import Stages
-    from usp_prof.model.configuration import Columns
-    from usp_prof.model.shape import Column
+from usp_prof.model.shape import Column
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from usp_prof.contract import ModelEntry
 from usp_prof.model.errors import UsageError
 from usp_prof.model.known_models import model_named
-
-if TYPE_CHECKING:
-    from usp_prof.contract import ModelEntry
 
 SEQUENCES = {
     "Llama-2": 4096, "Llama-3": 8192, "Llama-4": 8192, "GPT-3": 2048, "Nemotron": 4096, "Mixtral": 8192, "Grok": 8192,

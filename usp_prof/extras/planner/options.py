@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
+from collections.abc import Mapping
 
 from usp_prof.cli.opening import whole_number
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.profiles import PROFILES
 from usp_prof.extras.planner.ranges import option, range_of_knob
 from usp_prof.model.configuration import MODULES, Offload, Recompute
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping
 
 SWITCHES = ("sequence_parallel", "expert_overlap")
 """Knobs that are on or off."""

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner import memory, stalls
-from usp_prof.extras.planner.cases import cases_of, machine_of
-from usp_prof.extras.planner.profiles import DEFAULT_PROFILE
+from usp_prof.extras.planner.cases import Cases, cases_of, machine_of
+from usp_prof.extras.planner.cluster import Cluster
+from usp_prof.extras.planner.profiles import DEFAULT_PROFILE, Profile
 from usp_prof.extras.planner.stages import stages_of
 from usp_prof.extras.planner.step import step
 from usp_prof.model import flops
+from usp_prof.model.configuration import Configuration
 from usp_prof.model.footprint import Footprint
-from usp_prof.model.shape import shape_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from usp_prof.contract import ModelEntry
-    from usp_prof.extras.planner.cases import Cases
-    from usp_prof.extras.planner.cluster import Cluster
-    from usp_prof.extras.planner.profiles import Profile
-    from usp_prof.model.configuration import Configuration
-    from usp_prof.model.shape import Column
+from usp_prof.model.shape import Column, shape_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,11 @@ be larger if more is exposed, or moved, than the formula counts.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.model.errors import unknown_name
-
-if TYPE_CHECKING:
-    from usp_prof.model.shape import Column
+from usp_prof.model.shape import Column
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,10 @@ A number of 0 is not given: the question then has its default.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from usp_prof.limits import COUNT, DEGREE, MAX_RANKS, Range
 from usp_prof.model.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 SHARES = ("efficiency", "memory_share")
 """Fractions from 0 to 1."""

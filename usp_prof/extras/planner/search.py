@@ -6,17 +6,20 @@ compared with the memory and timed in a few array operations. Only those shown b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import log
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.candidates import legal, nearest_legal, needs, refined
-from usp_prof.extras.planner.cases import cases_of, concatenated, machine_of, rows_of, selected, with_columns
+from usp_prof.extras.planner.cases import Cases, cases_of, concatenated, machine_of, rows_of, selected, with_columns
 from usp_prof.extras.planner.choice import Barred, barred
-from usp_prof.extras.planner.cluster import cluster_of
+from usp_prof.extras.planner.cluster import Cluster, cluster_of
 from usp_prof.extras.planner.predict import Prediction, records
 from usp_prof.extras.planner.profiles import DEFAULT_PROFILE, Profile
 from usp_prof.extras.planner.stages import stages_of
@@ -35,14 +38,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.model.shape import shape_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
-
-    from usp_prof.contract import ModelEntry
     from usp_prof.extras.planner.calibration import Calibration
-    from usp_prof.extras.planner.cases import Cases
-    from usp_prof.extras.planner.cluster import Cluster
 
 EQUAL = 1.005
 """Steps with a smaller ratio count as equal."""

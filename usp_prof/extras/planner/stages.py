@@ -9,20 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.extras.planner.cases import Cases
 from usp_prof.model.configuration import IS_V_SHAPED, SCHEDULES
+from usp_prof.model.shape import Column
+from usp_prof.model.shape import Shape as Model
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.whatif.layout import in_flight, layers_of_stages
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.extras.planner.cases import Cases
-    from usp_prof.model.shape import Column
-    from usp_prof.model.shape import Shape as Model
 
 ENOUGH = 3
 """Micro-batches, as a multiple of the depth, after which the number kept no longer changes."""

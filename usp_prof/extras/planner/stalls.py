@@ -25,19 +25,14 @@ between configurations uses the probability (`expected`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.extras.planner import memory
+from usp_prof.extras.planner.cases import Cases
 from usp_prof.extras.planner.compute import smooth_maximum
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.extras.planner.cases import Cases
-    from usp_prof.extras.planner.stages import Stages
-    from usp_prof.model.shape import Column
+from usp_prof.extras.planner.stages import Stages
+from usp_prof.model.shape import Column
 
 TENSOR_POWER = 1.5
 """Power of tp with which launches grow: 4, 8, 16 and 32 ranks add 6, 15, 42 and 125 ms per layer (measured)."""

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.columns.rows import group_codes
+from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.launch import refusal
-from usp_prof.model.configuration import Columns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from usp_prof.contract import ModelEntry
-    from usp_prof.model.configuration import Configuration
+from usp_prof.model.configuration import Columns, Configuration
 
 _NOT_READ = frozenset({"micro_batch", "micro_batches", "gradient_bytes"})
 """Knobs that no trainer's rule reads."""

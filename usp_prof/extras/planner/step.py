@@ -10,25 +10,19 @@ A step is the sum of:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from usp_prof.extras.planner import cluster, compute, data_parallel, filling, memory, stalls
-from usp_prof.extras.planner.stages import stages_of
+from usp_prof.extras.planner.cases import Cases
+from usp_prof.extras.planner.stages import Stages, stages_of
 from usp_prof.model.configuration import SCHEDULES
+from usp_prof.model.shape import Column
 from usp_prof.schedule import Schedule
 from usp_prof.schedule_orders import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from usp_prof.extras.planner.cases import Cases
-    from usp_prof.extras.planner.stages import Stages
-    from usp_prof.model.shape import Column
 
 STATE_BYTES = 18.0
 """Bytes per weight that AdamW reads and writes: a 16-bit weight; gradient, master weight and moments in float32."""

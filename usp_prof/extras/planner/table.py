@@ -6,18 +6,19 @@ names. Missing values have defaults; impossible rows are refused in their `error
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from usp_prof import limits
 from usp_prof.contract import ModelEntry
-from usp_prof.extras.planner.cases import cases_of, machine_of
-from usp_prof.extras.planner.cluster import cluster_of
+from usp_prof.extras.planner.cases import Cases, cases_of, machine_of
+from usp_prof.extras.planner.cluster import Cluster, cluster_of
 from usp_prof.extras.planner.launch_nanotron import has_empty_rank
-from usp_prof.extras.planner.predict import records
-from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, profile_named
+from usp_prof.extras.planner.predict import Prediction, records
+from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, Profile, profile_named
 from usp_prof.extras.planner.ranges import most_of
 from usp_prof.model.configuration import MODULES, Configuration, Offload, Recompute, broken_rule, modules_named
 from usp_prof.model.errors import UsageError, UspProfError
@@ -25,14 +26,6 @@ from usp_prof.model.files import csv_rows
 from usp_prof.model.known_models import model_named
 from usp_prof.model.shape import missing_sizes, shape_of, stacked
 from usp_prof.schedule import schedule_by_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from usp_prof.extras.planner.cases import Cases
-    from usp_prof.extras.planner.cluster import Cluster
-    from usp_prof.extras.planner.predict import Prediction
-    from usp_prof.extras.planner.profiles import Profile
 
 SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab", "experts", "experts_per_token",

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
+from usp_prof.contract import ModelEntry
+from usp_prof.model.configuration import Configuration
 from usp_prof.model.footprint import MASTER_AND_MOMENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from usp_prof.contract import ModelEntry
-    from usp_prof.model.configuration import Configuration
 
 Rules = Iterator[tuple[bool, str]]
 """For each rule, whether the configuration breaks it, and the message."""

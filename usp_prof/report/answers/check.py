@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape as xml_escape
 from xml.sax.saxutils import quoteattr as xml_quoteattr
 
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from usp_prof.gate.judgement import Judgement, Verdict
-from usp_prof.gate.verdict import Inconclusive
+from usp_prof.gate.verdict import Inconclusive, Report
 from usp_prof.model.printable import counted, for_log, printable
 from usp_prof.report.answers.wording import (
     bare_table,
@@ -32,12 +32,6 @@ from usp_prof.report.answers.wording import (
 from usp_prof.report.format import quantity
 from usp_prof.report.writers.json_text import answer_text
 from usp_prof.report.writers.safe_console import print_trimmed, text_console
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from usp_prof.gate.verdict import Report
-
 
 _STYLES = {
     Verdict.PASS: "green",

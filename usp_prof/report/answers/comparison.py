@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from usp_prof.charts.inputs import Waterfall
-from usp_prof.gate.comparison import BETTER, CHANGED, WITHIN_NOISE, WORSE, direction
-from usp_prof.gate.judgement import Scale, Verdict
+from usp_prof.gate.comparison import BETTER, CHANGED, WITHIN_NOISE, WORSE, Comparison, Pair, direction
+from usp_prof.gate.judgement import Judgement, Scale, Verdict
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.answers.wording import change, condition_changes, ends, interval, is_undetermined, part_label
@@ -17,15 +18,11 @@ from usp_prof.report.format import column_scale, quantity
 from usp_prof.report.sections.timeline import slices_of
 from usp_prof.report.writers import markdown, terminal
 from usp_prof.report.writers.json_text import answer_text
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pandas as pd
 
-    from usp_prof.gate.comparison import Comparison, Pair
-    from usp_prof.gate.judgement import Judgement
-    from usp_prof.tables.table_set import TableSet
 
 FORMATS = ("terminal", "markdown", "json")
 MOST_RANKS = 4

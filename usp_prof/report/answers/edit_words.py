@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from usp_prof.model.edit import Edit
+from usp_prof.model.edit import Edit
 
 _WORDS = {
     "compute_faster": "compute {value}x faster",

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import LEAST_LOSS
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
-from usp_prof.report.document import KeyFigure, KeyFigures, Section, Text, data_table
-from usp_prof.report.format import quantity
+from usp_prof.report.document import Block, KeyFigure, KeyFigures, Section, Text, data_table
+from usp_prof.report.format import Cell, quantity
 from usp_prof.report.writers.json_text import answer_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.report.document import Block
-    from usp_prof.report.format import Cell
     from usp_prof.whatif.attribution import Part, Slowdown
     from usp_prof.whatif.op_replay import JobSlowdown
 

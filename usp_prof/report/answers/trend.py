@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from usp_prof.report.format import quantity
 from usp_prof.report.writers.json_text import answer_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from usp_prof.gate.history import MetricTrend
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

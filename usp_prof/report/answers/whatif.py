@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from usp_prof.analyses import breakdown, mfu
-from usp_prof.charts.inputs import Waterfall
+from usp_prof.charts.inputs import PipelineSchedule, Waterfall
 from usp_prof.findings.engine import repairs_in
-from usp_prof.model.finding import NOTHING_FOUND
+from usp_prof.model.edit import Edit
+from usp_prof.model.finding import NOTHING_FOUND, Finding
+from usp_prof.model.footprint import Footprint
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import shortened
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -16,23 +19,16 @@ from usp_prof.replay.step_times import unedited
 from usp_prof.report.answers.edit_words import in_words
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, Text, data_table
 from usp_prof.report.figures import label_of
-from usp_prof.report.format import quantity
+from usp_prof.report.format import Cell, quantity
 from usp_prof.report.run_facts import run_facts
 from usp_prof.report.sections.pipeline import simulated_schedule
 from usp_prof.report.words import mean_rank_step
+from usp_prof.report.writers.json_text import ChangeJson, MemoryJson
+from usp_prof.schedule_orders import Timeline as SimulatedSchedule
 from usp_prof.whatif.layout import memory_of
 from usp_prof.whatif.predicted import predicted_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.charts.inputs import PipelineSchedule
-    from usp_prof.model.edit import Edit
-    from usp_prof.model.finding import Finding
-    from usp_prof.model.footprint import Footprint
-    from usp_prof.report.format import Cell
-    from usp_prof.report.writers.json_text import ChangeJson, MemoryJson
-    from usp_prof.schedule_orders import Timeline as SimulatedSchedule
     from usp_prof.whatif.predict import Prediction
     from usp_prof.whatif.rescheduled import Rescheduled
 

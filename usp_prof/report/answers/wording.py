@@ -5,31 +5,24 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from rich.table import Table
 from rich.text import Text
 
-from usp_prof.gate.facts import BARRED, MEASURED_PEAK, PEAK, UNRECORDED
+from usp_prof.gate.facts import BARRED, MEASURED_PEAK, PEAK, UNRECORDED, Difference
 from usp_prof.gate.judge import SIGN
 from usp_prof.gate.judgement import Judgement, Scale, Verdict
-from usp_prof.gate.why import COPIES
+from usp_prof.gate.measured import SeenFinding
+from usp_prof.gate.verdict import Report
+from usp_prof.gate.why import COPIES, PartChange, Why, WorkChange
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted, first_and_more, first_few, shortened
 from usp_prof.report.figures import label_of
 from usp_prof.report.format import quantity
 from usp_prof.report.format import signed as signed_quantity
 from usp_prof.report.words import title_and_place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from usp_prof.gate.facts import Difference
-    from usp_prof.gate.judgement import Judgement
-    from usp_prof.gate.measured import SeenFinding
-    from usp_prof.gate.verdict import Report
-    from usp_prof.gate.why import PartChange, Why, WorkChange
-
 
 _WIDEST = 10.0
 """The end of an interval beyond this relative change is shown as a limit, unless the change itself is beyond it."""

@@ -6,18 +6,13 @@ blocks. To add a section, write one function, a line in `SECTIONS`, its module i
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from usp_prof.analyses import NAMES
-from usp_prof.report.document import Section
+from usp_prof.report.document import Block, Section
+from usp_prof.report.figures import Context
 from usp_prof.report.sections.plain import notes
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from usp_prof.report.document import Block
-    from usp_prof.report.figures import Context
 
 SECTIONS: tuple[tuple[str, str], ...] = (
     ("findings", "Findings"),

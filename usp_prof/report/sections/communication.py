@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.charts.inputs import AxisCommunication, BandwidthPoints, PeerMatrix
 from usp_prof.model.metric import Unit
-from usp_prof.report.document import Chart, DataTable, Text, data_table
-from usp_prof.report.figures import axes_in_order
+from usp_prof.report.document import Block, Chart, DataTable, Text, data_table
+from usp_prof.report.figures import Context, Figures, axes_in_order
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import ROWS, listing_table, rows_table
 from usp_prof.report.sections.summary import communication
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from usp_prof.analyses.collectives import CollectivesResult
     from usp_prof.analyses.overlap import OverlapResult
-    from usp_prof.report.document import Block
-    from usp_prof.report.figures import Context, Figures
 
 
 _SUMS = Text(

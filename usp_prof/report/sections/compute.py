@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from math import nan
 from operator import attrgetter, itemgetter
@@ -10,30 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.analyses.memory import line_of
+from usp_prof.analyses.host import HostResult
+from usp_prof.analyses.memory import MemoryResult, line_of
+from usp_prof.analyses.result import Listing
 from usp_prof.charts.inputs import MemoryLine, MemoryLines, RooflinePoints
+from usp_prof.columns.arrays import Ints
 from usp_prof.model.hardware import precision
+from usp_prof.model.memory_snapshot import MemorySnapshot
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
-from usp_prof.report.document import Chart, Text
+from usp_prof.report.document import Block, Chart, Text
+from usp_prof.report.figures import Context
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import key_figures, length, listing_table
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from _typeshed import DataclassInstance
 
-    from usp_prof.analyses.host import HostResult
     from usp_prof.analyses.kernels import KernelsResult
-    from usp_prof.analyses.memory import MemoryResult
     from usp_prof.analyses.mfu import MfuResult
-    from usp_prof.analyses.result import Listing
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.model.memory_snapshot import MemorySnapshot
-    from usp_prof.report.document import Block
-    from usp_prof.report.figures import Context
-    from usp_prof.tables.table_set import TableSet
 
 
 _OPS = (

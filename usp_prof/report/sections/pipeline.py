@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from usp_prof.analyses.measures.pipeline_actions import middle_step
+from usp_prof.analyses.pipeline import PipelineResult
 from usp_prof.charts.inputs import PipelineSchedule
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.model.topology import Axis
-from usp_prof.report.document import Chart, DataTable, Text, data_table
+from usp_prof.report.document import Block, Chart, DataTable, Text, data_table
+from usp_prof.report.figures import Context
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import key_figures, listing_table, without_blanks
+from usp_prof.schedule_orders import Timeline
 
 if TYPE_CHECKING:
-    from usp_prof.analyses.pipeline import PipelineResult
     from usp_prof.analyses.stragglers import StragglersResult
-    from usp_prof.report.document import Block
-    from usp_prof.report.figures import Context
-    from usp_prof.schedule_orders import Timeline
 
 
 _RANKS = (

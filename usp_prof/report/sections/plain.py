@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from usp_prof.analyses.result import impossible
+from usp_prof.analyses.result import Listing, impossible
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import DataTable, Health, KeyFigure, KeyFigures, TableColumn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from usp_prof.analyses.result import Listing
-    from usp_prof.report.figures import Context
-    from usp_prof.report.format import Cell
-
+from usp_prof.report.figures import Context
+from usp_prof.report.format import Cell
 
 ROWS = 20
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,21 +11,17 @@ import numpy as np
 from usp_prof.charts.inputs import BreakdownRows, HeatMap, Part, RankGrid
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
-from usp_prof.report.document import Chart, DataTable, data_table
-from usp_prof.report.figures import parts
+from usp_prof.report.document import Block, Chart, DataTable, data_table
+from usp_prof.report.figures import Context, Figures, Key, Number, parts
+from usp_prof.report.format import Cell
 from usp_prof.report.sections.plain import key_figures, listing_table
 from usp_prof.report.sections.summary import where_the_step_goes
 from usp_prof.report.verdict import gains_in_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from usp_prof.analyses.breakdown import BreakdownResult
     from usp_prof.analyses.step_time import StepTimeResult
     from usp_prof.analyses.stragglers import StragglersResult
-    from usp_prof.report.document import Block
-    from usp_prof.report.figures import Context, Figures, Key, Number
-    from usp_prof.report.format import Cell
 
 
 _STEPS = 40

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from usp_prof.analyses.result import impossible
 from usp_prof.findings.causes import causes_of
 from usp_prof.findings.draft import skipped_sentence
-from usp_prof.model.finding import LEAST_LOSS
-from usp_prof.model.health import Severity
+from usp_prof.model.finding import LEAST_LOSS, IdealStep
+from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.document import (
+    Block,
     DataTable,
     Findings,
     Health,
@@ -22,20 +24,14 @@ from usp_prof.report.document import (
     StackPart,
     data_table,
 )
-from usp_prof.report.figures import axes_in_order, axis_words, parts
+from usp_prof.report.figures import Context, Figures, Key, axes_in_order, axis_words, parts
 from usp_prof.report.format import quantity
+from usp_prof.report.run_facts import RunFacts
 from usp_prof.report.sections.plain import without_blanks
 from usp_prof.report.words import mean_rank_step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from usp_prof.analyses.step_time import StepTimeResult
-    from usp_prof.model.finding import IdealStep
-    from usp_prof.model.health import HealthRow
-    from usp_prof.report.document import Block
-    from usp_prof.report.figures import Context, Figures, Key
-    from usp_prof.report.run_facts import RunFacts
 
 _TOP_HEALTH = 4
 _WORST_RANKS = 3

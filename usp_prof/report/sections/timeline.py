@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.charts.inputs import TimelineSlices
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import first_of_run, lookup
+from usp_prof.columns.table import Columns
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import shortened
-from usp_prof.report.document import Chart, DataTable, Stack, StackPart, Text, data_table
-from usp_prof.report.figures import axes_in_order, label_of
+from usp_prof.report.document import Block, Chart, DataTable, Stack, StackPart, Text, data_table
+from usp_prof.report.figures import Context, Figures, axes_in_order, label_of
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import key_figures, rows_table
 from usp_prof.tables import clock
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
     from usp_prof.analyses.critical_path import CriticalPathResult
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.report.document import Block
-    from usp_prof.report.figures import Context, Figures
-    from usp_prof.tables.table_set import TableSet
 
 
 # Levels of detail: a million slices at any zoom, short slices of a row merged into buckets.

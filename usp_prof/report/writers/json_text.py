@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from usp_prof.model.finding import Basis, Level, Plain
+from usp_prof.model.finding import Basis, Finding, Level, Plain
 from usp_prof.model.health import Severity
-from usp_prof.model.metric import Better, Unit
+from usp_prof.model.metric import Better, Unit, Value
+from usp_prof.report.run_facts import RunFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from usp_prof.model.finding import Finding
-    from usp_prof.model.metric import Value
     from usp_prof.report.document import Document
-    from usp_prof.report.run_facts import RunFacts
 
 SCHEMA_VERSION: Literal[1] = 1
 

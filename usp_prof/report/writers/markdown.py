@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import singledispatch
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
+from usp_prof.model.finding import Finding
 from usp_prof.model.printable import counted, printable
 from usp_prof.report import document as doc
+from usp_prof.report.document import Block, Document, Section
 from usp_prof.report.format import cells, fills, quantity, share
 from usp_prof.report.words import REST, health_lines, left_out, lines_of_findings, run_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from usp_prof.model.finding import Finding
-    from usp_prof.report.document import Block, Document, Section
 
 NO_PICTURES: Mapping[str, str] = MappingProxyType({})
 _BAR = 60

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from usp_prof.model.metric import Unit
+from usp_prof.model.metric import Metric, Unit, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.model.metric import Metric, Value
     from usp_prof.report.document import Document
 
 _BASE = {

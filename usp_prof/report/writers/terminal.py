@@ -5,30 +5,24 @@ Readable at 80 columns, with and without color, and in plain ASCII; piped output
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import singledispatch
 from io import StringIO
-from typing import TYPE_CHECKING
 
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text as Line
 
 from usp_prof.charts.theme import DARK
-from usp_prof.model.finding import Level
+from usp_prof.model.finding import Finding, Level
 from usp_prof.model.health import Severity
 from usp_prof.model.printable import counted, shortened
 from usp_prof.report import document as doc
+from usp_prof.report.document import Block, Document, Section
 from usp_prof.report.format import MICRO, SOLID, cells, fills, quantity, share
 from usp_prof.report.words import health_lines, left_out, lines_of_findings, run_lines
 from usp_prof.report.writers.safe_console import print_trimmed, text_console
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console, RenderableType
-
-    from usp_prof.model.finding import Finding
-    from usp_prof.report.document import Block, Document, Section
 
 _INDENT = 2
 _ASCII = {ord(MICRO): "u", ord("\u00b1"): "+/-", ord("\u00b7"): "."}

@@ -12,23 +12,20 @@ import base64
 import gzip
 import json
 import re
+from collections.abc import Iterator, Sequence
 from functools import singledispatch
 from html import escape as html_escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from usp_prof.charts import as_json, height_of
 from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
+from usp_prof.model.finding import Finding
 from usp_prof.model.printable import counted, printable
 from usp_prof.report import document as doc
+from usp_prof.report.document import Block, Document, Section
 from usp_prof.report.format import UNKNOWN, quantity, share
 from usp_prof.report.words import REST, health_lines, left_out, lines_of_findings, run_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from usp_prof.model.finding import Finding
-    from usp_prof.report.document import Block, Document, Section
 
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "

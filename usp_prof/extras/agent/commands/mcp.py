@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from importlib.resources import files
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import write_out
 from usp_prof.extras.agent.folders import Folders
 from usp_prof.model.errors import UsageError
-
-if TYPE_CHECKING:
-    import argparse
 
 EXAMPLES = """\
   usp-prof mcp traces/

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -9,28 +10,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.charts.inputs import MemoryParts, PlanPoints
+from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.answers.one_plan import memory_chart
 from usp_prof.extras.planner.launch import command as launch_command
 from usp_prof.extras.planner.launch import refusal as refusal_by
 from usp_prof.extras.planner.memory import footprints_of_ranks as memory_of_ranks
 from usp_prof.extras.planner.models import not_modelled
-from usp_prof.extras.planner.search import EQUAL, speed_class
+from usp_prof.extras.planner.predict import Prediction as Plan
+from usp_prof.extras.planner.profiles import Profile
+from usp_prof.extras.planner.search import EQUAL, Plans, Question, speed_class
+from usp_prof.model.configuration import Configuration
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, Text, data_table
 from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pandas as pd
 
-    from usp_prof.contract import ModelEntry
     from usp_prof.extras.planner.calibration import Calibration
-    from usp_prof.extras.planner.predict import Prediction as Plan
-    from usp_prof.extras.planner.profiles import Profile
-    from usp_prof.extras.planner.search import Plans, Question
-    from usp_prof.model.configuration import Configuration
 
 
 MOST_ERROR = 0.2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from usp_prof.extras.planner.choice import runners_up
 from usp_prof.extras.planner.launch import refusal
 from usp_prof.extras.planner.memory import SAFE_PROBABILITY
 from usp_prof.extras.planner.models import not_modelled
+from usp_prof.extras.planner.predict import Prediction
+from usp_prof.extras.planner.search import Plans, Question
 from usp_prof.extras.planner.shortfall import shortfall_of
 from usp_prof.extras.planner.stalls import LIKELY
 from usp_prof.model.metric import Unit
@@ -23,11 +26,7 @@ from usp_prof.report.format import quantity
 from usp_prof.report.writers.json_text import answer_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from usp_prof.extras.planner.calibration import Calibration
-    from usp_prof.extras.planner.predict import Prediction
-    from usp_prof.extras.planner.search import Plans, Question
 
 
 def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: int, width: int) -> str:

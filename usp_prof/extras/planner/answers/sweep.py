@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
 from usp_prof._version import __version__
 from usp_prof.extras.planner.answers.sweep_maps import best_map, degree_maps, fastest, size_words, varied_axes
-from usp_prof.extras.planner.sweep.score import DOUBTFUL, FEWEST
+from usp_prof.extras.planner.sweep.rows import Row
+from usp_prof.extras.planner.sweep.score import DOUBTFUL, FEWEST, Score
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
-from usp_prof.report.document import DataTable, Document, KeyFigure, KeyFigures, Section, TableColumn, Text
+from usp_prof.report.document import Block, DataTable, Document, KeyFigure, KeyFigures, Section, TableColumn, Text
 from usp_prof.report.format import quantity
 from usp_prof.report.run_facts import RunFacts
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.extras.planner.sweep.rows import Row
-    from usp_prof.extras.planner.sweep.score import Score
-    from usp_prof.report.document import Block
-
 
 TITLE = "Planner's error on this sweep"
 ROWS = 20

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from math import isfinite
-from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import (
     choice_options,
@@ -13,9 +14,10 @@ from usp_prof.cli.opening import (
     whole_number,
     write_out,
 )
+from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.answers.one_plan import bars, fullest, memory_parts
 from usp_prof.extras.planner.candidates import KNOBS
-from usp_prof.extras.planner.filled import fill_of_model, fill_of_run
+from usp_prof.extras.planner.filled import Filled, fill_of_model, fill_of_run
 from usp_prof.extras.planner.models import not_modelled, planned_model
 from usp_prof.extras.planner.options import SWITCHES, add_habits, add_knobs, add_sizes
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER
@@ -26,13 +28,6 @@ from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.format import quantity
 from usp_prof.report.writers.json_text import answer_text
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from usp_prof.contract import ModelEntry
-    from usp_prof.extras.planner.filled import Filled
 
 EXAMPLES = """\
   usp-prof memory --model Llama-3-8B --sequence 8192 --tp 8 --device H100

@@ -5,10 +5,11 @@ Settings may be fixed (`--tp 8 --pp 4`), and all others are searched. `--table` 
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import replace
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from usp_prof.cli.opening import (
     choice_options,
@@ -37,9 +38,6 @@ from usp_prof.model.flops import check_convention
 from usp_prof.model.hardware import DEVICES
 from usp_prof.model.known_models import model_names
 from usp_prof.model.printable import counted, one_line
-
-if TYPE_CHECKING:
-    import argparse
 
 EXAMPLES = """\
   usp-prof plan --model Llama-3-8B --sequence 8192 --devices 64 --device H100 \\

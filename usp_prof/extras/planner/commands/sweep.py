@@ -6,11 +6,12 @@ reason.
 
 from __future__ import annotations
 
+import argparse
 import signal
 from collections import Counter
+from collections.abc import Callable, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import format_option, note, notes, output, whole_number, write_drawn, write_out
 from usp_prof.extras.planner.answers import sweep as answer
@@ -18,21 +19,14 @@ from usp_prof.extras.planner.answers.sweep_maps import AXES
 from usp_prof.extras.planner.calibration import calibrate
 from usp_prof.extras.planner.sweep import published, rows, runner
 from usp_prof.extras.planner.sweep.cells import MOST_PROCESSES, cells_of_grid, cells_of_list, parse_fixed
-from usp_prof.extras.planner.sweep.runner import record_cell
-from usp_prof.extras.planner.sweep.score import cell_to_record, predict_rows, reasons_against, score
+from usp_prof.extras.planner.sweep.rows import Outcome, Row
+from usp_prof.extras.planner.sweep.runner import Sweep, record_cell
+from usp_prof.extras.planner.sweep.score import Score, cell_to_record, predict_rows, reasons_against, score
 from usp_prof.model.errors import InputError, UsageError, UspProfError
 from usp_prof.model.files import check_name, read_text, write
+from usp_prof.report.document import Section
 from usp_prof.run import open_run
 from usp_prof.whole_files import whole_file
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
-
-    from usp_prof.extras.planner.sweep.rows import Outcome, Row
-    from usp_prof.extras.planner.sweep.runner import Sweep
-    from usp_prof.extras.planner.sweep.score import Score
-    from usp_prof.report.document import Section
 
 EXAMPLES = """\
   usp-prof sweep sweeps/tiny --processes 4 --grid tp=1,2 pp=1,2 --fixed batch=16

@@ -9,18 +9,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import product
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import csv_rows
 from usp_prof.schedule import schedule_by_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 MOST_CELLS = 10_000
 MOST_PROCESSES = 1024

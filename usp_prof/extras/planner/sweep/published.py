@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import gzip
 import io
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from usp_prof.extras.planner.sweep.rows import NAN, Row, Status
 from usp_prof.extras.planner.table import predict_table, understood
@@ -18,10 +19,6 @@ from usp_prof.limits import MAX_DESCRIPTION_BYTES
 from usp_prof.model.errors import InputError, unknown_name
 from usp_prof.model.files import csv_rows, read_bytes
 from usp_prof.model.printable import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 SHAPES: dict[str, dict[str, object]] = {
     "1B": {"layers": 16, "hidden": 2048, "heads": 32, "ffn_hidden": 8192, "tied_embeddings": 1},

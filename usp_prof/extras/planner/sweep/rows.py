@@ -10,25 +10,25 @@ import csv
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import (
+    Mapping,
+    Sequence,
+)
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TextIO
 
-from usp_prof.extras.planner.sweep.cells import configuration_of
+from usp_prof.extras.planner.sweep.cells import Cell, configuration_of
+from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import InputError
 from usp_prof.model.files import ERRORS, checked
 from usp_prof.model.printable import csv_cell
 from usp_prof.whole_files import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from usp_prof.extras.planner.sweep.cells import Cell
     from usp_prof.extras.planner.sweep.runner import Sweep
-    from usp_prof.model.configuration import Configuration
 
 SETTLING = 2
 """Steps omitted before measuring; the first ones allocate, connect and compile."""

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -38,8 +39,6 @@ from usp_prof.model.files import is_later
 from usp_prof.whole_files import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     Progress = Callable[[int, int, Outcome], None]
 
 
