@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.model.metric import Unit
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)

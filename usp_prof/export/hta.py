@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +24,7 @@ from usp_prof.inputs.trace_record import DEVICE_WORK
 from usp_prof.model.errors import UsageError
 from usp_prof.model.schema import Kind
 from usp_prof.tables.events.arguments import Field, read_arguments
-
-if TYPE_CHECKING:
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 _FIELDS = (
     Field("bytes", "bytes"),

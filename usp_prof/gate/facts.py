@@ -10,16 +10,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from usp_prof.contract import Manifest
 from usp_prof.gate.series import EXACT
 from usp_prof.model.hardware import precision
 from usp_prof.model.metric import Unit
-
-if TYPE_CHECKING:
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 PEAK = "peak"
 MEASURED_PEAK = "measured peak"

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from usp_prof import limits
 from usp_prof.gate.change_points import Trend, find_trend
 from usp_prof.gate.facts import Fact, FactKind, barred, differences
+from usp_prof.gate.measured import Measured
 from usp_prof.gate.sample import boil_down
 from usp_prof.model.errors import NO_ROOM, InputError
 from usp_prof.model.files import ERRORS, check_file_name, read_bytes
@@ -27,8 +28,6 @@ from usp_prof.model.metric import Better, Unit
 from usp_prof.whole_files import one_writer, whole_file
 
 if TYPE_CHECKING:
-    from usp_prof.gate.measured import Measured
-
     _Row = dict[str, Any]
     "A row of the Parquet file, by the column names of `SCHEMA`."
 

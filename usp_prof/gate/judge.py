@@ -5,20 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.gate.judgement import Gauge, Judgement, Scale, Verdict, gauge_for, worsening
+from usp_prof.gate.measured import Measured
+from usp_prof.gate.policy import Policy, Rule
 from usp_prof.gate.sample import Noise, Sample, boil_down, boil_down_to_median, pseudo_median, steps_alone, t_quantile
 from usp_prof.gate.series import Series
 from usp_prof.model.metric import Better, Unit
 from usp_prof.model.printable import counted
-
-if TYPE_CHECKING:
-    from usp_prof.gate.measured import Measured
-    from usp_prof.gate.policy import Policy, Rule
-
 
 # The difference of two sets of runs and its standard error. Noise within a run is the error of its center, computed
 # from its steps. Noise between runs is the spread of the baseline's runs. If there are few runs, the prior counts as

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -15,31 +14,17 @@ from numpy.typing import NDArray
 from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
 from usp_prof.analyses.result import impossible
-from usp_prof.gate.facts import (
-    Fact,
-    facts_of,
-)
-from usp_prof.gate.series import (
-    Series,
-    from_values,
-    with_derived,
-)
+from usp_prof.columns.table import Columns
+from usp_prof.gate.facts import Fact, facts_of
+from usp_prof.gate.series import Series, from_values, with_derived
 from usp_prof.model.errors import InputError
 from usp_prof.model.files import ERRORS, checked, is_later, read_bytes, write
-from usp_prof.model.finding import (
-    Finding,
-    IdealStep,
-    Level,
-    slowdown_values,
-)
+from usp_prof.model.finding import Finding, IdealStep, Level, slowdown_values
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Value
 from usp_prof.model.printable import readable
 from usp_prof.model.selection import EVERYTHING, Selection
-
-if TYPE_CHECKING:
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 
 @dataclass(frozen=True, slots=True, order=True)

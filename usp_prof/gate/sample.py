@@ -12,18 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import NormalDist
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof.columns.statistics import robust_sigma
 from usp_prof.gate.facts import Fact, FactKind
+from usp_prof.gate.measured import Measured
 from usp_prof.gate.series import STEP_TIME
-
-if TYPE_CHECKING:
-    from usp_prof.gate.measured import Measured
-
 
 ODD = 5.0
 """A step is an outlier if it is more than this many robust standard deviations from the median.

@@ -6,19 +6,15 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from usp_prof.gate.judgement import Judgement, Scale, Verdict
+from usp_prof.gate.measured import Measured, SeenFinding, Work
+from usp_prof.gate.policy import Policy
 from usp_prof.gate.sample import Noise, boil_down, t_quantile
 from usp_prof.gate.series import STEP_TIME, Series
 from usp_prof.model.finding import Level
 from usp_prof.model.health import numbers_of
 from usp_prof.model.metric import Better, Unit
-
-if TYPE_CHECKING:
-    from usp_prof.gate.measured import Measured, SeenFinding, Work
-    from usp_prof.gate.policy import Policy
-
 
 TOP = 8
 """Number of changed ops, kernels and calls that are listed."""

@@ -14,11 +14,7 @@ from usp_prof.charts.inputs import ChartInput
 from usp_prof.findings.causes import Cause
 from usp_prof.model.finding import Finding
 from usp_prof.model.health import HealthRow
-from usp_prof.model.metric import (
-    Metric,
-    Unit,
-    Value,
-)
+from usp_prof.model.metric import Metric, Unit, Value
 from usp_prof.report.format import Cell, column_texts, head_text, is_number
 from usp_prof.report.run_facts import RunFacts
 from usp_prof.report.verdict import UNKNOWN, Verdict

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.columns.arrays import Ints
-
-if TYPE_CHECKING:
-    from usp_prof.synth.declaration import Declaration, Mesh
-
+from usp_prof.synth.declaration import Declaration, Mesh
 
 AXES = ("pp", "dp", "cp", "tp")
 

@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from usp_prof import functions
 from usp_prof.api.answer import Answer
+from usp_prof.api.whole import Report
 from usp_prof.extras.agent.folders import Folders
 from usp_prof.extras.agent.reply import Reply, Table, bounded, table_of_arrow, table_of_frame
 from usp_prof.extras.planner.functions import plan
@@ -32,9 +33,6 @@ from usp_prof.run import Run, open_run
 from usp_prof.tables import catalogue
 from usp_prof.tables.sql_cells import Cells
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
-
-if TYPE_CHECKING:
-    from usp_prof.api.whole import Report
 
 QUESTIONS = (
     "breakdown", "overlap", "communication", "pipeline", "stragglers", "kernels", "mfu", "host", "memory",

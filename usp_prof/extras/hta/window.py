@@ -6,7 +6,7 @@ All steps except the last are included, because the end of the last one may be c
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,10 +16,7 @@ from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.columns.table import Columns
 from usp_prof.tables import clock
-
-if TYPE_CHECKING:
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 KINDS = {"compute": "COMPUTATION", "communication": "COMMUNICATION", "memcpy": "MEMORY", "memset": "MEMORY"}
 """HTA's names for our kinds of device work."""

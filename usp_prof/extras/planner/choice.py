@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from usp_prof.extras.planner.predict import Prediction
 from usp_prof.model.configuration import Columns
-
-if TYPE_CHECKING:
-    from usp_prof.extras.planner.predict import Prediction
 
 BARRING_KNOBS = ("tp", "pp", "cp", "ep", "zero", "micro_batch")
 """Knobs whose values may rule out all configurations."""

@@ -16,17 +16,14 @@ an all-reduce, in the opposite ring direction to gathers, so it takes none of th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.extras.planner import cluster, messages
 from usp_prof.extras.planner.cases import Cases
+from usp_prof.extras.planner.compute import Direction
 from usp_prof.extras.planner.stages import Stages
 from usp_prof.model.shape import Column
-
-if TYPE_CHECKING:
-    from usp_prof.extras.planner.compute import Direction
 
 LEAST_EXPOSED = 0.05
 """Minimum exposed share of a message, even next to long compute: its start, and the wait for it."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner import memory
+from usp_prof.extras.planner.calibration import Calibration
 from usp_prof.extras.planner.candidates import legal, nearest_legal, needs, refined
 from usp_prof.extras.planner.cases import Cases, cases_of, concatenated, machine_of, rows_of, selected, with_columns
 from usp_prof.extras.planner.choice import Barred, barred
@@ -36,9 +37,6 @@ from usp_prof.model.configuration import (
 )
 from usp_prof.model.errors import UsageError
 from usp_prof.model.shape import shape_of
-
-if TYPE_CHECKING:
-    from usp_prof.extras.planner.calibration import Calibration
 
 EQUAL = 1.005
 """Steps with a smaller ratio count as equal."""

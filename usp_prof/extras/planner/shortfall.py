@@ -7,18 +7,16 @@ smallest.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof import limits
 from usp_prof.extras.planner.candidates import legal, needs
+from usp_prof.extras.planner.search import Question
 from usp_prof.extras.planner.stages import stages_of
 from usp_prof.model.configuration import RECOMPUTES, Columns, Offload
-
-if TYPE_CHECKING:
-    from usp_prof.extras.planner.search import Question
 
 RELEASED = ("recompute", "offload", "zero", "micro_batch", "sequence_parallel", "tp", "pp", "cp", "ep")
 """Fixed settings in the order in which releasing them is tried: those that keep the layout first."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import TYPE_CHECKING
 
 from usp_prof.charts.inputs import MemoryParts
+from usp_prof.extras.planner.predict import Prediction as Plan
 from usp_prof.model.footprint import Footprint
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Stack, StackPart
 from usp_prof.report.format import quantity
-
-if TYPE_CHECKING:
-    from usp_prof.extras.planner.predict import Prediction as Plan
 
 FILLS = {
     "parameter_bytes": "weights",

@@ -12,6 +12,7 @@ import numpy as np
 from usp_prof.charts.inputs import MemoryParts, PlanPoints
 from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.answers.one_plan import memory_chart
+from usp_prof.extras.planner.calibration import Calibration
 from usp_prof.extras.planner.launch import command as launch_command
 from usp_prof.extras.planner.launch import refusal as refusal_by
 from usp_prof.extras.planner.memory import footprints_of_ranks as memory_of_ranks
@@ -27,8 +28,6 @@ from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from usp_prof.extras.planner.calibration import Calibration
 
 
 MOST_ERROR = 0.2

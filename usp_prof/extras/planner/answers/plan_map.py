@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from usp_prof.charts.inputs import PlanGrid
 from usp_prof.extras.planner.answers.plan import in_words, is_recorded_question, nothing_fits
+from usp_prof.extras.planner.calibration import Calibration
 from usp_prof.extras.planner.launch import refusal as refusal_by
 from usp_prof.extras.planner.predict import Prediction as Plan
 from usp_prof.extras.planner.search import Plans
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
 from usp_prof.report.format import quantity
-
-if TYPE_CHECKING:
-    from usp_prof.extras.planner.calibration import Calibration
 
 FIGURES: dict[str, tuple[Callable[[Plan], float], Unit]] = {
     "tokens/s": (lambda plan: plan.tokens_per_second, Unit.PER_SECOND),

@@ -7,11 +7,12 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from usp_prof.cli.wrapping import wrapped, wrapped_command
 from usp_prof.extras.planner.answers.one_plan import bars, memory_parts, step_parts
 from usp_prof.extras.planner.answers.plan import command_or_reason, settings_of
+from usp_prof.extras.planner.calibration import Calibration
 from usp_prof.extras.planner.choice import runners_up
 from usp_prof.extras.planner.launch import refusal
 from usp_prof.extras.planner.memory import SAFE_PROBABILITY
@@ -24,9 +25,6 @@ from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted, csv_cell
 from usp_prof.report.format import quantity
 from usp_prof.report.writers.json_text import answer_text
-
-if TYPE_CHECKING:
-    from usp_prof.extras.planner.calibration import Calibration
 
 
 def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: int, width: int) -> str:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from usp_prof.charts.inputs import PlanGrid
+from usp_prof.extras.planner.sweep.rows import Row
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Block, Chart, DataTable, Section, TableColumn, Text
 from usp_prof.report.format import quantity
-
-if TYPE_CHECKING:
-    from usp_prof.extras.planner.sweep.rows import Row
 
 Key = TypeVar("Key")
 

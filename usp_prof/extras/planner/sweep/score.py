@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from usp_prof.extras.planner.calibration import Calibration
 from usp_prof.extras.planner.predict import predict_all
 from usp_prof.extras.planner.sweep.cells import OF_THE_LAYOUT
 from usp_prof.extras.planner.sweep.rows import Outcome, Row
 from usp_prof.model.configuration import Configuration, broken_rule
-
-if TYPE_CHECKING:
-    from usp_prof.extras.planner.calibration import Calibration
 
 DOUBTFUL = 0.2
 """Error of the recorded step above which predicted lengths are meaningless."""
