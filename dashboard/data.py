@@ -17,7 +17,6 @@ from .drawings import Drawings, drawings_form, read_drawings, write_drawings
 from .engine import (
     EVERYTHING,
     Calibration,
-    Chart,
     Comparison,
     Document,
     Edit,
@@ -25,7 +24,6 @@ from .engine import (
     Plans,
     Prediction,
     Question,
-    Rescheduled,
     Run,
     Selection,
     TimelineStore,
@@ -38,10 +36,8 @@ from .engine import (
     open_run,
     open_timeline,
     overlays,
-    plan_answer,
     predict_on,
     replayed_ranks,
-    reschedule,
     search_plans,
     stored_document,
 )
@@ -165,11 +161,6 @@ def _analysed(run: Run, selection: Selection) -> Document:
     return build_report(run.tables, results, name=run.name, selection=selection, without=("timeline",))
 
 
-def ask_picture(name: str, index: int, selection: Selection, build: Callable[[], Chart | None]) -> Result[Chart | None]:
-    """Ask for a page's picture; it is built once, so the browser draws it once."""
-    return worker.ask(("picture", name, index, selection), build, lane=index)
-
-
 def ask_made(key: Hashable, build: Callable[[], T], index: int | None = None) -> Result[T]:
     """Ask for a result that depends on a page's choices and a run; it is built once, so its charts are drawn once."""
     return worker.ask(("made", index, key), build, lane=index)
@@ -205,11 +196,6 @@ def ask_calls(index: int) -> Result[TimelineStore]:
         )
 
     return worker.ask(("calls", index), lay_out, lane=index)
-
-
-def call_store(index: int) -> TimelineStore:
-    """Return the timeline of a run's calls."""
-    return ask_calls(index).result()
 
 
 def ask_comparison(first: int, second: int) -> Result[Comparison]:
@@ -272,19 +258,6 @@ def ask_plans(question: Question) -> Result[Plans]:
     )
 
 
-def ask_front(calibration: Calibration | None, plans: Plans, labeled: int) -> Result[Chart]:
-    """Ask for the chart of plans, with one of them labeled; it is built once, so the browser draws it once."""
-    return worker.ask(
-        ("front", calibration is None, question_key(plans.question), labeled),
-        lambda: Chart("Speed over memory", plan_answer.points(plans, calibration, labeled)),
-    )
-
-
 def question_key(question: Question) -> str:
     """Return the key that distinguishes two questions."""
     return repr(question)
-
-
-def ask_schedule(index: int, edit: Edit) -> Result[Rescheduled]:
-    """Ask for the prediction of another pipeline schedule."""
-    return worker.ask(("schedule", index, edit), lambda: reschedule(open_numbered(index).tables, (edit,)), lane=index)

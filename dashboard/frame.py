@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from . import data, report, served_runs, state
+from .components.blocks import theme
 from .components.palette import palette
-from .engine import DARK, EVERYTHING, LIGHT, Document, UspProfError, ink_on
+from .engine import EVERYTHING, Document, UspProfError, ink_on
 from .pages import PAGES
 from .report import answers_of_run
 from .state import Page, Room
@@ -47,7 +48,7 @@ ON_PAPER = (
 
 def _style(room: Room) -> None:
     at = f".st-key-room-{room.name.lower()} a"
-    colors = DARK if state.is_dark() else LIGHT
+    colors = theme()
     st.html(
         "<style>[data-testid='stMainBlockContainer']{padding:0.5rem 2rem 2rem;max-width:none}"
         "header[data-testid='stHeader']{background:transparent;pointer-events:none;height:2.6rem}"
@@ -170,13 +171,6 @@ def _remarks(index: int) -> None:
         st.warning(state.plain(remark))
 
 
-def _not_served(error: UspProfError) -> None:
-    """Explain that a link's run is not served, and list the runs that are."""
-    st.error(state.plain(error.message))
-    st.info(error.hint)
-    _list_runs(range(served_runs.run_count()))
-
-
 def _not_opened(error: UspProfError, index: int) -> None:
     """Explain why a run cannot be opened, and list the other runs."""
     _explain(error)
@@ -236,7 +230,9 @@ def main() -> None:
         running.run()
         data.ask_drawings(index)  # in the background
     except state.NotServedError as error:
-        _not_served(error)
+        st.error(state.plain(error.message))
+        st.info(error.hint)
+        _list_runs(range(served_runs.run_count()))
     except UspProfError as error:
         _explain(error)
     finally:

@@ -21,7 +21,6 @@ from .engine import (
     Document,
     Plans,
     Question,
-    RunFacts,
     Section,
     Selection,
     Text,
@@ -132,12 +131,6 @@ class Answer:
     sections: Callable[[], tuple[Section, ...]]
 
 
-def as_document(answer: Answer, run: RunFacts) -> Document:
-    """Build a document with one answer, which the report's writers format like any other."""
-    summary = Section("choice", answer.title, ())
-    return Document(__version__, run, {}, (), (), (), summary, answer.sections())
-
-
 # Downloads of one page: as a file of HTML, and kept as a part of the whole report.
 
 
@@ -167,6 +160,7 @@ def answers_of_run(run: int) -> tuple[Answer, ...]:
 
 
 def written(answer: Answer) -> str:
-    """Write one page's answer as HTML."""
-    run = data.open_numbered(answer.run)
-    return write_webpage([as_document(answer, run_facts(run.tables, EVERYTHING, served_runs.name(answer.run)))])
+    """Write one page's answer as HTML, like a report."""
+    facts = run_facts(data.open_numbered(answer.run).tables, EVERYTHING, served_runs.name(answer.run))
+    summary = Section("choice", answer.title, ())
+    return write_webpage([Document(__version__, facts, {}, (), (), (), summary, answer.sections())])

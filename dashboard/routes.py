@@ -132,7 +132,7 @@ def _run(request: Request) -> int:
 def _store(request: Request) -> TimelineStore:
     index = _run(request)
     if request.query_params.get("of") == "calls":
-        return data.call_store(index)
+        return data.ask_calls(index).result()
     return data.timeline_store(index)
 
 

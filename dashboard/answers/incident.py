@@ -71,7 +71,7 @@ def sections(document: Document, store: TimelineStore, shown_cause: ShownCause) 
     shown = max(frame[0] - room, 0), min(frame[1] + room, store.span_ns)
     culprit = _culprit(store, shown_cause)
     crops = {
-        "culprit": _crop(store, _rows_of_rank(store, culprit), shown, frame),
+        "culprit": _crop(store, rows_of(store, culprit, ("exposed", "device")), shown, frame),
         "victims": _crop(store, _victims(store, shown_cause, culprit, frame), shown, frame),
         "cause": _crop(store, _rows_of_cause(store, culprit, shown_cause.shown.get("show", "")), shown, frame),
     }
@@ -109,10 +109,6 @@ def _culprit(store: TimelineStore, shown_cause: ShownCause) -> int:
     texts = [shown_cause.shown.get("focus", ""), *shown_cause.shown.get("only", "").split(",")]
     ranks = [int(rank) for rank in texts if re.fullmatch(r"\d{1,6}", rank) and int(rank) in store.ranks]
     return ranks[0] if ranks else min(store.ranks)
-
-
-def _rows_of_rank(store: TimelineStore, rank: int) -> list[tuple[int, int]]:
-    return rows_of(store, rank, ("exposed", "device"))
 
 
 def _victims(

@@ -189,7 +189,8 @@ def host(document: Document) -> str:
     if empty is not None:
         few = "the gaps are few and long: " if empty < FEW and sum(idle.values()) >= NOTABLE * step_ns else ""
         clauses.append(f"{few}{quantity(empty, Unit.FRACTION)} of all launches find an empty queue")
-    return _sentence(clauses)
+    text = "; ".join(clauses)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def idle_for_host(figures: Figures) -> dict[Key, float]:
@@ -267,11 +268,6 @@ def whatif(document: Document) -> str:
 def of_run(document: Document) -> str:
     """Return the verdict on the run."""
     return document.verdict.sentence
-
-
-def _sentence(clauses: list[str]) -> str:
-    text = "; ".join(clauses)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 OF_PAGE: dict[str, Callable[[Document], str]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial, singledispatch
 from pathlib import Path
 from typing import Any
@@ -55,17 +54,21 @@ _HATCHES = {
 """The hatches of the charts, in CSS."""
 
 
-def theme(*, dark: bool) -> Theme:
+def theme() -> Theme:
     """Return the charts' theme that fits the page."""
-    return DARK if dark else LIGHT
+    return DARK if state.is_dark() else LIGHT
 
 
-def section(part: Section, *, dark: bool, heading: bool = True) -> None:
+def section(part: Section) -> None:
     """Show a section's blocks under its title."""
-    if heading:
-        st.subheader(state.plain(part.title), anchor=part.id)
-    for number, block in enumerate(part.blocks):
-        show(block, f"{part.id}-{number}", dark)
+    st.subheader(state.plain(part.title), anchor=part.id)
+    show_all(part.blocks, part.id)
+
+
+def show_all(blocks: Sequence[Block], key: str) -> None:
+    """Show blocks one below the other; their keys are numbered."""
+    for number, block in enumerate(blocks):
+        show(block, f"{key}-{number}")
 
 
 _FIGURE_HTML = '<div class="usp-figure"></div>'
@@ -83,7 +86,7 @@ def figure(drawing: Drawing, *, key: str) -> None:
     _renderer()(data=_as_data(drawing), key=key)
 
 
-def picking_figure(block: Chart, *, key: str, dark: bool, on_pick: Callable[[str], None]) -> None:
+def picking_figure(block: Chart, *, key: str, on_pick: Callable[[str], None]) -> None:
     """Show a chart with clickable marks; `on_pick` gets the label of the clicked mark."""
 
     def pick() -> None:
@@ -93,7 +96,7 @@ def picking_figure(block: Chart, *, key: str, dark: bool, on_pick: Callable[[str
 
     if block.title:
         st.markdown(f"**{state.plain(block.title)}**")
-    drawing = data.drawings.drawing(block.data, theme(dark=dark))
+    drawing = data.drawings.drawing(block.data, theme())
     _renderer()(data=_as_data(drawing) | {"picks": True}, key=key, default={"picked": None}, on_picked_change=pick)
 
 
@@ -102,13 +105,13 @@ def _as_data(drawing: Drawing) -> dict[str, object]:
 
 
 @singledispatch
-def show(block: Block, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
+def show(block: Block, key: str) -> None:  # noqa: ARG001 - one signature for all kinds
     """Show one block."""
     raise TypeError(f"no way to show a {type(block).__name__}")
 
 
 @show.register
-def _(block: KeyFigures, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
+def _(block: KeyFigures, key: str) -> None:  # noqa: ARG001 - one signature for all kinds
     for place, item in zip(st.columns(min(len(block.figures), _WIDE)) * 9, block.figures, strict=False):
         place.metric(item.label, quantity(item.value, item.unit))
         if item.second:
@@ -116,8 +119,8 @@ def _(block: KeyFigures, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 
 
 
 @show.register
-def _(block: Stack, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
-    colors = theme(dark=dark)
+def _(block: Stack, key: str) -> None:  # noqa: ARG001 - one signature for all kinds
+    colors = theme()
     total = "" if block.unit is Unit.FRACTION else f": {quantity(block.total, block.unit)}"
     st.markdown(f"**{state.plain(block.title)}**{total}")
     bars, names = "", ""
@@ -139,19 +142,19 @@ def _(block: Stack, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one
 
 
 @show.register
-def _(block: DataTable, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
+def _(block: DataTable, key: str) -> None:
     if block.title:
         st.markdown(f"**{state.plain(block.title)}**")
     data_table(block, key)
 
 
 @show.register
-def _(block: Text, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
+def _(block: Text, key: str) -> None:  # noqa: ARG001 - one signature for all kinds
     (st.caption if block.quiet else st.write)(state.plain(block.text))
 
 
 @show.register
-def _(block: Health, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
+def _(block: Health, key: str) -> None:  # noqa: ARG001 - one signature for all kinds
     for row in gathered(block.rows):
         where = f"rank {row.rank}: " if row.rank >= 0 else ""
         st.caption(f"{_SIGNS[row.severity]} {where}{state.plain(row.detail or row.code)}")
@@ -161,10 +164,10 @@ def _(block: Health, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - on
 
 
 @show.register
-def _(block: Chart, key: str, dark: bool) -> None:  # noqa: FBT001 - one signature for all kinds
+def _(block: Chart, key: str) -> None:
     if block.title:
         st.markdown(f"**{state.plain(block.title)}**")
-    figure(data.drawings.drawing(block.data, theme(dark=dark)), key=f"figure-{key}")
+    figure(data.drawings.drawing(block.data, theme()), key=f"figure-{key}")
 
 
 def unbroken(text: str) -> str:
@@ -228,7 +231,8 @@ def fold_sections(document: Document, wanted: Sequence[str], *, without: Sequenc
         if name not in parts:
             continue
         blocks = tuple(block for block in parts[name].blocks if id(block) not in shown)
-        part = replace(parts[name], blocks=blocks)
         if blocks:
-            title = f"{part.title} in tables" if name in st.session_state.get("pages", {}) else part.title
-            folded(name, state.plain(title), partial(section, part, dark=state.is_dark(), heading=False))
+            title = parts[name].title
+            if name in st.session_state.get("pages", {}):
+                title += " in tables"
+            folded(name, state.plain(title), partial(show_all, blocks, name))

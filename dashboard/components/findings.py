@@ -33,14 +33,14 @@ _MOST_PEERS = 3
 _UNITS = {"_ns": Unit.NS, "_bytes": Unit.BYTES, "_fraction": Unit.FRACTION}
 
 
-def show_findings(block: Findings, view: View, *, brief: bool = False) -> None:
+def show_findings(block: Findings, view: View) -> None:
     """Show findings, most important first."""
     remark = left_out(block.more, block.noise)
     if not block.causes:
         st.success("No finding is worth acting on." if remark else "No rule found anything.")
     for number, cause in enumerate(block.causes):
         with st.container(border=True):
-            show_finding(cause.finding, view, number, brief=brief)
+            show_finding(cause.finding, view, number, brief=True)
             if cause.parts:
                 st.caption(state.plain(f"Same root cause: {', '.join(part.title for part in cause.parts)}"))
     if remark:
@@ -139,11 +139,6 @@ def _rows_of(finding: Finding) -> str:
     return "host,exposed" if finding.code in _OF_HOST else "exposed,path"
 
 
-def _unit_of(name: str) -> Unit | None:
-    """Return the unit in the suffix of a name, or None without one."""
-    return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), None)
-
-
 def _head(name: str) -> str:
     """Return a name in words, without its unit."""
     for ending in _UNITS:
@@ -157,7 +152,7 @@ def figures_of(finding: Finding) -> list[dict[str, str | float]]:
         name: value for name, value in finding.evidence.items() if name not in _PLACE and isinstance(value, int | float)
     }
     heads = [_head(name) for name in figures]
-    units = {name: _unit_of(name) for name in figures}
+    units = {name: next((unit for end, unit in _UNITS.items() if name.endswith(end)), None) for name in figures}
     rows: list[dict[str, str | float]] = []
     for name, value in figures.items():
         unit = units[name]

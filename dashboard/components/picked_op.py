@@ -62,7 +62,7 @@ def picked_op(view: View, document: Document, charts: Sequence[Chart]) -> None:
         st.markdown(f"**{state.plain(label)}**")
         rows = rows_of(document, label)
         if rows is not None:
-            show(rows, "picked-op-figures", state.is_dark())
+            show(rows, "picked-op-figures")
         tables = data.open_numbered(view.run).tables
         ask = partial(calls_of_op, tables, view.selection, label)
         calls = wait(data.worker.ask(("op calls", view.run, view.selection, label), ask, lane=view.run))
@@ -70,7 +70,7 @@ def picked_op(view: View, document: Document, charts: Sequence[Chart]) -> None:
             st.caption("The traces assign no kernels to this op.")
             return
         _links(calls.longest, str(calls.kernels.rows[0][0]))
-        show(calls.kernels, "picked-op-kernels", state.is_dark())
+        show(calls.kernels, "picked-op-kernels")
 
 
 def rows_of(document: Document, label: str) -> DataTable | None:

@@ -11,6 +11,7 @@ from .. import data, served_runs, state
 from ..engine import Document, JobStep, Prediction, Unit, quantity
 from ..state import View
 from ..work import wait
+from . import choices
 from .blocks import folded
 from .findings import outliers_first
 from .timeline import timeline
@@ -63,7 +64,7 @@ def _morph(
     played = f"{served_runs.source(run)}&t0={step.start_ns}&t1={step.end_ns}&ranks={rank_list}&edits={quote(edits)}"
     height = len(ranks) * ROW_PX + AROUND_PX
     timeline(
-        served_runs.source(run), key=key, dark=state.is_dark(), ranks=list(ranks), kinds=[], fixed=True,
+        served_runs.source(run), key=key, ranks=list(ranks), kinds=[], fixed=True,
         still=not edits, range=list(range_ns), play=played, height=height,
     )  # fmt: skip
 
@@ -77,9 +78,7 @@ def _measured(view: View, ranks: Sequence[int], range_ns: Sequence[int]) -> None
     index_of_key = {served_runs.key(run): run for run in runs}
     offered = (NOTHING, *index_of_key)
     names = {NOTHING: "nothing", **{key: served_runs.name(run) for key, run in index_of_key.items()}}
-    before = state.word("beside", offered)
-    chosen = st.selectbox("Measured run", offered, offered.index(before), format_func=names.__getitem__)
-    state.choose("beside", chosen if chosen != NOTHING else None)
+    chosen = choices.word("Measured run", "beside", offered, format_func=names.__getitem__)
     if chosen == NOTHING:
         return
     index = index_of_key[chosen]

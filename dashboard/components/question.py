@@ -15,7 +15,6 @@ import streamlit as st
 
 from .. import data, state
 from ..engine import (
-    DEFAULT_PROFILE,
     DEFAULT_TRAINER,
     DEVICES,
     PROFILES,
@@ -43,6 +42,7 @@ from ..engine import (
     quantity,
 )
 from ..work import wait
+from . import choices
 from .blocks import show, verdict
 
 if TYPE_CHECKING:
@@ -80,59 +80,40 @@ def ask_question(calibration: Calibration | None, facts: RunFacts | None = None)
     """
     model_column, devices_column, batch_column, device_column, dtype_column = st.columns([1.7, 1.1, 1.1, 1.5, 1.3])
     with model_column:
-        name = _model_name(calibration)
+        names = choices.first(AS_RECORDED if calibration is not None else USUAL_MODEL, (*model_names(), OWN))
+        name = choices.word("Model", "model", names, help="type to search, or enter your own shape")
     recorded = calibration.configuration if calibration is not None else None
     known_devices = min((facts.world_size or len(facts.ranks)) if facts else USUAL_DEVICES, MOST_DEVICES)
     with devices_column:
-        devices = _integer("Devices", "devices", 1, MOST_DEVICES, recorded.devices if recorded else known_devices)
+        devices = choices.integer(
+            "Devices", "devices", 1, MOST_DEVICES, recorded.devices if recorded else known_devices
+        )
     with batch_column:
-        batch = _integer("Batch size", "batch", 1, MOST_SEQUENCES, recorded.batch if recorded else USUAL_BATCH)
+        batch = choices.integer("Batch size", "batch", 1, MOST_SEQUENCES, recorded.batch if recorded else USUAL_BATCH)
     with device_column:
         device = _device(calibration, facts)
-    known_dtypes = [dtype for dtype in DTYPES if device == AS_RECORDED or _has_peak(device, dtype)]
+    known_dtypes = tuple(dtype for dtype in DTYPES if device == AS_RECORDED or _has_peak(device, dtype))
     usual = known_dtypes[0]
     if recorded is not None and (device == AS_RECORDED or recorded.dtype in known_dtypes):
         usual = recorded.dtype
-    dtypes = (usual, *(dtype for dtype in known_dtypes if dtype != usual))
-    dtype = dtype_column.selectbox("Type", dtypes, dtypes.index(state.word("dtype", dtypes)))
-    state.choose("dtype", None if dtype == usual else dtype)
+    dtype = choices.word("Type", "dtype", choices.first(usual, known_dtypes), place=dtype_column)
     sequence_column, habits_column, efficiency_column = st.columns(3)
-    with sequence_column:
-        sequence = _sequence(name)
-    model = _model(name, calibration, sequence)
+    if calibration is not None and name == AS_RECORDED:
+        model = calibration.model
+    else:
+        with sequence_column:
+            sequence = choices.integer("Tokens per sequence", "sequence", 1, MOST_TOKENS, USUAL_SEQUENCE)
+        model = _own_shape(sequence) if name == OWN else model_named(name, sequence)
     if calibration is not None and device == AS_RECORDED:
         return Question(model, calibration.cluster, devices, batch, dtype, profile=calibration.profile)
     chosen_cluster = cluster_of_device(device, dtype)
     with efficiency_column:
         cluster = replace(chosen_cluster, efficiency=_efficiency(chosen_cluster.efficiency))
     with habits_column:
-        profile = DEFAULT_PROFILE if calibration is not None else PROFILES[_habits()]
+        trainers = choices.first(DEFAULT_TRAINER, tuple(sorted(PROFILES)))
+        habits = DEFAULT_TRAINER if calibration is not None else choices.word("Trainer behavior", "habits", trainers)
+    profile = PROFILES[habits]
     return Question(model, cluster, devices, batch, dtype, profile=profile)
-
-
-def _model_name(calibration: Calibration | None) -> str:
-    """Choose the recorded model, a known one, or a shape."""
-    usual = AS_RECORDED if calibration is not None else USUAL_MODEL
-    names = (usual, *(name for name in (*model_names(), OWN) if name != usual))
-    name: str = st.selectbox(
-        "Model", names, names.index(state.word("model", names)), help="type to search, or enter your own shape"
-    )
-    state.choose("model", None if name == usual else name)
-    return name
-
-
-def _sequence(name: str) -> int:
-    """Ask for the tokens per sequence of a model that was not recorded."""
-    if name == AS_RECORDED:
-        return USUAL_SEQUENCE
-    return _integer("Tokens per sequence", "sequence", 1, MOST_TOKENS, USUAL_SEQUENCE)
-
-
-def _model(name: str, calibration: Calibration | None, sequence: int) -> ModelEntry:
-    """Return the recorded model, a known one, or one whose shape is asked for."""
-    if calibration is not None and name == AS_RECORDED:
-        return calibration.model
-    return _own_shape(sequence) if name == OWN else model_named(name, sequence)
 
 
 def _own_shape(sequence: int) -> ModelEntry:
@@ -140,7 +121,7 @@ def _own_shape(sequence: int) -> ModelEntry:
     sizes = {}
     for place, (field, (label, least, most, usual)) in zip(st.columns(4) * 2, SHAPE.items(), strict=True):
         with place:
-            sizes[field] = _integer(label, field, least, most, usual)
+            sizes[field] = choices.integer(label, field, least, most, usual)
     experts = sizes["experts"]
     return ModelEntry(
         **{
@@ -160,10 +141,7 @@ def _device(calibration: Calibration | None, facts: RunFacts | None) -> str:
     if calibration is None:
         recorded_device = device_named(facts.devices[0]) if facts is not None and facts.devices else None
         usual = recorded_device.name if recorded_device is not None else USUAL_DEVICE
-    names = (usual, *(name for name in device_names if name != usual))
-    name: str = st.selectbox("Device", names, names.index(state.word("device", names)))
-    state.choose("device", None if name == usual else name)
-    return name
+    return choices.word("Device", "device", choices.first(usual, device_names))
 
 
 def _has_peak(device: str, dtype: str) -> bool:
@@ -175,14 +153,6 @@ def _has_peak(device: str, dtype: str) -> bool:
     return True
 
 
-def _habits() -> str:
-    """Choose the trainer whose measured behavior is assumed."""
-    names = (DEFAULT_TRAINER, *(name for name in sorted(PROFILES) if name != DEFAULT_TRAINER))
-    name: str = st.selectbox("Trainer behavior", names, names.index(state.word("habits", names)))
-    state.choose("habits", None if name == names[0] else name)
-    return name
-
-
 def _efficiency(measured: float) -> float:
     """Choose the share of its peak that a device reaches, 0..1."""
     usual = round(100 * measured)
@@ -190,13 +160,6 @@ def _efficiency(measured: float) -> float:
     chosen = st.slider("Large matrix products reach, % of peak", 1, 100, percent)
     state.choose("efficiency", None if chosen == usual else chosen)
     return measured if chosen == usual else chosen / 100
-
-
-def _integer(label: str, name: str, least: int, most: int, usual: int) -> int:
-    wanted = state.number(name, least, most)
-    chosen = int(st.number_input(label, least, most, usual if wanted is None else wanted))
-    state.choose(name, None if chosen == usual else chosen)
-    return chosen
 
 
 # One configuration with sliders. A prediction takes milliseconds, so the bars follow the sliders.
@@ -244,20 +207,21 @@ def _chosen(question: Question, usual: Configuration | None) -> Configuration | 
     usual = usual or Configuration(zero=1)
     left, middle, right = st.columns(3)
     with left:
-        tp = _power("Tensor parallel (tp)", "tp", devices, usual.tp)
-        pp = _power("Pipeline parallel (pp)", "pp", devices, usual.pp)
-        cp = _power("Context parallel (cp)", "cp", devices, usual.cp)
+        tp = choices.power("Tensor parallel (tp)", "tp", devices, usual.tp)
+        pp = choices.power("Pipeline parallel (pp)", "pp", devices, usual.pp)
+        cp = choices.power("Context parallel (cp)", "cp", devices, usual.cp)
         experts = question.model.experts
-        ep = _power("Expert parallel (ep)", "ep", experts, usual.ep) if experts else 1
+        ep = choices.power("Expert parallel (ep)", "ep", experts, usual.ep) if experts else 1
     with middle:
-        zero = _slide("ZeRO stage", "zero", (0, 1, 2, 3), usual.zero)
-        size = _power("Sequences per micro-batch", "micro", MOST_MICRO_BATCH, usual.micro_batch)
-        chunks = _slide("Stages per pipeline rank", "chunks", (1, 2, 4, 8), usual.chunks) if pp > 1 else 1
+        zero = choices.step_of("ZeRO stage", "zero", (0, 1, 2, 3), usual.zero)
+        size = choices.power("Sequences per micro-batch", "micro", MOST_MICRO_BATCH, usual.micro_batch)
+        chunks = choices.step_of("Stages per pipeline rank", "chunks", (1, 2, 4, 8), usual.chunks) if pp > 1 else 1
     with right:
-        recompute = _word("Recompute", "recompute", RECOMPUTES, str(usual.recompute))
-        schedule = _word("Schedule", "schedule", SCHEDULES, str(usual.schedule)) if pp > 1 else "1f1b"
-        is_usual_on = "on" if usual.sequence_parallel else "off"
-        sequence_parallel = _word("Sequence parallelism", "sp", ("on", "off"), is_usual_on) == "on" if tp > 1 else True
+        recompute = choices.word("Recompute", "recompute", choices.first(str(usual.recompute), RECOMPUTES))
+        schedules = choices.first(str(usual.schedule), SCHEDULES)
+        schedule = choices.word("Schedule", "schedule", schedules) if pp > 1 else "1f1b"
+        on_off = ("on", "off") if usual.sequence_parallel else ("off", "on")
+        sequence_parallel = choices.word("Sequence parallelism", "sp", on_off) == "on" if tp > 1 else True
     ranks = tp * pp * cp
     if devices % ranks:
         return f"tp x pp x cp = {ranks} does not divide {devices} devices"
@@ -272,7 +236,6 @@ def _chosen(question: Question, usual: Configuration | None) -> Configuration | 
 
 
 def _show(question: Question, plan: Plan, *, with_times: bool) -> None:
-    dark = state.is_dark()
     ranks = memory_of_ranks(question.model, plan.configuration, question.profile)
     fullest = one_plan_answer.fullest(ranks)
     total_bytes, room = ranks[fullest].total_bytes, question.cluster.room_bytes
@@ -286,37 +249,12 @@ def _show(question: Question, plan: Plan, *, with_times: bool) -> None:
         KeyFigure("memory", total_bytes, Unit.BYTES, of_device),
         KeyFigure("data parallel (dp)", plan.configuration.dp, Unit.COUNT, "the devices that other axes leave"),
     )
-    show(KeyFigures((*times, *sizes) if with_times else sizes), "one-figures", dark)
+    show(KeyFigures((*times, *sizes) if with_times else sizes), "one-figures")
     memory, time = st.columns(2)
     with memory:
         title = f"Memory of pipeline rank {fullest}, the fullest" if len(ranks) > 1 else "Memory per rank"
-        show(one_plan_answer.memory_parts(ranks[fullest], title), "one-memory", dark)
+        show(one_plan_answer.memory_parts(ranks[fullest], title), "one-memory")
     if with_times:
         with time:
-            show(one_plan_answer.step_parts(plan), "one-step", dark)
+            show(one_plan_answer.step_parts(plan), "one-step")
         st.caption(state.plain(one_plan_answer.interval(plan, room)))
-
-
-# Choices, each kept in the address.
-
-
-def _power(label: str, name: str, most: int, usual: int) -> int:
-    return _slide(label, name, tuple(2**power for power in range(max(most, 1).bit_length())), usual)
-
-
-def _slide(label: str, name: str, offered: tuple[int, ...], usual: int) -> int:
-    wanted = state.number(name, min(offered), max(offered))
-    usual = usual if usual in offered else offered[0]
-    value = wanted if wanted in offered else usual
-    if len(offered) < 2:
-        return offered[0]
-    chosen: int = st.select_slider(label, offered, value)
-    state.choose(name, None if chosen == usual else chosen)
-    return chosen
-
-
-def _word(label: str, name: str, offered: tuple[str, ...], usual: str) -> str:
-    offered = (usual, *(word for word in offered if word != usual))
-    chosen: str = st.selectbox(label, offered, offered.index(state.word(name, offered)))
-    state.choose(name, None if chosen == offered[0] else chosen)
-    return chosen

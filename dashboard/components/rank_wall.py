@@ -23,6 +23,8 @@ from .timeline import chips, legend
 
 MESH, LATE = "by mesh position", "latest first"
 _NOWHERE = 1 << 30
+WALL_PX = 260
+"""Least height of the wall; it has at least one pixel per rank."""
 
 
 @cache
@@ -81,9 +83,6 @@ def wall_legend(store: TimelineStore) -> None:
 def rank_wall(
     index: int,
     order: Sequence[int],
-    *,
-    key: str,
-    height: int,
     heads: Sequence[tuple[int, str]],
 ) -> list[int]:
     """Show all ranks of a run in an order, with labels next to rows; return the ranks that the reader selected last."""
@@ -91,11 +90,11 @@ def rank_wall(
     places = place_words(order, data.open_numbered(index).tables.topology)
     answer = _renderer()(
         data={
-            "source": served_runs.source(index), "order": list(order), "range": [0, store.span_ns], "height": height,
+            "source": served_runs.source(index), "order": list(order), "range": [0, store.span_ns], "height": WALL_PX,
             "heads": heads, "places": [places.get(rank, "") for rank in order], "chosen": [],
             "parts": list(CATEGORIES), "colors": category_colors(dark=state.is_dark()),
             "steps": [{"number": step.number, "start_ns": step.start_ns} for step in store.steps],
         },
-        key=key, default={"chosen": []}, on_chosen_change=lambda: None,
+        key="wall-ranks", default={"chosen": []}, on_chosen_change=lambda: None,
     )  # fmt: skip
     return [int(rank) for rank in answer.chosen or []]

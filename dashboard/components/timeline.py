@@ -37,7 +37,7 @@ def _renderer() -> Callable[..., Any]:
     )
 
 
-def timeline(source: str, *, key: str, dark: bool, **options: Any) -> None:  # noqa: ANN401 - plain values for the client
+def timeline(source: str, *, key: str, **options: Any) -> None:  # noqa: ANN401 - plain values for the client
     """Show the timeline of the run that the query string `source` names.
 
     The client keeps its own state and address; nothing that happens in it reruns the page. Options that it reads:
@@ -49,5 +49,6 @@ def timeline(source: str, *, key: str, dark: bool, **options: Any) -> None:  # n
     ranks.
     `play` (a query) shows a step that morphs from recorded to predicted; with `still` only as recorded.
     """
+    dark = state.is_dark()
     data = {"source": source, "colors": category_colors(dark=dark), "inks": category_inks(dark=dark), **options}
     _renderer()(data=data, key=key)

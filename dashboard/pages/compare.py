@@ -8,7 +8,7 @@ from functools import partial
 import streamlit as st
 
 from .. import data, served_runs, state
-from ..components.blocks import folded, note_whole_run, section, show, verdict
+from ..components.blocks import folded, note_whole_run, show, show_all, verdict
 from ..components.download import numbers
 from ..components.findings import outliers_first
 from ..components.timeline import timeline
@@ -40,7 +40,6 @@ def draw() -> None:
     )  # fmt: skip
     state.choose("before", served_runs.key(first) if first != usual else None)
     pair = wait(data.ask_comparison(first, second)).pairs[0]
-    dark = state.is_dark()
     sentence = comparison_answer.verdict(pair, names[first], names[second])
     is_compared = comparison_answer.are_times_compared(pair)
     repaired = _repaired(first, second, names[first]) if is_compared else ""
@@ -51,19 +50,19 @@ def draw() -> None:
         st.warning(state.plain(f"{doubts[:1].upper()}{doubts[1:]}"))
     why = comparison_answer.waterfall(pair, names[first], names[second])
     if is_compared:
-        picture = data.ask_picture(f"compare {second}", first, EVERYTHING, lambda: comparison_answer.picture(pair))
+        picture = data.ask_made(("compare", second), lambda: comparison_answer.picture(pair), first)
         for block in (*why.blocks[:1], wait(picture)):
-            show(block, f"why-{type(block).__name__}", dark)
+            show(block, f"why-{type(block).__name__}")
     else:
-        show(why.blocks[0], "steps", dark)
+        show(why.blocks[0], "steps")
     step = _timelines(first, second, names)
     everything = state.word("all", ("0", "1")) == "1"
     if is_compared:
-        folded("parts", "Parts of the step, before and after", lambda: show(why.blocks[-1], "parts", dark))
+        folded("parts", "Parts of the step, before and after", lambda: show(why.blocks[-1], "parts"))
     folded("metrics", "Metrics, most important first", lambda: _metrics(pair))
     for part in (comparison_answer.work(pair), comparison_answer.conditions(pair)):
         if part.blocks:
-            folded(part.id, part.title, partial(section, part, dark=dark, heading=False))
+            folded(part.id, part.title, partial(show_all, part.blocks, part.id))
     offer(
         COMPARE, state.current().run, f"{first} {second} {everything} {step}",
         lambda: (
@@ -125,7 +124,6 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
         timeline(
             served_runs.source(index),
             key=f"aligned-{index}",
-            dark=state.is_dark(),
             ranks=ranks or list(store.ranks)[:MOST_RANKS],
             kinds=["exposed"],
             compact=True,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from .. import served_runs, state
-from ..components.blocks import folded, verdict
+from ..components.blocks import folded, theme, verdict
 from ..engine import (
-    DARK,
-    LIGHT,
     Lesson,
     all_lessons,
     commands_of_lesson,
@@ -89,8 +87,7 @@ def _open_runs(lesson: Lesson) -> dict[str, int]:
 
 def _pictures(lesson: Lesson) -> None:
     """Show the recorded pictures, one above the other on one time scale."""
-    ground = DARK if state.is_dark() else LIGHT
-    drawn = {run.name: course.picture(lesson, run.name, ground) for run in lesson.runs}
+    drawn = {run.name: course.picture(lesson, run.name, theme()) for run in lesson.runs}
     if not all(drawn.values()):
         st.caption("No pictures of this lesson were recorded for the course yet.")
         return

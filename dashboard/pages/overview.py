@@ -15,7 +15,7 @@ import streamlit as st
 from .. import data, served_runs, state
 from ..answers import incident
 from ..components import findings
-from ..components.blocks import folded, page_link, section, show, verdict
+from ..components.blocks import folded, page_link, show, show_all, verdict
 from ..components.findings import show_findings, shown_at
 from ..components.timeline import timeline
 from ..engine import (
@@ -54,23 +54,22 @@ def draw() -> None:
     """Draw the page."""
     view = state.current()
     document = wait(data.ask_document(view.run, view.selection))
-    dark = state.is_dark()
     verdict(document.verdict.sentence)
     _head(document)
     blocks = document.summary.blocks
     for block in _blocks_of_kind(blocks, KeyFigures):
-        show(block, "key-figures", dark)
+        show(block, "key-figures")
     left, right = st.columns([1, 1], gap="large")
     with left:
-        _wrong(document, view, dark=dark)
+        _wrong(document, view)
     with right:
         for stack in _blocks_of_kind(blocks, Stack):
-            show(stack, "stack", dark)
+            show(stack, "stack")
             _explain_step(document, stack)
         place = st.container(key="worst-step")
-    _folds(document, view, dark=dark)
+    _folds(document, view)
     with place:  # last, since a first visit waits for it
-        _worst_step(document, view, dark=dark)
+        _worst_step(document, view)
 
 
 def _explain_step(document: Document, stack: Stack) -> None:
@@ -81,21 +80,21 @@ def _explain_step(document: Document, stack: Stack) -> None:
         st.caption(f"The {document.verdict.span} of {length} lasts from the first rank's start to the last rank's end.")
 
 
-def _wrong(document: Document, view: View, *, dark: bool) -> None:
+def _wrong(document: Document, view: View) -> None:
     """Show the findings in the report's order, and the health of the traces."""
     st.markdown("**Findings**, most important first" if len(document.findings) > 1 else "**Findings**")
     if document.findings:
         st.caption(ORDER)
     for block in _blocks_of_kind(document.summary.blocks, Findings):
-        show_findings(block, view, brief=True)
+        show_findings(block, view)
     if document.findings:
         page_link("suggestions", "All findings, and what they save together")
     offer_incident(document, view)
     for doubt in _blocks_of_kind(document.summary.blocks, Health):
-        show(doubt, "health", dark)
+        show(doubt, "health")
 
 
-def _worst_step(document: Document, view: View, *, dark: bool) -> None:
+def _worst_step(document: Document, view: View) -> None:
     """Show the longest of the selected steps on the timeline, for outlier ranks and some others."""
     store = wait(data.ask_timeline(view.run))
     steps = [step for step in store.steps if view.selection.takes_step(step.number)] or store.steps
@@ -107,7 +106,7 @@ def _worst_step(document: Document, view: View, *, dark: bool) -> None:
     ranks = findings.outliers_first(document, view.ranks or store.ranks)[:MOST_RANKS]
     room = (end - begin) // 50
     timeline(
-        served_runs.source(view.run), key="worst", dark=dark, ranks=list(ranks), kinds=["exposed"], fixed=True,
+        served_runs.source(view.run), key="worst", ranks=list(ranks), kinds=["exposed"], fixed=True,
         compact=True, range=[begin - room, end + room], height=280,
     )  # fmt: skip
     page_link("timeline", "Open in Timeline", {"at": str(worst.number)} if steps else {})
@@ -120,22 +119,22 @@ def _step_name(step: int, steps: int, document: Document) -> str:
     return f"**Longest step** ({step})" if steps > 1 else f"**Step {step}**"
 
 
-def _folds(document: Document, view: View, *, dark: bool) -> None:
+def _folds(document: Document, view: View) -> None:
     """Show folded details: each rank's step, the summary's tables, health."""
     layout = data.open_numbered(view.run).tables.topology
     for number, chart in enumerate(_charts(document, BreakdownRows)):
         folded(
             f"by-rank-{number}" if number else "by-rank",
             "Each rank's step",
-            partial(_by_rank, chart, document, layout, dark=dark),
+            partial(_by_rank, chart, document, layout),
         )
     for chart in _charts(document, HeatMap):
-        folded("heat-map", chart.title, partial(show, Chart("", chart.data), "heat-map", dark))
+        folded("heat-map", chart.title, partial(show, Chart("", chart.data), "heat-map"))
     for number, table in enumerate(_blocks_of_kind(document.summary.blocks, DataTable)):
-        folded(f"summary-{number}", table.title, partial(show, replace(table, title=""), f"summary-{number}", dark))
+        folded(f"summary-{number}", table.title, partial(show, replace(table, title=""), f"summary-{number}"))
     for part in document.sections:
         if part.id == "health":
-            folded("health", part.title, partial(section, part, dark=dark, heading=False))
+            folded("health", part.title, partial(show_all, part.blocks, part.id))
 
 
 def _head(document: Document) -> None:
@@ -155,7 +154,7 @@ def _head(document: Document) -> None:
     )
 
 
-def _by_rank(chart: Chart, document: Document, layout: Topology, *, dark: bool) -> None:
+def _by_rank(chart: Chart, document: Document, layout: Topology) -> None:
     """Show each rank's step in the selected order; with many ranks, outliers and the mean of the rest."""
     axes = tuple(layout.axes) if len(layout.axes) > 1 and layout.coordinates else ()
     offered = ORDERS | {axis: f"by {axis}" for axis in axes}
@@ -170,7 +169,7 @@ def _by_rank(chart: Chart, document: Document, layout: Topology, *, dark: bool) 
         place_of_label = {
             f"rank {rank}": places[order] for rank, places in layout.coordinates.items() if order in places
         }
-        show(Chart("", along(rows, order, place_of_label) if place_of_label else ordered(rows, order)), "by-rank", dark)
+        show(Chart("", along(rows, order, place_of_label) if place_of_label else ordered(rows, order)), "by-rank")
     outliers = findings.outlier_ranks(document)
     if outliers:
         shown = ", ".join(f"{rank}" for rank in outliers[:12]) + (" ..." if len(outliers) > 12 else "")

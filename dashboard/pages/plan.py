@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, served_runs, state
-from ..components.blocks import folded, show, verdict
+from ..components import choices
+from ..components.blocks import folded, section, show, show_all, verdict
 from ..components.download import data_table
 from ..components.question import ask_question, calibration_of, draw_configuration, show_start
 from ..engine import (
@@ -20,12 +20,12 @@ from ..engine import (
     GRID_AXES,
     TRAINERS,
     Calibration,
+    Chart,
     Configuration,
     Plan,
     Plans,
     Published,
     Question,
-    Section,
     SweepRow,
     UspProfError,
     plan_answer,
@@ -53,11 +53,6 @@ BEST, ONE, SWEEP_TAB, RAN, PUBLISHED = "Best plans", "One configuration", "Sweep
 # The inputs are above the tabs; all choices are in the address.
 
 
-def _calibration() -> tuple[Calibration | None, str]:
-    """Return the planner's calibration from the run; None without a run, or with the reason why it provides none."""
-    return calibration_of(state.current().run) if served_runs.run_count() else (None, "")
-
-
 def draw_plan() -> None:
     """Draw one of the tabs; the page opens on the best plans."""
     _draw(BEST)
@@ -80,7 +75,7 @@ def _draw(first: str) -> None:
         _published()
         return
     place = st.container()
-    calibration, reason = _calibration()
+    calibration, reason = calibration_of(state.current().run) if served_runs.run_count() else (None, "")
     facts = None
     if reason:
         st.info(state.plain(f"Not based on this run: {reason}. Choose a model, or record with usp_prof.record."))
@@ -103,7 +98,7 @@ def _draw(first: str) -> None:
             verdict(plan_answer.verdict(calibration, plans, trainer))
             if remark := plan_answer.not_startable(plans, trainer):
                 st.caption(state.plain(remark))
-    show(plan_answer.basis(calibration, plans), "plan-basis", state.is_dark())
+    show(plan_answer.basis(calibration, plans), "plan-basis")
     if not plans.best:
         st.info("Choose more devices, or a device with more memory.")
     elif _doubted(calibration, question, "the order of the plans"):
@@ -131,7 +126,7 @@ def _trainers(calibration: Calibration | None) -> tuple[str, ...]:
     if calibration is not None:
         able = (name for name in trainers if not refusal(name, calibration.model, calibration.configuration))
         usual = next(able, trainers[0])
-    return (usual, *(name for name in trainers if name != usual))
+    return choices.first(usual, trainers)
 
 
 def _trainer(calibration: Calibration | None) -> str:
@@ -171,8 +166,9 @@ def _best(calibration: Calibration | None, plans: Plans, trainer: str) -> None:
     """Draw the plans that fit, and one of them: the fastest that the trainer can start, until another is chosen."""
     place, _ = plan_answer.startable(plans, trainer)
     usual = place if 0 <= place < MOST_PLANS else 0
-    front = wait(data.ask_front(calibration, plans, usual))
-    show(front, "plan-front", state.is_dark())
+    key = ("front", calibration is None, data.question_key(plans.question), usual)
+    points = wait(data.ask_made(key, lambda: plan_answer.points(plans, calibration, usual)))
+    show(Chart("Speed over memory", points), "plan-front")
     st.caption("Hover over a dot for its configuration. 2x1 means two micro-batches of one sequence.")
     picked, trainer = _one_plan(calibration, plans, usual)
     which = "All" if len(plans.best) == plans.fitting else f"{len(plans.best):,} of"
@@ -196,8 +192,7 @@ def _one_plan(calibration: Calibration | None, plans: Plans, usual: int) -> tupl
     state.choose("plan", names[place] if place != usual else None)
     key = ("plan", data.question_key(plans.question), str(shown[place].configuration))
     plan_section = wait(data.ask_made(key, lambda: plan_answer.single_plan(plans, shown[place], next(iter(TRAINERS)))))
-    for number, block in enumerate(plan_section.blocks[:-1]):
-        show(block, f"plan-{number}", state.is_dark())
+    show_all(plan_section.blocks[:-1], "plan")
     trainer = _trainer(calibration)
     show_start(trainer, plans.question, shown[place])
     return shown[place], trainer
@@ -212,11 +207,11 @@ PLAN = Page("Plan", "plan", draw_plan, Room.PREDICT, needs_run=False)
 def _sweep(calibration: Calibration | None, plans: Plans, top: DeltaGenerator) -> None:
     """Draw the map, with its sentence at the top of the page."""
     down_column, across_column, figure_column, trainer_column = st.columns([1, 1, 1, 2])
-    down = _choice(down_column, "Rows", "down", GRID_AXES)
+    down = choices.word("Rows", "down", GRID_AXES, place=down_column)
     # The second axis comes first, so that the default is not the one of the rows.
     other_axes = tuple(axis for axis in (*GRID_AXES[1:], GRID_AXES[0]) if axis != down)
-    across = _choice(across_column, "Columns", "across", other_axes)
-    figure = _choice(figure_column, "Metric", "figure", tuple(plan_map_answer.FIGURES))
+    across = choices.word("Columns", "across", other_axes, place=across_column)
+    figure = choices.word("Metric", "figure", tuple(plan_map_answer.FIGURES), place=figure_column)
     with trainer_column:
         trainer = _trainer(calibration)
     choice = f"{data.question_key(plans.question)} {down} {across} {figure} {trainer}"
@@ -227,17 +222,10 @@ def _sweep(calibration: Calibration | None, plans: Plans, top: DeltaGenerator) -
     with top:
         verdict(plan_map_answer.verdict(plans, down, across, figure, trainer, calibration))
     *drawn, cell_table = heat_map.blocks
-    for number, block in enumerate(drawn):
-        show(block, f"sweep-{number}", state.is_dark())
-    folded("sweep-cells", "Plan of each cell", lambda: show(cell_table, "sweep-cells", state.is_dark()))
+    show_all(drawn, "sweep")
+    folded("sweep-cells", "Plan of each cell", lambda: show(cell_table, "sweep-cells"))
     if served_runs.run_count():
         offer(SWEEP, state.current().run, choice, lambda: (heat_map,))
-
-
-def _choice(place: DeltaGenerator, label: str, name: str, offered: tuple[str, ...]) -> str:
-    chosen: str = place.selectbox(label, offered, offered.index(state.word(name, offered)))
-    state.choose(name, None if chosen == offered[0] else chosen)
-    return chosen
 
 
 SWEEP = Page("Sweep", "sweep", draw_sweep, Room.PREDICT, part_of=PLAN.path, needs_run=False)
@@ -271,14 +259,8 @@ def _ran() -> None:
     state.choose("folder", place or None)
     rows, cells = _ended(folders[place])
     remarks = (f"{len(rows)} of {cells} cells have ended.",)
-    _draw_sections(sweep_answer.sections(rows, None, remarks, drawn=True))
-
-
-def _draw_sections(parts: Sequence[Section]) -> None:
-    for part in parts:
-        st.subheader(state.plain(part.title), anchor=part.id)
-        for number, block in enumerate(part.blocks):
-            show(block, f"{part.id}-{number}", state.is_dark())
+    for part in sweep_answer.sections(rows, None, remarks, drawn=True):
+        section(part)
 
 
 # A published sweep: the same pictures for a table that the user provides.
@@ -300,8 +282,7 @@ def _published() -> None:
     assert form_and_file is not None  # the tab is there  # noqa: S101
     form, file = form_and_file
     table: Published = wait(worker.ask(("published", form, str(file)), lambda: read_published_sweep(form, file)))
-    models = (ALL_MODELS, *sorted({row.model for row in table.rows}))
-    model = st.selectbox("Rows of", models, models.index(state.word("rows", models)))
-    state.choose("rows", None if model == ALL_MODELS else model)
+    model = choices.word("Rows of", "rows", (ALL_MODELS, *sorted({row.model for row in table.rows})))
     rows = tuple(row for row in table.rows if model in (ALL_MODELS, row.model))
-    _draw_sections(sweep_answer.sections(rows, score_of_sweep(rows), table.notes, drawn=True))
+    for part in sweep_answer.sections(rows, score_of_sweep(rows), table.notes, drawn=True):
+        section(part)

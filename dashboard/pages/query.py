@@ -234,7 +234,7 @@ def _chart(frame: pd.DataFrame, countable: list[str], kind: str, across: str, up
             plain[other] = _as_axis(shown[other])
             plain = plain.pivot_table("of", "over", other, "sum", sort=False).reset_index()
             parts = [str(name) for name in plain.columns[1:]]
-            colors = [theme(dark=state.is_dark()).color(f"comm:{axis}") for axis in parts] if other == AXIS else None
+            colors = [theme().color(f"comm:{axis}") for axis in parts] if other == AXIS else None
         st.bar_chart(  # names are listed in the order of the answer, numbers are sorted
             plain[:MOST_BARS] if is_named else plain, x="over", y=parts, color=colors, sort=not is_named,
             horizontal=is_named, x_label=up if is_named else across, y_label=across if is_named else up,

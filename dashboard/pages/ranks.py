@@ -6,6 +6,7 @@ import streamlit as st
 
 from .. import data, state
 from ..answers import pictures, verdicts
+from ..components import choices
 from ..components.blocks import page_link
 from ..components.findings import with_peers
 from ..components.rank_wall import LATE, MESH, late_order, mesh_heads, mesh_order, rank_wall, wall_legend
@@ -14,8 +15,6 @@ from ..state import Page, Room, View
 from ..work import wait
 from .sections import folds, key_figures, lacking, opened, picture
 
-WALL_PX = 260
-"""Least height of the wall; it has at least one pixel per rank."""
 RANKS_SECTIONS = ("stragglers", "step_time", "critical_path", "clock")
 
 
@@ -54,11 +53,10 @@ def _wall(view: View, document: Document) -> None:
     by = MESH
     if len(store.ranks) > 1:
         without_mesh = {} if layout.axes else {MESH: "by rank"}
-        by = right.selectbox(
-            "Ranks", offered, offered.index(state.word("wall", offered)), label_visibility="collapsed",
+        by = choices.word(
+            "Ranks", "wall", offered, place=right, label_visibility="collapsed",
             format_func=lambda order: without_mesh.get(order, order),
         )  # fmt: skip
-    state.choose("wall", by if by != MESH else None)
     if by == MESH:
         order = mesh_order(store.ranks, layout)
         heads = mesh_heads(order, layout)
@@ -66,7 +64,7 @@ def _wall(view: View, document: Document) -> None:
         order = late_order(store.ranks, document)
         heads = [(row, f"rank {rank}") for row, rank in enumerate(order)]
     wall_legend(store)
-    chosen = rank_wall(view.run, order, key="wall-ranks", height=WALL_PX, heads=heads)
+    chosen = rank_wall(view.run, order, heads)
     if chosen:
         words = state.format_ranks(tuple(sorted(chosen)))
         page_link("timeline", f"Show ranks {words} on the timeline", {"only": words})

@@ -13,7 +13,7 @@ import streamlit as st
 
 from .. import data, served_runs, state
 from ..answers import pictures, verdicts
-from ..components.blocks import fold_sections, folded, picking_figure, show, verdict
+from ..components.blocks import fold_sections, folded, picking_figure, show, show_all, verdict
 from ..components.picked_op import keep_picked, picked_op
 from ..components.question import calibration_of
 from ..components.timeline import timeline
@@ -39,6 +39,7 @@ from ..engine import (
     Unit,
     UspProfError,
     plan_answer,
+    reschedule,
     whatif_answer,
 )
 from ..report import offer
@@ -80,14 +81,14 @@ def key_figures(document: Document, section: str) -> None:
     """Show the key figures of a section, unless all are zero."""
     for block in pictures.blocks_of(document, section):
         if isinstance(block, KeyFigures) and any(figure.value for figure in block.figures):
-            show(block, f"key-{section}", state.is_dark())
+            show(block, f"key-{section}")
 
 
 def picture(page: str, view: View, build: Callable[[], Chart | None]) -> Chart | None:
     """Draw the page's picture."""
-    chart = wait(data.ask_picture(page, view.run, view.selection, build))
+    chart = wait(data.ask_made((page, view.selection), build, view.run))
     if chart is not None:
-        show(chart, f"picture-{page}", state.is_dark())
+        show(chart, f"picture-{page}")
     return chart
 
 
@@ -112,14 +113,14 @@ def draw_communication() -> None:
     view, document = opened(COMMUNICATION)
     bandwidth = pictures.bandwidth_of_axes(document)
     if bandwidth is not None:
-        show(bandwidth, "bandwidth", state.is_dark())
+        show(bandwidth, "bandwidth")
         if remark := pictures.unknown_links(document):
             st.caption(remark)
     axes, late = pictures.axes_by_exposure(document), pictures.late_ranks(document)
     blocks = [block for block in (axes, late) if block is not None]
     for place, block in zip(st.columns(len(blocks), gap="medium") if blocks else (), blocks, strict=True):
         with place:
-            show(block, f"axes-{type(block).__name__}", state.is_dark())
+            show(block, f"axes-{type(block).__name__}")
             if block is axes and any(axes.data.contended_ns):
                 st.caption(
                     "Contended: several axes communicate at once, and the time counts for the one that ends last."
@@ -142,7 +143,7 @@ def _calls(view: View, document: Document) -> None:
         + bubble
     )
     timeline(
-        f"{served_runs.source(view.run)}&of=calls", key="calls", dark=state.is_dark(), kinds=[], fixed=True,
+        f"{served_runs.source(view.run)}&of=calls", key="calls", kinds=[], fixed=True,
         height=min(CALLS_PX, AROUND_PX + LANE_PX * lanes + GAP_PX * count),
         ranks=most_exposed_first(store.labels, document),
     )  # fmt: skip
@@ -174,14 +175,14 @@ def draw_pipeline() -> None:
     view, document = opened(PIPELINE)
     causes = by_cause(document)
     if causes is not None:
-        show(causes, "causes", state.is_dark())
+        show(causes, "causes")
     schedules = [
         block
         for block in pictures.blocks_of(document, "pipeline")
         if isinstance(block, Chart) and isinstance(block.data, PipelineSchedule)
     ]
     for number, schedule in enumerate(schedules):
-        show(schedule, f"schedule-{number}", state.is_dark())
+        show(schedule, f"schedule-{number}")
     if schedules:
         st.caption("Numbers are micro-batches.")
     chosen = state.word("schedule", (AS_IT_IS, *(str(schedule) for schedule in Schedule))) != AS_IT_IS
@@ -229,13 +230,13 @@ def _another(view: View) -> None:
     places = [("m", str(passes))] * bool(passes) + [("v", str(chunks))] * bool(chunks)
     edit = Edit("schedule", name, tuple(places))
     try:
-        rescheduled = wait(data.ask_schedule(view.run, edit))
+        tables = data.open_numbered(view.run).tables
+        rescheduled = wait(data.ask_made(("schedule", edit), lambda: reschedule(tables, (edit,)), view.run))
     except UspProfError as error:
         st.warning(state.plain(f"{error.message}. {error.hint or ''}"))
         return
     schedule_section = whatif_answer.schedule_section(edit, rescheduled)
-    for number, block in enumerate(schedule_section.blocks):
-        show(block, f"another-{number}", state.is_dark())
+    show_all(schedule_section.blocks, "another")
     offer(PIPELINE, view.run, str(edit), lambda: (schedule_section,))
 
 
@@ -269,8 +270,7 @@ def draw_memory() -> None:
 
 def _predicted(view: View, calibration: Calibration) -> None:
     predicted = wait(data.ask_made("memory", lambda: plan_answer.predicted_memory(calibration), view.run))
-    for number, block in enumerate(predicted.blocks):
-        show(block, f"memory-predicted-{number}", state.is_dark())
+    show_all(predicted.blocks, "memory-predicted")
 
 
 def _no_memory(document: Document) -> str:
@@ -299,7 +299,7 @@ def draw_kernels() -> None:
     drawing_job = data.ask_made(("kernels", view.selection), lambda: pictures.of_kernels(document, times), view.run)
     charts = wait(drawing_job)
     for number, chart in enumerate(charts):
-        picking_figure(chart, key=f"picture-kernels-{number}", dark=state.is_dark(), on_pick=keep_picked)
+        picking_figure(chart, key=f"picture-kernels-{number}", on_pick=keep_picked)
     if charts:
         picked_op(view, document, charts)
     roofline = pictures.chart_of(document, RooflinePoints)
@@ -311,7 +311,7 @@ def draw_kernels() -> None:
         st.caption(f"No roofline chart: {missing} unknown.")
     for block in pictures.blocks_of(document, "kernels") if roofline is None else ():
         if isinstance(block, Health):
-            show(block, "why-no-roofline", state.is_dark())
+            show(block, "why-no-roofline")
     folds(document, KERNELS_SECTIONS, roofline)
 
 

@@ -110,7 +110,7 @@ def _together(index: int, ticked: Sequence[Finding], steps: Sequence[Prediction]
     edits = steps[-1].edits
     together = whatif_answer.together_section(ticked, steps, served_runs.runs()[index].path)
     for number, block in enumerate(together.blocks[:-1]):
-        show(block, f"together-{number}", state.is_dark())
+        show(block, f"together-{number}")
     st.code(together.blocks[-1].text, language=None)  # type: ignore[union-attr]
     offer(SUGGESTIONS, index, " ".join(str(edit) for edit in edits), lambda: (together,))
 

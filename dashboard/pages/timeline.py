@@ -26,7 +26,7 @@ def draw() -> None:
     places = place_words(order, layout)
     late = document.verdict.straggler
     timeline(
-        served_runs.source(view.run), key="timeline", dark=state.is_dark(), tall=True, ranks=_ranks(view, document),
+        served_runs.source(view.run), key="timeline", tall=True, ranks=_ranks(view, document),
         at=selected_range(store, view), focus=late if late in store.ranks else None,
         axes=list(layout.axes) if layout.coordinates else [],
         coordinates={rank: dict(at) for rank, at in layout.coordinates.items()},

@@ -49,7 +49,7 @@ def chosen(words: Sequence[str], axes: Sequence[str]) -> tuple[list[str], list[s
         places = st.columns(3)
         for number, (example, doc) in enumerate(SWITCHES):
             words = whatif_answer.in_words(parse_edit(example))
-            on = places[number % 3].toggle(_capital(words), _pop(left, example), help=doc)
+            on = places[number % 3].toggle(f"{words[:1].upper()}{words[1:]}", _pop(left, example), help=doc)
             edits += [example] if on else []
         places = st.columns(3)
         for place, name in zip(places, LISTS, strict=True):
@@ -105,10 +105,6 @@ def _scaled(place: st.delta_generator.DeltaGenerator, label: str, name: str, tai
     return [] if factor == 1 else [f"{name}={factor:g}{tail}"]
 
 
-def _capital(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}"
-
-
 MOST_LETTERS = 400
 MOST_ABOVE = 2
 """Blocks of the answer above the inputs: the figures and the chart, whose height does not depend on the changes."""
@@ -148,7 +144,7 @@ def draw() -> None:
     effect_section = whatif_answer.whatif_section(alone, together)
     for number, block in enumerate(effect_section.blocks):
         with answer if number < MOST_ABOVE else st.container():
-            show(block, f"whatif-{number}", state.is_dark())
+            show(block, f"whatif-{number}")
     offer_play(view, wait(data.ask_document(view.run, view.selection)), together)
     offer(WHAT_IF, view.run, text, lambda: (effect_section,))
 
@@ -164,9 +160,7 @@ def _offer_first(index: int, document: Document) -> None:
         st.caption("Choose a change below to see what it saves.")
         return
     chart, edits = chart_and_edits
-    picking_figure(
-        chart, key="picture-whatif", dark=state.is_dark(), on_pick=lambda label: state.keep("edits", edits.get(label))
-    )
+    picking_figure(chart, key="picture-whatif", on_pick=lambda label: state.keep("edits", edits.get(label)))
     st.caption("Click a bar to replay that change and see its error, or choose others below.")
 
 

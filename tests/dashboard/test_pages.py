@@ -40,7 +40,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.report.document import Health
 rows = [HealthRow("clock", Severity.ERROR, rank, detail="no clock") for rank in (0, 1, 2, 7)]
 rows += [HealthRow("clock", Severity.ERROR, 3, detail="another"), HealthRow("odd", Severity.INFO, detail="of no rank")]
-show(Health(tuple(rows), 2), "health", False)
+show(Health(tuple(rows), 2), "health")
 """
 """A page that shows what is wrong with a run."""
 
