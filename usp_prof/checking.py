@@ -132,12 +132,6 @@ def analyses_for(policy: Policy) -> tuple[str, ...]:
     return tuple(name for name in NAMES if name in ALWAYS or any(_declares(name, pattern) for pattern in patterns))
 
 
-def known_metrics() -> tuple[str, ...]:
-    """Return the names of all metrics that a rule can refer to."""
-    declared = {name for analysis in NAMES for name in _declared(analysis)}
-    return tuple(sorted(declared | {JOB_SLOWDOWN.id}))
-
-
 def asks_for_slowdown(policy: Policy) -> bool:
     """Return whether a rule or a bound names the job slowdown, which requires a replay."""
     patterns = [_pattern(word) for word in _words(policy)]
@@ -150,7 +144,7 @@ def _words(policy: Policy) -> list[str]:
 
 def check_names(policy: Policy) -> None:
     """Raise if a rule or bound names an unknown metric: a misspelled rule would silently check nothing."""
-    metric_names = known_metrics()
+    metric_names = {name for analysis in NAMES for name in _declared(analysis)} | {JOB_SLOWDOWN.id}
     for word in _words(policy):
         name = word.partition("[")[0]
         if not any(_pattern(name).fullmatch(metric) for metric in metric_names):

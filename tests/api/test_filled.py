@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from math import isinf
 from pathlib import Path
 
@@ -35,6 +37,15 @@ def test_memory_has_the_probability_of_the_plan(capsys: pytest.CaptureFixture[st
     assert filled.fit_probability == pytest.approx(plan["fit_probability"])
     main(["memory", *WORDS[:4], "--device", "H100", *options])
     assert f"fits with probability {filled.fit_probability:.0%}" in capsys.readouterr().out
+
+
+def test_a_plot_without_bokeh_says_what_to_install() -> None:
+    """Only `Answer.plot` did; memory and plans raised a bare ModuleNotFoundError."""
+    code = """import sys; sys.modules["bokeh"] = None
+import usp_prof
+usp_prof.memory(model="Llama-3-8B", sequence=4096, dp=8).plot()"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.endswith("UsageError: Bokeh is not installed\nhint: pip install 'usp-prof[report]'\n")
 
 
 def test_parts_add_up_to_the_peak() -> None:

@@ -25,7 +25,7 @@ from usp_prof.extras.planner.calibration import calibrate
 from usp_prof.extras.planner.sweep import rows, runner
 from usp_prof.extras.planner.sweep.cells import Cell, cells_of_grid, cells_of_list, configuration_of, parse_fixed
 from usp_prof.extras.planner.sweep.rows import Status
-from usp_prof.extras.planner.sweep.score import cell_to_record, predict_rows, score
+from usp_prof.extras.planner.sweep.score import cell_to_record, predict_rows, reasons_against, score
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.report.document import Text
@@ -253,7 +253,8 @@ def test_the_cell_that_was_learned_from_is_neither_predicted_nor_judged() -> Non
         replace(row(math.nan, calibration.measured_step_ns, 4), configuration=configuration, cell=cell)
         for cell, configuration in (("0", calibration.configuration), ("1", replace(calibration.configuration, zero=1)))
     ]
-    recorded, other = predict_rows(measured, outcomes, calibration, "0")
+    reasons = reasons_against(measured, outcomes, calibration, "0")
+    recorded, other = predict_rows(measured, reasons, calibration, "0")
     assert math.isnan(recorded.predicted_step_ns)
     assert other.predicted_step_ns > 0
     assert score([recorded, other]).judged == 1

@@ -38,6 +38,17 @@ _UNITS = {
 """Columns of the analyses' tables without a unit in their name, and their names in the API."""
 
 
+def bokeh_figure(picture: ChartInput, theme: Literal["light", "dark"]) -> Any:  # noqa: ANN401 - a Bokeh figure
+    """Draw a picture with Bokeh; raise `UspProfError` if it is not installed."""
+    from usp_prof.charts import draw  # noqa: PLC0415 - Bokeh is loaded only for drawing
+    from usp_prof.charts.theme import THEMES  # noqa: PLC0415
+
+    try:
+        return draw(picture, THEMES[theme])
+    except ModuleNotFoundError as error:
+        raise UsageError("Bokeh is not installed", hint="pip install 'usp-prof[report]'") from error
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Answer:
     """The answer to one question. Times are in ns, sizes in bytes, shares 0..1; column names end in the unit."""
@@ -86,13 +97,7 @@ class Answer:
         """
         if self.picture is None:
             raise UsageError(f"this answer has no chart: {self.sentence}", hint="its notes say what is missing")
-        from usp_prof.charts import draw  # noqa: PLC0415 - Bokeh is loaded only for drawing
-        from usp_prof.charts.theme import THEMES  # noqa: PLC0415
-
-        try:
-            return draw(self.picture, THEMES[theme])
-        except ModuleNotFoundError as error:
-            raise UsageError("Bokeh is not installed", hint="pip install 'usp-prof[report]'") from error
+        return bokeh_figure(self.picture, theme)
 
     def explain(self) -> str:
         """Return the meaning of the figures, how each is computed, and what is unknown."""

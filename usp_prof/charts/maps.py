@@ -135,11 +135,6 @@ _FEW_ROWS = 8
 """Maximum number of row labels."""
 
 
-def _row_px(rows: int) -> int:
-    """Return the height of a row; many rows are low, so that more than the grid is on the first screen."""
-    return 26 if rows <= _FEW_ROWS else 18
-
-
 def rank_grid(data: RankGrid, theme: Theme) -> Figure:
     """Draw the grid. Compared with the median: neutral there, warm for slower ranks, cool for faster ones.
 
@@ -166,9 +161,8 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
             "place": [f"{data.rows[r]} {data.columns[c]}".strip() for r, c in zip(row, column, strict=True)],
         }
     )
-    plot = base(
-        theme, int(min(900, 110 + _row_px(len(data.rows)) * max(2, len(data.rows)))), tools="pan,box_zoom,reset"
-    )
+    row_px = 26 if len(data.rows) <= _FEW_ROWS else 18  # low, so that more than the grid is on the first screen
+    plot = base(theme, int(min(900, 110 + row_px * max(2, len(data.rows)))), tools="pan,box_zoom,reset")
     plot.rect(
         "x", "y", 0.94, 0.9, source=source, fill_color={"field": "color", "transform": mapper},
         line_color=theme.grid,
@@ -181,7 +175,8 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
     plot.x_range.start, plot.x_range.end = -0.5, len(data.columns) - 0.5
     plot.y_range.start, plot.y_range.end = len(data.rows) - 0.5, -0.5
     plot.grid.grid_line_color = None
-    _label(plot.xaxis[0], data.columns, _names_per_row(data.columns))
+    longest = max((len(name) for name in data.columns), default=0)
+    _label(plot.xaxis[0], data.columns, max(4, _LETTERS // (longest + 2)))  # as many as fit next to each other
     _label(plot.yaxis[0], data.rows, _ROWS_NAMED)
     tips = [("rank", "@rank"), ("", "@place"), (data.quantity, "@ms{0,0.000} ms")]
     if data.ground is Ground.MEDIAN:
@@ -218,11 +213,6 @@ def _inks(values: Floats, mapper: LinearColorMapper, theme: Theme) -> list[str]:
     share = (values - mapper.low) / (mapper.high - mapper.low)
     place = np.nan_to_num(share, nan=-1.0) * (len(mapper.palette) - 1)
     return [ink_on(theme.panel if at < 0 else mapper.palette[int(at)]) for at in place]
-
-
-def _names_per_row(names: Sequence[str]) -> int:
-    """Return how many of the names fit next to each other."""
-    return max(4, _LETTERS // (max((len(name) for name in names), default=0) + 2))
 
 
 def peer_matrix(data: PeerMatrix, theme: Theme) -> Figure:

@@ -17,7 +17,10 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
     plot = base(theme, 380)
     unit, unit_name = size_unit(float(data.memory_bytes.max(initial=0)))
     marks = _marks(plot, data, theme, unit)
-    _join_front(plot, data, theme)
+    # A dashed line joins the plans of the front, from the least memory to the most.
+    front = np.flatnonzero(data.front)[np.argsort(data.memory_bytes[data.front])]
+    style = {"line_color": theme.color("reference"), "line_dash": "4 3"}
+    plot.line(data.memory_bytes[front], data.tokens_per_second[front], **style)
     if len(data.label):
         _name_one(plot, data, theme)
     size_axis(plot, theme, float(data.memory_bytes.max(initial=0)), data.room_bytes, theme.muted)
@@ -64,13 +67,6 @@ def _marks(plot: Figure, data: PlanPoints, theme: Theme, unit: float) -> list[Gl
         )  # fmt: skip
         marks.append(drawn)
     return marks
-
-
-def _join_front(plot: Figure, data: PlanPoints, theme: Theme) -> None:
-    """Draw a dashed line through the plans of the front, from the least memory to the most."""
-    memory, speed = data.memory_bytes[data.front], data.tokens_per_second[data.front]
-    order = np.argsort(memory)
-    plot.line(memory[order], speed[order], line_color=theme.color("reference"), line_dash="4 3")
 
 
 def _name_one(plot: Figure, data: PlanPoints, theme: Theme) -> None:

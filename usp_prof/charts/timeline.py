@@ -71,7 +71,8 @@ def timeline(data: TimelineSlices, theme: Theme) -> Figure:
         line_width=0.5,
     )
     _refine_on_zoom(plot, shown, data, colors)
-    _name_roles(plot, data, colors)
+    for role, color in zip(data.roles, colors, strict=True):  # colors of slices are data: the legend has its own marks
+        plot.hbar([data.rows[0]], left=[np.nan], right=[np.nan], color=color, legend_label=role.removeprefix("comm:"))
     if data.frame_ns is not None:
         left, right = data.frame_ns
         frame = BoxAnnotation(left=left, right=right, fill_color=None, line_color=theme.ink, line_width=2)
@@ -114,12 +115,6 @@ def _refine_on_zoom(plot: Figure, shown: ColumnDataSource, data: TimelineSlices,
     )
     for edge in ("start", "end"):
         plot.x_range.js_on_change(edge, pick)
-
-
-def _name_roles(plot: Figure, data: TimelineSlices, colors: list[str]) -> None:
-    """Draw the legend. Colors of slices are data, so the legend has its own invisible marks."""
-    for role, color in zip(data.roles, colors, strict=True):
-        plot.hbar([data.rows[0]], left=[np.nan], right=[np.nan], color=color, legend_label=role.removeprefix("comm:"))
 
 
 def _shown(data: TimelineSlices, colors: list[str], rows: slice) -> dict[str, object]:

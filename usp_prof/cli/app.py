@@ -287,7 +287,8 @@ def _run(words: list[str]) -> int:
         words = line.split()[1:]
 
     def command() -> int:
-        parser = build_parser(_command_of(words))
+        first = next((word for word in words if not word.startswith("-")), "")
+        parser = build_parser(first if first in command_files() else "")
         if line:
             _complete(parser)
         try:
@@ -320,11 +321,6 @@ def _wait_for_trackers() -> None:
     for name in _TRACKERS:
         if name in sys.modules:
             sys.modules[name]._resource_tracker._stop()  # noqa: SLF001
-
-
-def _command_of(words: Sequence[str]) -> str:
-    first = next((word for word in words if not word.startswith("-")), "")
-    return first if first in command_files() else ""
 
 
 if __name__ == "__main__":

@@ -217,8 +217,12 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
     false_alarm = written.false_alarm
     if not 0 < false_alarm < 0.5:
         raise UsageError(f"false_alarm is {false_alarm}", hint="a chance between 0 and 0.5, 0.01 by default")
+    if written.defaults:  # the default rules, adapted to those of the file
+        of_file = tuple(rules)
+        rules += _of_family(of_file, DEFAULT_RULES)
+        rules += [_in_proportion(rule, of_file) for rule in DEFAULT_RULES]
     policy = Policy(
-        rules=(*rules, *(_completed(tuple(rules)) if written.defaults else ())),
+        rules=tuple(rules),
         minimum=tuple(sorted(written.min.items())),
         false_alarm=false_alarm,
         findings=_level(written.findings),
@@ -286,11 +290,6 @@ def _of_family(changed: tuple[Rule, ...], defaults: tuple[Rule, ...]) -> tuple[R
         for rule, first in rules_with_changed
         if first is not None and first.allowed.scale is rule.allowed.scale
     )
-
-
-def _completed(written: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """Return the default rules, adapted to those of a policy file."""
-    return (*_of_family(written, DEFAULT_RULES), *(_in_proportion(rule, written) for rule in DEFAULT_RULES))
 
 
 def _in_proportion(rule: Rule, changed: tuple[Rule, ...]) -> Rule:

@@ -111,12 +111,6 @@ def effective_number(values: NDArray[np.float64]) -> float:
     return max(n * (1 - rho) / (1 + rho), 2.0)
 
 
-def robust_spread(values: NDArray[np.float64]) -> float:
-    """Return a standard deviation that is robust against a few outliers."""
-    middle = robust_sigma(values)
-    return middle if middle > 0 else float(np.abs(values - np.median(values)).mean()) * _MEAN_DEVIATION_TO_SD
-
-
 def _odd(values: NDArray[np.float64], is_used: NDArray[np.bool_]) -> NDArray[np.bool_]:
     inside = values[is_used]
     if len(inside) < FEWEST:
@@ -127,7 +121,8 @@ def _odd(values: NDArray[np.float64], is_used: NDArray[np.bool_]) -> NDArray[np.
 def _far(values: NDArray[np.float64], ordinary: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return a mask of values too far from the ordinary ones; the limit is wider if there are few of those."""
     center = float(np.median(ordinary))
-    reach = ODD * (1 + 5 / len(ordinary)) * robust_spread(ordinary)
+    spread = robust_sigma(ordinary) or float(np.abs(ordinary - center).mean()) * _MEAN_DEVIATION_TO_SD
+    reach = ODD * (1 + 5 / len(ordinary)) * spread
     return np.abs(values - center) > reach + 1e-9 * abs(center)
 
 

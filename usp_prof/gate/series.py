@@ -54,7 +54,8 @@ class Series:
     @property
     def key(self) -> str:
         """The name of the series in options and reports: `exposed_comm_fraction[axis=dp]`."""
-        return series_key(self.metric, self.place)
+        inside = ",".join(f"{name}={value}" for name, value in self.place)
+        return f"{self.metric}[{inside}]" if inside else self.metric
 
     @property
     def per_step(self) -> bool:
@@ -65,12 +66,6 @@ class Series:
     def exact(self) -> bool:
         """Whether the figure does not depend on the machine."""
         return self.unit in EXACT
-
-
-def series_key(metric: str, place: Iterable[tuple[str, str]]) -> str:
-    """Return the key of a metric at a place."""
-    inside = ",".join(f"{name}={value}" for name, value in place)
-    return f"{metric}[{inside}]" if inside else metric
 
 
 def default_fold(unit: Unit) -> Fold:

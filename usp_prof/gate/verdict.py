@@ -130,7 +130,8 @@ def check(
     noise = noise_of((*runs, after), policy.noise)
     judgements = _compared(runs, after, policy, differing, noise) + judge_bounds(after, policy)
     fresh: tuple[SeenFinding, ...] = ()
-    if runs and _same_machine(differing):
+    changes_machine = any(difference.kind is FactKind.HARDWARE and difference.is_in_both for difference in differing)
+    if runs and not changes_machine:
         fresh, unsure = new_findings(runs, after, policy, noise)
         judgements += unsure
     unusable = unusable_input(runs, after, policy.health, differing)
@@ -229,7 +230,11 @@ def _unanswered(judgements: Sequence[Judgement], policy: Policy, no_steps: str) 
     judged = [judgement.key for judgement in judgements if not math.isnan(judgement.change)]
     inconclusive = [judgement for judgement in judgements if judgement.verdict is Verdict.INCONCLUSIVE]
     # Order: the step itself, bounds without a value, bounds that too few steps leave open.
-    reasons = [(judgement.key, judgement.reason) for judgement in inconclusive if _is_unjudged_step(judgement)]
+    reasons = [
+        (judgement.key, judgement.reason)
+        for judgement in inconclusive
+        if judgement.key == STEP_TIME and math.isnan(judgement.change) and judgement.more_steps == 0
+    ]
     reasons += [(STEP_TIME, no_steps)] if no_steps else []
     reasons += [(judgement.key, judgement.reason) for judgement in unjudged if SIGN in judgement.key]
     reasons += [
@@ -246,10 +251,6 @@ def _unanswered(judgements: Sequence[Judgement], policy: Policy, no_steps: str) 
     return tuple(dict.fromkeys(f"{name}: {reason}" for name, reason in reasons))
 
 
-def _is_unjudged_step(judgement: Judgement) -> bool:
-    return judgement.key == STEP_TIME and math.isnan(judgement.change) and judgement.more_steps == 0
-
-
 def _without_change(series: Series, verdict: Verdict, reason: str) -> Judgement:
     return Judgement(series.key, series.title, series.unit, series.better, verdict, reason)
 
@@ -259,10 +260,6 @@ def _in_doubt(judgement: Judgement) -> Judgement:
     if judgement.verdict in (Verdict.NOT_COMPARED, Verdict.INCONCLUSIVE):
         return judgement
     return replace(judgement, verdict=Verdict.INCONCLUSIVE, reason="the input is damaged, see above", more_steps=0)
-
-
-def _same_machine(differing: Sequence[Difference]) -> bool:
-    return not any(difference.kind is FactKind.HARDWARE and difference.is_in_both for difference in differing)
 
 
 def _overall(

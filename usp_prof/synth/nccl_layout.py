@@ -46,7 +46,8 @@ def events(sheet: Sheet) -> Iterator[str]:
     if sheet.simulation.run.speed.watchdog_ns:
         threads[sheet.thread(WATCHDOG)] = f"thread {sheet.thread(WATCHDOG)} (pt_nccl_watchdg)"
     yield from layout.names(sheet, "python3", "CPU", threads, sheet.pid)
-    streams = _streams(sheet.log.parts)
+    keys = sorted({_stream_key(part) for part in sheet.log.parts}, key=str)
+    streams = {key: _FIRST_STREAM + 4 * number for number, key in enumerate(keys)}
     stream_names = {COMPUTE_STREAM: f"stream {COMPUTE_STREAM} "} | {
         number: f"stream {number} " for number in streams.values()
     }
@@ -163,11 +164,6 @@ def _metadata(sheet: Sheet, part: Part) -> str:
 def _stream_key(part: Part) -> tuple[Any, ...]:
     own = part.direction or part.call.group.axis == "dp"
     return (part.call.group.axis, part.direction, part.peer, part.call.op if own else "")
-
-
-def _streams(parts: list[Part]) -> dict[tuple[Any, ...], int]:
-    keys = sorted({_stream_key(part) for part in parts}, key=str)
-    return {key: _FIRST_STREAM + 4 * number for number, key in enumerate(keys)}
 
 
 def _copies(sheet: Sheet, first: int) -> Iterator[str]:

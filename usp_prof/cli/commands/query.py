@@ -151,7 +151,9 @@ def _encode(answer: pa.Table, form: str) -> bytes:
     else:
         import pyarrow.csv  # noqa: PLC0415 - only for CSV
 
-        pyarrow.csv.write_csv(_as_text(plain), sink)
+        # Nested values become JSON, and texts that spreadsheets would run are escaped.
+        columns = [_csv_column(column) for column in plain.columns]
+        pyarrow.csv.write_csv(pa.table(columns, names=plain.column_names), sink)
     return bytes(sink.getvalue().to_pybytes())
 
 
@@ -170,12 +172,6 @@ def _with_unique_names(answer: pa.Table) -> pa.Table:
         seen.add(name)
         names.append(unique_name)
     return answer.rename_columns(names)
-
-
-def _as_text(answer: pa.Table) -> pa.Table:
-    """Convert columns for CSV: nested values become JSON, and texts that spreadsheets would run are escaped."""
-    columns = [_csv_column(column) for column in answer.columns]
-    return pa.table(columns, names=answer.column_names)
 
 
 def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -34,7 +34,6 @@ from usp_prof.extras.planner.stages import stages_of
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.errors import InputError
 from usp_prof.model.hardware import Device, find, precision
-from usp_prof.model.health import HealthRow
 from usp_prof.model.metric import Value
 from usp_prof.model.shape import missing_sizes, shape_of
 from usp_prof.schedule import schedule_by_name
@@ -124,7 +123,8 @@ def calibrate(tables: TableSet) -> Calibration:
     manifest, model = described(tables, "the run's model and mesh are unknown", "a device")
     work = mfu.compute(tables)
     if work.is_contradicted:
-        raise _contradicted(work.contradictions)
+        contradiction, _, hint = work.contradictions[0].detail.rpartition("; ")
+        raise InputError(f"nothing can be planned from the run: {contradiction}", hint=hint)
     parts = breakdown.compute(tables).values()
     step_ns = _overall(step_time.compute(tables).values(), "step_time")
     compute_ns = _overall(parts, "compute_time")
@@ -142,7 +142,9 @@ def calibrate(tables: TableSet) -> Calibration:
         memory_bytes=_memory_bytes(tables, device),
         memory_rate=device.memory_rate if device is not None else float("inf"),
         link_rate=(device.link_rate if device is not None else 0.0) or NETWORK_RATE,
-        devices_per_node=_ranks_per_node(manifest, configuration.devices),
+        # Ranks per host, several per device if they share one.
+        devices_per_node=manifest.devices_per_node * max(1, manifest.processes_per_device)
+        or max(DEVICES_PER_NODE, configuration.devices),
         basis=f"run {manifest.name}",
     )
     recorded = _Recorded(model, configuration, cluster)
@@ -152,21 +154,10 @@ def calibrate(tables: TableSet) -> Calibration:
     return Calibration(model, configuration, cluster, profile, recorded.predict(profile), step_ns)
 
 
-def _ranks_per_node(manifest: Manifest, ranks: int) -> int:
-    """Return the number of ranks per host, several per device if they share one."""
-    return manifest.devices_per_node * max(1, manifest.processes_per_device) or max(DEVICES_PER_NODE, ranks)
-
-
 def _memory_bytes(tables: TableSet, device: Device | None) -> float:
     """Return the smallest memory of the run's devices: as reported by their driver, else from the device table."""
     reported_bytes = memory.capacity_of_ranks(tables, tables.ranks).values()
     return float(min(reported_bytes, default=device.memory_bytes if device is not None else float("inf")))
-
-
-def _contradicted(rows: tuple[HealthRow, ...]) -> InputError:
-    """Return an error that names the inputs contradicted by the trace, and what to supply instead."""
-    contradiction, _, hint = rows[0].detail.rpartition("; ")
-    return InputError(f"nothing can be planned from the run: {contradiction}", hint=hint)
 
 
 def recorded_configuration(manifest: Manifest, model: ModelEntry) -> Configuration:
@@ -214,7 +205,8 @@ def _with_links(profile: Profile, recorded: _Recorded, tables: TableSet) -> Prof
     is_data &= columns["group_size"] == recorded.configuration.shards
     if not is_data.any():
         return profile
-    profile = replace(profile, gloo=int(_talks_over_gloo(tables)), data_latency=0.0)
+    is_gloo = any(tables.columns("collectives", rank).matches("library", "gloo").any() for rank in tables.ranks[:1])
+    profile = replace(profile, gloo=int(is_gloo), data_latency=0.0)
     profile = _with_habits(profile, recorded, columns, is_data)
     c = recorded.cases(profile)
     measured_ns = formula_ns = 0.0
@@ -247,10 +239,6 @@ def _with_habits(profile: Profile, recorded: _Recorded, columns: Columns, is_dat
         planned_bytes = float(np.ravel(messages.gathered_bytes(c, weights) + messages.summed_bytes(c, weights))[0])
         candidates.append((abs(planned_bytes - sent_bytes), candidate))
     return min(candidates, key=lambda pair: pair[0])[1]
-
-
-def _talks_over_gloo(tables: TableSet) -> bool:
-    return any(tables.columns("collectives", rank).matches("library", "gloo").any() for rank in tables.ranks[:1])
 
 
 def _with_parts(profile: Profile, recorded: _Recorded, parts: list[Value]) -> Profile:

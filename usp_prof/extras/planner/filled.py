@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from usp_prof.analyses import memory as measured_memory
+from usp_prof.api.answer import bokeh_figure
 from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.answers.one_plan import FILLS, fullest, memory_chart
 from usp_prof.extras.planner.calibration import NEUTRAL, described, recorded_configuration
@@ -69,10 +70,7 @@ class Filled:
 
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
         """Draw the parts of each pipeline rank, and the memory that is available."""
-        from usp_prof.charts import draw  # noqa: PLC0415 - loaded only for drawing
-        from usp_prof.charts.theme import THEMES  # noqa: PLC0415
-
-        return draw(memory_chart(self.footprints, self.room_bytes), THEMES[theme])
+        return bokeh_figure(memory_chart(self.footprints, self.room_bytes), theme)
 
     def explain(self) -> str:
         """Return a sentence on the fullest rank: its peak, its largest part, and whether it fits."""

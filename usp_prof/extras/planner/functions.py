@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from usp_prof.api.answer import bokeh_figure
 from usp_prof.extras.planner.answers.plan import counts, frame, points
 from usp_prof.extras.planner.calibration import calibrate
 from usp_prof.extras.planner.candidates import KNOBS
@@ -37,10 +38,7 @@ class Planned:
 
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
         """Draw the speed of each plan over its memory, and the Pareto front of both."""
-        from usp_prof.charts import draw  # noqa: PLC0415 - loaded by those who draw
-        from usp_prof.charts.theme import THEMES  # noqa: PLC0415
-
-        return draw(points(self.plans), THEMES[theme])
+        return bokeh_figure(points(self.plans), theme)
 
     def explain(self) -> str:
         """Return a sentence on the plans tried, those that fit, and the accuracy."""

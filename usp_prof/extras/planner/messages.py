@@ -110,7 +110,10 @@ def weights_of_rank(c: Cases, layers: Column, embedding: Column, head: Column) -
 def weights_of_fullest_rank(c: Cases, stages: Stages) -> Weights:
     """Return the weights of the pipeline rank with the most of them."""
     rows = [weights_of_rank(c, *row) for row in zip(stages.layers, stages.embedding, stages.head, strict=True)]
-    columns = {name: np.stack([_wide(c, getattr(row, name)) for row in rows]) for name in Weights.__slots__}
+    columns = {
+        name: np.stack([np.broadcast_to(np.asarray(getattr(row, name), float), c.dp.shape) for row in rows])
+        for name in Weights.__slots__
+    }
     fullest = np.sum(list(columns.values()), axis=0).argmax(axis=0)
     return Weights(**{name: np.take_along_axis(column, fullest[None], 0)[0] for name, column in columns.items()})
 
@@ -131,7 +134,3 @@ def summed_bytes(c: Cases, weights: Weights) -> Column:
 def gradient_width(c: Cases) -> Column:
     """Return the bytes of a gradient in messages: at least those of a weight."""
     return np.asarray(np.maximum(c.profile.sent_gradient_bytes, c.width))
-
-
-def _wide(c: Cases, value: Column) -> Column:
-    return np.broadcast_to(np.asarray(value, float), c.dp.shape)

@@ -15,11 +15,6 @@ SEQUENCES = {
 """Tokens per sequence in pretraining, by the prefix of a known model's name; used if the question names none."""
 
 
-def usual_sequence(model: ModelEntry) -> int:
-    """Return the tokens per sequence that a known model was pretrained with; 0 for other models."""
-    return next((length for start, length in SEQUENCES.items() if model.name.startswith(start)), 0)
-
-
 def planned_model(name: str, sequence: int, recorded: ModelEntry | None, hint: str) -> ModelEntry:
     """Return the model to plan for: the named one, else that of the recorded run.
 
@@ -30,7 +25,8 @@ def planned_model(name: str, sequence: int, recorded: ModelEntry | None, hint: s
     if sequence:
         model = replace(model, sequence=sequence, flop_per_token={})
     elif not model.sequence:
-        model = replace(model, sequence=usual_sequence(model))
+        usual = next((length for start, length in SEQUENCES.items() if model.name.startswith(start)), 0)
+        model = replace(model, sequence=usual)
     if not model.sequence:
         raise UsageError("the model's description gives no sequence length", hint=hint)
     return model

@@ -6,6 +6,7 @@ compared with the memory and timed in a few array operations. Only those shown b
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import log
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from usp_prof.columns.rows import group_codes
 from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.calibration import Calibration
@@ -21,10 +23,10 @@ from usp_prof.extras.planner.candidates import legal, nearest_legal, needs, refi
 from usp_prof.extras.planner.cases import Cases, cases_of, concatenated, machine_of, rows_of, selected, with_columns
 from usp_prof.extras.planner.choice import Barred, barred
 from usp_prof.extras.planner.cluster import Cluster, cluster_of
+from usp_prof.extras.planner.launch import refusal
 from usp_prof.extras.planner.predict import Prediction, records
 from usp_prof.extras.planner.profiles import DEFAULT_PROFILE, Profile
 from usp_prof.extras.planner.stages import stages_of
-from usp_prof.extras.planner.startable import Refused, startable
 from usp_prof.extras.planner.step import step
 from usp_prof.model.configuration import (
     INTEGERS,
@@ -40,6 +42,8 @@ from usp_prof.model.shape import shape_of
 
 EQUAL = 1.005
 """Steps with a smaller ratio count as equal."""
+_NOT_READ = frozenset({"micro_batch", "micro_batches", "gradient_bytes"})
+"""Knobs that no trainer's rule reads."""
 SHOWN = 1000
 """Number of fastest plans that become records, in addition to the fastest per set of degrees and the Pareto front."""
 
@@ -88,6 +92,14 @@ def question_of(
     dtype = dtype or recorded.dtype
     cluster, habits = (cluster_of(device, dtype), profile) if device else (calibration.cluster, calibration.profile)
     return Question(model, cluster, devices or recorded.devices, batch or recorded.batch, dtype, profile=habits)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Configurations that a trainer cannot run for one reason."""
+
+    reason: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +193,22 @@ def search_both(question: Question, progress: Callable[[int, int], None] | None 
 
 
 def _startable(question: Question, columns: Columns) -> tuple[NDArray[np.bool_], tuple[Refused, ...]]:
-    def of_row(row: int) -> Configuration:
-        return _configuration(columns, row, question.dtype)
+    """Mark the rows that the question's trainer can run, and count the reasons for the others, most frequent first.
 
-    return startable(question.trainer, question.model, columns, of_row)
+    Rows that differ only in knobs that no rule reads are checked once.
+    """
+    rows = len(columns.dp)
+    names = [field.name for field in fields(Columns) if field.name not in _NOT_READ]
+    code = group_codes(*(np.broadcast_to(getattr(columns, name), rows) for name in names))
+    _, first = np.unique(code, return_index=True)
+    configurations = [_configuration(columns, row, question.dtype) for row in first.tolist()]
+    reasons = [refusal(question.trainer, question.model, configuration) for configuration in configurations]
+    can_run = np.array([not reason for reason in reasons], bool)
+    counted: Counter[str] = Counter()
+    for reason, count in zip(reasons, np.bincount(code).tolist(), strict=True):
+        counted[reason] += count
+    del counted[""]
+    return can_run[code], tuple(Refused(*reason_and_count) for reason_and_count in counted.most_common())
 
 
 def _with_offload(question: Question, tried: int, leanest: float, progress: Callable[[int, int], None] | None) -> Plans:

@@ -41,14 +41,23 @@ _STYLES = {
 
 def write(document: Document, console: Console, sections: Sequence[str] = ()) -> None:
     """Print the summary, or the named sections (`all` for every one)."""
-    _print_run(document, console)
+    title, *lines = run_lines(document.run)
+    _put(Line.assemble(("usp-prof ", "dim"), (_plain(title, console), "bold")), console)
+    for line in lines:
+        _put(Line(_plain(line, console)), console)
+    printable = [section for section in document.sections if not section.needs_drawing]
     if not sections:
         _print_blocks(document.summary.blocks, console)
-        _print_more(document, console)
+        if printable:
+            console.print()
+            names = ", ".join(section.id for section in printable)
+            _put(Line(f"Details: --section NAME|all; sections: {names}", style="dim"), console)
         return
-    for section in document.sections:
-        if not section.needs_drawing and ("all" in sections or section.id in sections):
-            _print_section(section, console)
+    for section in printable:
+        if "all" in sections or section.id in sections:
+            console.print()
+            _put(Line.assemble((section.title, "bold"), (f"  --section {section.id}", "dim")), console)
+            _print_blocks(section.blocks, console)
 
 
 def sections_text(title: str, sections: Sequence[Section], *, color: bool, width: int) -> str:
@@ -63,29 +72,9 @@ def sections_text(title: str, sections: Sequence[Section], *, color: bool, width
     return out.getvalue()
 
 
-def _print_run(document: Document, console: Console) -> None:
-    title, *lines = run_lines(document.run)
-    _put(Line.assemble(("usp-prof ", "dim"), (_plain(title, console), "bold")), console)
-    for line in lines:
-        _put(Line(_plain(line, console)), console)
-
-
-def _print_section(section: Section, console: Console) -> None:
-    console.print()
-    _put(Line.assemble((section.title, "bold"), (f"  --section {section.id}", "dim")), console)
-    _print_blocks(section.blocks, console)
-
-
 def _print_blocks(blocks: Sequence[Block], console: Console) -> None:
     for block in blocks:
         _print(block, console)
-
-
-def _print_more(document: Document, console: Console) -> None:
-    names = ", ".join(section.id for section in document.sections if not section.needs_drawing)
-    if names:
-        console.print()
-        _put(Line(f"Details: --section NAME|all; sections: {names}", style="dim"), console)
 
 
 @singledispatch

@@ -97,17 +97,14 @@ def _article(document: Document, place: int, timeline: str) -> str:
     button = '<button id="theme" type="button" aria-label="change theme">dark</button>' if place == 0 else ""
     fold = '<button id="fold" type="button">open all sections</button>' if place == 0 else ""
     facts = escape(" · ".join(lines))
+    sentence = document.verdict.sentence
+    verdict = f'<p class="verdict">{escape(sentence)}</p>\n' if sentence else ""
     return (
         f'<article>\n<header><div><h1>{escape(title)}</h1><p class="facts">{facts}</p></div>'
         f'<div class="buttons">{fold}{button}</div></header>\n'
-        f"{_verdict(document)}{_summary(document.summary, chart_ids)}\n{timeline}\n{''.join(sections)}\n"
+        f"{verdict}{_summary(document.summary, chart_ids)}\n{timeline}\n{''.join(sections)}\n"
         f'<p class="quiet">usp-prof {escape(document.version)}</p></article>'
     )
-
-
-def _verdict(document: Document) -> str:
-    text = document.verdict.sentence
-    return f'<p class="verdict">{escape(text)}</p>\n' if text else ""
 
 
 def _summary(summary: Section, chart_ids: _ChartIds) -> str:

@@ -177,15 +177,16 @@ def _judge(
     except UspProfError as error:
         note(args, f"the planner is not judged: {error.message}")
         return table, None
-    predicted_rows = predict_rows(table, outcomes, calibration, chosen.cell)
-    reasons = Counter(
-        reason
-        for row, reason in zip(table, reasons_against(table, outcomes, calibration, chosen.cell), strict=True)
-        if reason and row.is_ok
-    )
+    reasons = reasons_against(table, outcomes, calibration, chosen.cell)
+    predicted_rows = predict_rows(table, reasons, calibration, chosen.cell)
+    not_predicted = Counter(reason for row, reason in zip(table, reasons, strict=True) if reason and row.is_ok)
     slowdown = calibration.measured_step_ns / chosen.step_ns
     scores = score(
-        predicted_rows, calibration.error_fraction, slowdown, tuple(reasons.most_common()), str(chosen.configuration)
+        predicted_rows,
+        calibration.error_fraction,
+        slowdown,
+        tuple(not_predicted.most_common()),
+        str(chosen.configuration),
     )
     return predicted_rows, scores
 

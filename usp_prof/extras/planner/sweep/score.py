@@ -96,28 +96,20 @@ def _spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
     return float((spread[0] * spread[1]).sum() / np.sqrt((spread[0] ** 2).sum() * (spread[1] ** 2).sum()))
 
 
-def predict_rows(
-    rows: Sequence[Row], outcomes: Sequence[Outcome], calibration: Calibration, cell: str
-) -> tuple[Row, ...]:
-    """Predict every row but the recorded cell's that trains its model on the same number of devices."""
-    reasons = reasons_against(rows, outcomes, calibration, cell)
-    alike = [not reason and row.cell != cell for row, reason in zip(rows, reasons, strict=True)]
-    configurations = [row.configuration for row, same in zip(rows, alike, strict=True) if same and row.configuration]
-    predictions = iter(
-        predict_all(calibration.model, configurations, calibration.cluster, profile=calibration.profile)
-        if configurations
-        else ()
-    )
-    predicted_rows = []
-    for row, same in zip(rows, alike, strict=True):
-        if same:
-            prediction = next(predictions)
-            row = replace(  # noqa: PLW2901 - the same row, with its prediction
-                row,
-                predicted_step_ns=prediction.step_ns,
-                predicted_memory_bytes=float(prediction.footprint.total_bytes),
-            )
-        predicted_rows.append(row)
+def predict_rows(rows: Sequence[Row], reasons: Sequence[str], calibration: Calibration, cell: str) -> tuple[Row, ...]:
+    """Predict every row without a reason against it, except the recorded cell's."""
+    alike = {
+        place: row.configuration
+        for place, (row, reason) in enumerate(zip(rows, reasons, strict=True))
+        if row.configuration is not None and not reason and row.cell != cell
+    }
+    if not alike:
+        return tuple(rows)
+    predictions = predict_all(calibration.model, list(alike.values()), calibration.cluster, profile=calibration.profile)
+    predicted_rows = list(rows)
+    for place, prediction in zip(alike, predictions, strict=True):
+        size = float(prediction.footprint.total_bytes)
+        predicted_rows[place] = replace(rows[place], predicted_step_ns=prediction.step_ns, predicted_memory_bytes=size)
     return tuple(predicted_rows)
 
 
