@@ -69,3 +69,9 @@ def test_collectives_of_an_earlier_step_do_not_make_ranks_differ() -> None:
     """They end within the first step on rank 1, and before it on rank 0, whose host was late."""
     tables = table_set({0: _opens(3_000), 1: _opens(90)})
     assert peer_groups(tables, graph_of(tables)) == [(0, 1)]
+
+
+def test_a_rank_whose_recording_lacks_steps_keeps_its_peers() -> None:
+    """It has 2 collectives fewer in each step that was not recorded; it used to have no peers."""
+    tables = table_set({0: _rank([3_000] * 2), 1: _rank([2_000] * 9), 2: _rank([2_000] * 9)})
+    assert peer_groups(tables, graph_of(tables)) == [(0, 1, 2)]

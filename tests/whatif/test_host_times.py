@@ -118,6 +118,18 @@ def test_a_wait_without_a_call_is_not_a_pause(device_ends: int, more_launched: b
     assert bool((think_times(graph) > 10 * MS).any()) is not waits
 
 
+@pytest.mark.parametrize(("longest_ms", "is_pause"), [(150, True), (60, False)])
+def test_a_gap_far_longer_than_all_others_is_a_pause(longest_ms: int, is_pause: bool) -> None:
+    """A host that waits 25 ms before every tenth launch has a 99th percentile of 25 ms, a twentieth of a pause."""
+    trace = Trace().step(0, 0, 2_000 * MS)
+    at = 0
+    for place in range(200):
+        at += (longest_ms if place == 120 else 25) * MS if place % 10 == 0 else MS
+        trace.kernel("work", at + 10 * US, 100 * US, launch_at=at)
+    graph = graph_of(tables := table_set({0: trace}))
+    assert len(pauses(graph, tables)) == is_pause
+
+
 def test_a_thread_that_only_sleeps_is_not_the_host() -> None:
     trace = Trace().step(0, 0, 30_000 * US).kernel("first", 110 * US, 100 * US, launch_at=100 * US)
     trace.event("cudaEventSynchronize", "cuda_runtime", 150 * US, 15_000 * US, tid=900, args={"correlation": 1})

@@ -15,6 +15,7 @@ import numpy as np
 
 from usp_prof.analyses import stragglers
 from usp_prof.analyses.measures.lateness import COVERS, Peers
+from usp_prof.findings.draft import Input, damage
 from usp_prof.findings.micro_batches import evened, has_longer_sequences
 from usp_prof.findings.work_shares import UNEVEN, worst_of
 from usp_prof.model.edit import Edit
@@ -39,6 +40,8 @@ MOST_RANKS = 3
 """Ranks whose repair is replayed, latest first; as many of those that are late in sends and receives only."""
 MOST_OF_A_NAME = 60
 """Characters of a kernel's name that are shown."""
+LATENESS_NEEDS = (Input.ALL_RANKS, Input.ONE_CLOCK)
+"""Input without which neither lateness nor repairs are judged."""
 LEAST_LATENESS = 0.02
 """Less lateness, as a share of the step, is not judged."""
 
@@ -49,7 +52,7 @@ def repairs_of(tables: TableSet) -> tuple[Repair, ...]:
 
 
 def _repairs(tables: TableSet) -> tuple[Repair, ...]:
-    if len(tables.ranks) < 2:
+    if len(tables.ranks) < 2 or damage(tables, LATENESS_NEEDS):
         return ()
     step_ns, lateness = unedited(tables).mean_measured_ns, stragglers.compute(tables)
     if not step_ns > 0:  # no steps, or steps of damaged traces

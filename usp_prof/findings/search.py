@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
+from usp_prof.columns.rows import distinct
 from usp_prof.findings.causes import same_place, with_causes
 from usp_prof.findings.draft import damage, skipped_rules
 from usp_prof.findings.registry import all_rules
 from usp_prof.findings.repairs import ideal_of, repairs_of, unexplained_notes
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Basis, Finding, Found, Level
-from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.printable import first_few
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.rank_clocks import rank_clocks
@@ -108,12 +109,26 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
     findings = with_causes(
         [_finding(judgement, gain) for judgement, gain in zip(judged, cumulative.gains, strict=True)]
     )
-    notes = skipped_rules(skipped) + _recording_notes(tables) + _clock_notes(tables) + unexplained_notes(tables)
+    notes = skipped_rules(skipped) + _step_notes(tables) + _recording_notes(tables) + _clock_notes(tables)
+    notes += unexplained_notes(tables)
     notes += [_excluded(judged[place].rule.CODE, reason) for place, reason in cumulative.left_out.items()]
     ideal = ideal_of(tables)
     if ideal is not None:
         ideal = replace(ideal, error_fraction=ideal.error_fraction + doubt)
     return Found(tuple(findings), tuple(sorted(notes)), ideal, repairs_of(tables))
+
+
+def _step_notes(tables: TableSet) -> list[HealthRow]:
+    """Return a health row on steps that count in tables and figures, but not in gains."""
+    times = unedited(tables)
+    if not len(times.left_out):
+        return []
+    ranks = spans(distinct(times.rank[times.is_cut]).tolist())
+    detail = (
+        f"gains are shares of the mean step without step {spans(times.left_out.tolist())}: the recording of rank "
+        f"{ranks} ended before it did; tables and figures count it"
+    )
+    return [HealthRow("steps_cut", Severity.INFO, count=len(times.left_out), detail=detail)]
 
 
 def _recording_notes(tables: TableSet) -> list[HealthRow]:

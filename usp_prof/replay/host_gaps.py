@@ -39,6 +39,9 @@ PAUSES_A_STEP = 10
 """Assumed number of pauses per step, left out of the ordinary think times of short recordings."""
 PAUSE_RATIO = 20.0
 """A pause is at least this multiple of the 99th percentile of the rank's ordinary think times."""
+STANDS_OUT = 3.0
+"""Think times that are at least this multiple of all shorter ones are pauses, even if ordinary ones are long. On 15
+recorded GPU runs, such steps between unexplained think times of hosts without a fault were up to 2.74."""
 
 
 def pauses(graph: Graph, tables: TableSet) -> Ints:
@@ -52,7 +55,7 @@ def _pauses(graph: Graph, tables: TableSet) -> Ints:
 
     1. A rank's ordinary think time is its 99th percentile, or that of the median rank if that is less.
     2. A pause is a think time of at least PAUSE_NS and PAUSE_RATIO times the ordinary one, not counting data loading
-       and memory allocation.
+       and memory allocation. With a device, think times that stand out from all others are pauses, too.
     3. A CPU rank waits for its turn on a core. If that happens more than once per step, only longer waits are pauses.
     """
     nodes, clocks, think = graph.nodes, rank_clocks(tables), think_times(graph)
@@ -69,15 +72,16 @@ def _pauses(graph: Graph, tables: TableSet) -> Ints:
         has_device = bool(nodes.of_host[thinking[rank]].any())
         # A host that always pauses stands out from other ranks. On a CPU, ranks may differ in what they wait for.
         ordinary = min(usual, float(np.median(list(usual_ns.values())))) if has_device else usual
-        least = max(PAUSE_NS, PAUSE_RATIO * ordinary)
         rows = thinking[rank]
-        rows = rows[think[rows] > least]
         paused = think[rows]
         for busy in (loading(tables, rank), allocating(tables.columns("launches", rank))):
             host_time = _on_common_clock(busy, clocks, rank)
             paused = paused - host_time.within(nodes.start[rows] - think[rows], nodes.start[rows])
-        steps = len(numbered(nodes.step[thinking[rank]])[0])
-        if not has_device and (paused > least).sum() > steps:
+        steps = len(numbered(nodes.step[rows])[0])
+        least = max(PAUSE_NS, PAUSE_RATIO * ordinary)
+        if has_device:
+            least = min(least, _outstanding(paused, steps))
+        elif (paused > least).sum() > steps:
             least = max(SLICE_NS, PAUSE_RATIO * usual)
         pauses_by_rank.append(rows[paused > least])
     return np.concatenate(pauses_by_rank)
@@ -88,6 +92,13 @@ def _usual(graph: Graph, think: Ints, rows: Ints) -> float:
     steps = len(numbered(graph.nodes.step[rows])[0])
     longest = (PAUSES_A_STEP if graph.nodes.of_host[rows].any() else 3) * steps
     return float(np.quantile(think[rows], min(0.99, max(0.5, 1 - longest / len(rows)))))
+
+
+def _outstanding(paused: Ints, steps: int) -> float:
+    """Return a limit below the few possible pauses that are much longer than all others, or infinity without any."""
+    longest = -np.sort(-paused)[: PAUSES_A_STEP * steps + 1]
+    stands_out = (longest[:-1] >= STANDS_OUT * longest[1:]) & (longest[:-1] > PAUSE_NS)
+    return float(longest[1:][stands_out].max(initial=PAUSE_NS)) if stands_out.any() else float("inf")
 
 
 def hosts_seen(graph: Graph, tables: TableSet) -> dict[int, bool]:

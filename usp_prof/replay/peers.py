@@ -80,10 +80,9 @@ def _same_collectives(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
     pipelines = [ranks for ranks in talking(transfers) if not _is_ring(ranks, transfers)]
     pipeline = {rank: place for place, ranks in enumerate(pipelines) for rank in ranks}
     calls_of_rank = {
-        rank: _collectives(rank, _of_recorded_steps(tables, rank, own), is_stage=rank in pipeline)
-        for rank, own in parts.items()
+        rank: _collectives_by_step(tables, rank, own, is_stage=rank in pipeline) for rank, own in parts.items()
     }
-    if not any(calls_of_rank.values()):
+    if not any(counts for of_rank in calls_of_rank.values() for counts in of_rank.values()):
         return _same_number_of_kernels(tables, graph)
     groups: list[list[int]] = []
     for rank in tables.ranks:
@@ -120,14 +119,18 @@ def _is_ring(ranks: Sequence[int], transfers: Mapping[int, Columns]) -> bool:
     return following == circle[0] and len(circle) == len(ranks)
 
 
-def _of_recorded_steps(tables: TableSet, rank: int, parts: Columns) -> Columns:
-    """Return a rank's collectives within steps, without those that were launched before recording began.
+def _collectives_by_step(tables: TableSet, rank: int, parts: Columns, *, is_stage: bool) -> dict[int, Counter[str]]:
+    """Count a rank's collectives in each recorded step, without those that were launched before recording began.
 
     These belong to an earlier step. They end in the first recorded one on some ranks and before it on others.
     """
     kernels = tables.columns("kernels", rank)
     is_earlier = np.isin(parts["event"], kernels["event"][kernels["before_window"]])
-    return parts.take(np.flatnonzero((parts["step"] >= 0) & ~is_earlier))
+    step = np.where(is_earlier, -1, parts["step"])
+    return {
+        number: _collectives(rank, parts.take(np.flatnonzero(step == number)), is_stage=is_stage)
+        for number in tables.columns("steps", rank)["step"].tolist()
+    }
 
 
 def _collectives(rank: int, parts: Columns, *, is_stage: bool) -> Counter[str]:
@@ -146,8 +149,15 @@ def _collectives(rank: int, parts: Columns, *, is_stage: bool) -> Counter[str]:
     )
 
 
-def _alike(counts: Counter[str], peer_counts: Counter[str]) -> bool:
-    """Return whether two ranks run the same collectives, apart from a few missing in one recording."""
+def _alike(own: Mapping[int, Counter[str]], peers: Mapping[int, Counter[str]]) -> bool:
+    """Return whether two ranks run the same collectives in their common steps, apart from a few missing in one trace.
+
+    One of the traces may have begun later or ended earlier.
+    """
+    steps = own.keys() & peers.keys() or own.keys() | peers.keys()
+    counts, peer_counts = (
+        sum((of_rank.get(step, Counter()) for step in steps), Counter[str]()) for of_rank in (own, peers)
+    )
     missing = (counts - peer_counts).total() + (peer_counts - counts).total()
     return missing <= max(FEWEST_MISSING, MISSING * max(counts.total(), peer_counts.total()))
 

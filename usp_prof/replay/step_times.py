@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import lookup, rows_by_code, sorted_by
+from usp_prof.columns.rows import distinct, lookup, rows_by_code, sorted_by
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.longest_path import replay, replay_together
 from usp_prof.replay.plan import make_plan
@@ -48,6 +48,11 @@ class StepTimes:
         """Whether each step was recorded completely, or True for all steps if all are cut."""
         is_uncut = ~np.isin(self.step, self.step[self.is_cut])
         return is_uncut if is_uncut.any() else np.ones_like(is_uncut)
+
+    @property
+    def left_out(self) -> Ints:
+        """Steps that do not count, because the recording of a rank ended before they did."""
+        return distinct(self.step[~self.is_complete])
 
     @property
     def mean_measured_ns(self) -> float:

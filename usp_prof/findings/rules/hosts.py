@@ -96,10 +96,11 @@ class HostPause:
     """The host pauses.
 
     What it finds
-        Gaps in a host's work that are far longer than usual (20 times the 99th percentile and at least 2 ms), if
-        removing them would shorten the mean step by at least 2%. Data loading, allocator calls and waits for the device
-        are excluded. The title names a rank whose pauses alone cost what those of all ranks cost, or are much longer
-        than those of all others, and the innermost op, annotation or Python frame of the longest pause.
+        Gaps in a host's work that are far longer than usual (20 times the 99th percentile or 3 times as long as all
+        others, and at least 2 ms), if removing them would shorten the mean step by at least 2%. Data loading, allocator
+        calls and waits for the device are excluded. The title names a rank whose pauses alone cost what those of all
+        ranks cost, or are much longer than those of all others, and the innermost op, annotation or Python frame of the
+        longest pause.
 
     Why it costs time
         The device runs out of work. Ranks pause at different times, so each pause stops all ranks that communicate with

@@ -12,7 +12,7 @@ from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.micro_batches import has_longer_sequences
 from usp_prof.findings.proof import longest, slowest_step
-from usp_prof.findings.repairs import MOST_RANKS, late_in_messages, repair_edit
+from usp_prof.findings.repairs import LATENESS_NEEDS, MOST_RANKS, late_in_messages, repair_edit
 from usp_prof.findings.work_shares import everywhere
 from usp_prof.model.edit import Edit
 from usp_prof.model.health import spans
@@ -258,7 +258,7 @@ class LateRank:
 
     CODE = RuleCode.LATE_RANK
     TITLE = "A rank keeps the others waiting"
-    NEEDS = (Input.ALL_RANKS, Input.ONE_CLOCK)
+    NEEDS = LATENESS_NEEDS
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from usp_prof.analyses import breakdown, mfu
 from usp_prof.charts.inputs import PipelineSchedule, Waterfall
+from usp_prof.findings.draft import Input, damage
 from usp_prof.findings.engine import repairs_in
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import NOTHING_FOUND, Finding
 from usp_prof.model.footprint import Footprint
+from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import shortened
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -63,7 +65,7 @@ def whatif_section(alone: Sequence[Prediction], together: Prediction) -> Section
             *([Chart("", _bars(together))] if together.before_ns > 0 else []),
             *((_table(alone), Text("Gains overlap and never add up.", quiet=True)) if len(alone) > 1 else ()),
             *_disagreement(together),
-            *_replayed(together),
+            *_cautions(together),
         ),
     )
 
@@ -108,10 +110,18 @@ def _disagreement(prediction: Prediction) -> list[Text]:
     ]
 
 
-def _replayed(prediction: Prediction) -> list[Text]:
-    """Build the note on replayed ranks, if not all were replayed."""
-    which = prediction.replayed.which
-    return [Text(f"The prediction is {which}.", quiet=True)] if which else []
+def _cautions(prediction: Prediction) -> list[Text]:
+    """Build the notes on lost events, on steps that do not count, and on replayed ranks, if not all were replayed."""
+    tables, which = prediction.replayed.tables, prediction.replayed.which
+    lost, left_out = damage(tables, (Input.ALL_RANKS,)), unedited(tables).left_out
+    texts = []
+    if lost:
+        texts.append(f"The gain may be wrong: it {lost}.")
+    if len(left_out):
+        texts.append(f"Without step {spans(left_out.tolist())}: the recording of a rank ended before it did.")
+    if which:
+        texts.append(f"The prediction is {which}.")
+    return [Text(text, quiet=True) for text in texts]
 
 
 def sure(prediction: Prediction) -> str:
@@ -220,7 +230,7 @@ def together_section(ticked: Sequence[Finding], steps: Sequence[Prediction], pat
                 f"gain of {len(ticked)} together" if len(ticked) > 1 else "gain of the selected one",
             ),
             Chart("", bars(ticked, steps)),
-            *_replayed(steps[-1]),
+            *_cautions(steps[-1]),
             Text(f"usp-prof whatif {path} {words}", quiet=True),
         ),
     )
