@@ -12,6 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from usp_prof.analyses.result import columns_of, frame
+from usp_prof.model.errors import unknown_name
 from usp_prof.run import Run, opened
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ def compare(before: Run | str | Path, after: Run | str | Path, *, across: Sequen
     """
     from usp_prof.api.compared import compare_tables  # noqa: PLC0415 - each function loads what it needs
     from usp_prof.gate.facts import FactKind  # noqa: PLC0415
-    from usp_prof.model.errors import unknown_name  # noqa: PLC0415
 
     unknown_kinds = [kind for kind in across if kind not in list(FactKind)]
     if unknown_kinds:
@@ -64,8 +65,6 @@ class Checked:
     @property
     def df(self) -> pd.DataFrame:
         """One row per metric: unit, before, after, verdict, reason."""
-        from usp_prof.analyses.result import columns_of, frame  # noqa: PLC0415 - pandas is loaded by those who ask
-
         rows = self.report.judgements
         return frame(
             {

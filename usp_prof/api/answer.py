@@ -8,7 +8,9 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from usp_prof.api.notebook_tables import table_html
+from usp_prof.charts import draw
 from usp_prof.charts.inputs import ChartInput
+from usp_prof.charts.theme import THEMES
 from usp_prof.model.errors import UsageError
 from usp_prof.model.health import HealthRow
 from usp_prof.model.metric import Value
@@ -40,9 +42,6 @@ _UNITS = {
 
 def bokeh_figure(picture: ChartInput, theme: Literal["light", "dark"]) -> Any:  # noqa: ANN401 - a Bokeh figure
     """Draw a picture with Bokeh; raise `UspProfError` if it is not installed."""
-    from usp_prof.charts import draw  # noqa: PLC0415 - Bokeh is loaded only for drawing
-    from usp_prof.charts.theme import THEMES  # noqa: PLC0415
-
     try:
         return draw(picture, THEMES[theme])
     except ModuleNotFoundError as error:

@@ -10,8 +10,12 @@ from usp_prof.analyses.kernels import KernelsResult
 from usp_prof.api import sentences
 from usp_prof.api.answer import Answer
 from usp_prof.api.pictures import picture
+from usp_prof.findings.engine import repairs_in
 from usp_prof.model.errors import UsageError
+from usp_prof.model.finding import NOTHING_FOUND, Found
 from usp_prof.model.selection import EVERYTHING, Selection, numbers
+from usp_prof.report.figures import Figures
+from usp_prof.report.run_facts import run_facts
 from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
@@ -57,11 +61,7 @@ class Asking:
     tables: TableSet
 
     def _ask(self, name: str, ranks: Ranks | None, steps: Steps | None) -> Answer:
-        from usp_prof.findings.engine import repairs_in  # noqa: PLC0415 - not needed to open a run
-        from usp_prof.model.finding import NOTHING_FOUND, Found  # noqa: PLC0415 - as above
         from usp_prof.report.build import analyze, build  # noqa: PLC0415 - as above
-        from usp_prof.report.figures import Figures  # noqa: PLC0415
-        from usp_prof.report.run_facts import run_facts  # noqa: PLC0415
         from usp_prof.report.sections import SECTIONS  # noqa: PLC0415
 
         question = _QUESTIONS[name]

@@ -8,11 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from usp_prof.analyses.result import frame
 from usp_prof.api.answer import Answer
 from usp_prof.api.asking import Asking, Ranks, Steps
 from usp_prof.contract import ModelEntry
 from usp_prof.model.errors import UsageError
+from usp_prof.model.metric import Unit
 from usp_prof.model.selection import NOTHING_ASSUMED
+from usp_prof.report.format import quantity
 from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
@@ -215,8 +218,6 @@ class Predicted(Questions):
     @property
     def df(self) -> pd.DataFrame:
         """One row: the edits, the step before and after, gain, error, basis, and which ranks were `replayed`."""
-        from usp_prof.analyses.result import frame  # noqa: PLC0415 - pandas is loaded only for a DataFrame
-
         return frame(
             {
                 "edits": [", ".join(map(str, self.prediction.edits))],
@@ -246,9 +247,6 @@ class Predicted(Questions):
 
     def explain(self) -> str:
         """Return what was changed, how much it gains, and how certain that is."""
-        from usp_prof.model.metric import Unit  # noqa: PLC0415 - as above
-        from usp_prof.report.format import quantity  # noqa: PLC0415 - as above
-
         gain, error = (quantity(figure, Unit.FRACTION) for figure in (self.gain_fraction, self.error_fraction))
         before, after = (quantity(figure, Unit.NS) for figure in (self.before_ns, self.after_ns))
         text = (

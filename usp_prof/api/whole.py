@@ -8,6 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from usp_prof.analyses.result import columns_of, frame
 from usp_prof.api import sentences
 from usp_prof.api.answer import Answer
@@ -157,9 +160,6 @@ def timeline_of(tables: TableSet, name: str, selection: Selection) -> Answer:
 
 def _activities(tables: TableSet, ranks: Sequence[int], step: int) -> pd.DataFrame:
     """Return the activities of a step, each rank's on its own clock, as in the table `activities`."""
-    import pyarrow as pa  # noqa: PLC0415 - loaded with the tables
-    import pyarrow.compute as pc  # noqa: PLC0415
-
     table = tables.arrow("activities", ranks)
     of_step: pd.DataFrame = table.filter(pc.equal(table["step"], pa.scalar(step))).to_pandas()
     return of_step

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from rich import box
 from rich.console import Console
 
 from usp_prof.cli.opening import open_from, output, run_options, write_out
@@ -141,7 +142,6 @@ def _distinct(ranks: list[dict[str, Any]], column: str) -> str:
 
 
 def _rank_table(console: Console, ranks: list[dict[str, Any]]) -> None:
-    from rich import box  # noqa: PLC0415 - only for printing
     from rich.table import Table  # noqa: PLC0415
 
     lined = box.SIMPLE_HEAD if console.is_terminal else None

@@ -7,8 +7,13 @@ from decimal import Decimal
 from itertools import count
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
 from usp_prof.cli.opening import note, open_from, output, run_options, write_out
 from usp_prof.model.errors import UsageError
@@ -72,10 +77,6 @@ def _write_answer(args: argparse.Namespace, answer: pa.Table) -> int:
 
 
 def _show(args: argparse.Namespace, answer: pa.Table) -> None:
-    from rich import box  # noqa: PLC0415 - only for a table
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
     console = output(args)
     columns = _columns(answer)
     n_shown = len(columns)
@@ -175,9 +176,6 @@ def _with_unique_names(answer: pa.Table) -> pa.Table:
 
 
 def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    import msgspec  # noqa: PLC0415 - only for CSV
-    import pyarrow.compute as pc  # noqa: PLC0415
-
     if pa.types.is_nested(column.type):
         encode = msgspec.json.Encoder(decimal_format="number").encode
         texts = [None if value is None else encode(value) for value in column.to_pylist()]

@@ -19,9 +19,10 @@ from usp_prof.cli.opening import (
     write_out,
 )
 from usp_prof.cli.wrapping import wrapped
+from usp_prof.export.merged_trace import export
 from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.errors import UsageError
-from usp_prof.model.selection import Assumptions
+from usp_prof.model.selection import EVERYTHING, Assumptions
 from usp_prof.replay.representatives import Representatives, representatives
 from usp_prof.report.answers import job_slowdown
 from usp_prof.report.answers import whatif as answer
@@ -30,6 +31,7 @@ from usp_prof.report.writers import terminal
 from usp_prof.run import Run
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
 from usp_prof.whatif.predict import Prediction, predict_on
+from usp_prof.whatif.predicted import predicted_tables, write_run
 from usp_prof.whatif.replayed_ranks import replayed_ranks
 
 EXAMPLES = """\
@@ -113,10 +115,6 @@ def _names_of_edits() -> list[str]:
 
 def _write(args: argparse.Namespace, opened: Run, together: Prediction) -> None:
     """Write the predicted timeline: one file for all ranks, or a folder with one file per rank."""
-    from usp_prof.export.merged_trace import export  # noqa: PLC0415
-    from usp_prof.model.selection import EVERYTHING  # noqa: PLC0415 - only for --output
-    from usp_prof.whatif.predicted import predicted_tables, write_run  # noqa: PLC0415
-
     path, tables = Path(args.output), predicted_tables(together)
     if path.suffix in (".json", ".gz", ".zst"):
         export(tables, path, EVERYTHING)

@@ -94,8 +94,6 @@ class TraceAnalysis:
         consecutive_kernel_delay: int = 30,
     ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
         """Split the idle time of each stream into waiting for the host, for the previous kernel, and other reasons."""
-        import pandas as pd  # noqa: PLC0415 - needed only in this method
-
         del visualize, visualize_pctg
         delay, with_statistics = consecutive_kernel_delay, show_idle_interval_stats
         idle_of_rank = [

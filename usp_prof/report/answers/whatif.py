@@ -25,7 +25,7 @@ from usp_prof.report.format import Cell, quantity
 from usp_prof.report.run_facts import run_facts
 from usp_prof.report.sections.pipeline import simulated_schedule
 from usp_prof.report.words import mean_rank_step
-from usp_prof.report.writers.json_text import ChangeJson, MemoryJson
+from usp_prof.report.writers.json_text import ChangeJson, MemoryJson, PredictionJson, write_prediction
 from usp_prof.schedule_orders import Timeline as SimulatedSchedule
 from usp_prof.whatif.layout import memory_of
 from usp_prof.whatif.predicted import predicted_tables
@@ -281,7 +281,6 @@ def as_chart(line: SimulatedSchedule) -> PipelineSchedule:
 def as_json(name: str, alone: Sequence[Prediction], together: Prediction) -> str:
     """Format the predicted run's report and the recorded run's, by the published schema."""
     from usp_prof.report.build import analyze, build  # noqa: PLC0415 - all analyses, for those who ask for them
-    from usp_prof.report.writers.json_text import PredictionJson, write_prediction  # noqa: PLC0415
 
     tables = together.replayed.tables
     predicted = predicted_tables(together)
@@ -301,8 +300,6 @@ def as_json(name: str, alone: Sequence[Prediction], together: Prediction) -> str
 
 
 def _change(prediction: Prediction) -> ChangeJson:
-    from usp_prof.report.writers.json_text import ChangeJson  # noqa: PLC0415
-
     edits = [str(edit) for edit in prediction.edits]
     return ChangeJson(
         edits,
@@ -315,6 +312,4 @@ def _change(prediction: Prediction) -> ChangeJson:
 
 
 def _memory(need: Footprint | None) -> MemoryJson | None:
-    from usp_prof.report.writers.json_text import MemoryJson  # noqa: PLC0415
-
     return MemoryJson(*_memory_parts(need).values()) if need is not None else None

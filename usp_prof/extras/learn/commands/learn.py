@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 from argparse import ArgumentParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import completes, note, output, write_out
 from usp_prof.cli.wrapping import wrapped, wrapped_page
 from usp_prof.extras.learn import lessons
-from usp_prof.extras.learn.comparison import Claim
 from usp_prof.extras.learn.lessons import Lesson, path_of, record
-from usp_prof.extras.learn.measurement import LessonFigures
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import check_name
+
+if TYPE_CHECKING:
+    from usp_prof.extras.learn.comparison import Claim
+    from usp_prof.extras.learn.measurement import LessonFigures
 
 EXAMPLES = """\
   usp-prof learn
