@@ -68,6 +68,11 @@ class Mark:
     odd: tuple[str, ...] = ()
     """Keys whose numbers are outside their ranges; `values` does not contain them."""
 
+    def number(self, key: str) -> int:
+        """Return the integer of a key; -1 without one."""
+        value = self.values.get(key)
+        return value if isinstance(value, int) else -1
+
 
 def format_mark(area: str, what: str, **values: int | str) -> str:
     """Format a mark's name; the inverse of `parse_mark`."""

@@ -93,16 +93,6 @@ _PART = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Nesting:
-    """Nesting of ranges, by row; 32-bit integers save half the memory."""
-
-    depth: NDArray[np.int32]
-    """Number of ranges that enclose it."""
-    parent: NDArray[np.int32]
-    """Row of the range that directly encloses it, -1 at the top."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Tracks:
     """Ranges of several tracks (threads), sorted by track and start, with depth and parent.
 
@@ -112,7 +102,10 @@ class Tracks:
 
     order: Ints
     """Original row of each sorted position."""
-    nesting: Nesting
+    depth: NDArray[np.int32]
+    """Number of enclosing ranges, by original row; 32-bit integers save half the memory."""
+    parent: NDArray[np.int32]
+    """Row of the range that directly encloses it, by original row; -1 at the top."""
     _starts: Ints
     """Keys of the starts, by sorted position; a key is `track * span + 2 * time`, so that ends fit in between."""
     _ends: Ints
@@ -124,16 +117,6 @@ class Tracks:
     _span: int
     _first: int
     """Earliest start; keys count from it."""
-
-    @property
-    def depth(self) -> NDArray[np.int32]:
-        """Number of enclosing ranges, by original row."""
-        return self.nesting.depth
-
-    @property
-    def parent(self) -> NDArray[np.int32]:
-        """Row of the range that directly encloses it, by original row; -1 at the top."""
-        return self.nesting.parent
 
     def innermost(self, track: Ints, at: Ints) -> Ints:
         """Return for each time on a track the row of the innermost range around it, or -1."""
@@ -188,16 +171,16 @@ def nest(track: Ints, start: Ints, duration: Ints, *outer_first: Ints) -> Tracks
     order = sorted_rows(low, -high, *outer_first)
     starts, ends = low[order], np.sort(high, kind="stable")
     del place, low, high
-    depth = np.maximum(np.arange(count) - np.searchsorted(ends, starts, side="right"), 0)
-    rows_by_depth = _by_depth(depth)
-    by_depth = depth[rows_by_depth] * (count + 1) + rows_by_depth
+    level = np.maximum(np.arange(count) - np.searchsorted(ends, starts, side="right"), 0)
+    rows_by_depth = _by_depth(level)
+    by_depth = level[rows_by_depth] * (count + 1) + rows_by_depth
     above = np.searchsorted(by_depth, by_depth - (count + 1), side="left") - 1
     # The previous entry in that list is the parent, if it is one level higher and not the last of another level.
-    has_parent = (above >= 0) & (depth[rows_by_depth[above]] == depth[rows_by_depth] - 1)
-    parent = np.where(has_parent, order[rows_by_depth[above]], -1)
-    nesting = Nesting(np.empty(count, np.int32), np.empty(count, np.int32))
-    nesting.depth[order], nesting.parent[order[rows_by_depth]] = depth, parent
-    return Tracks(order, nesting, starts, ends, by_depth, tracks, span, first)
+    has_parent = (above >= 0) & (level[rows_by_depth[above]] == level[rows_by_depth] - 1)
+    depth, parent = np.empty(count, np.int32), np.empty(count, np.int32)
+    depth[order] = level
+    parent[order[rows_by_depth]] = np.where(has_parent, order[rows_by_depth[above]], -1)
+    return Tracks(order, depth, parent, starts, ends, by_depth, tracks, span, first)
 
 
 def _by_depth(depth: Ints) -> Ints:

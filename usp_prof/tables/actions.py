@@ -59,8 +59,7 @@ def parse_action(name: str) -> Action | None:
     if mark is not None:
         if mark.area != "pp" or mark.what not in PIPELINE_KINDS:
             return None
-        stage, micro_batch = mark.values.get("stage", -1), mark.values.get("mb", -1)
-        return Action(mark.what, stage if isinstance(stage, int) else -1, _int(micro_batch), "mark")
+        return Action(mark.what, mark.number("stage"), mark.number("mb"), "mark")
     for pattern, source in ((_TORCH_RUNTIME, "torch"), (_TORCH_PLAIN, "torch"), (_MEGATRON, "megatron"),
                             (_DEEPSPEED, "deepspeed")):  # fmt: skip
         match = pattern.match(name)
@@ -86,13 +85,10 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
     rows, actions = rows[is_best], [action for action in actions if action.source == best]
     first, last = _on_device(frame, links, rows)
     columns = {
-        "rank": frame.rank,
-        "event": frame.event[rows],
+        **frame.placed(rows),
         "kind": [action.kind for action in actions],
         "stage": np.array([action.stage for action in actions], np.int64),
         "micro_batch": _micro_batches(frame, rows, actions, steps),
-        "start_ns": frame.start[rows],
-        "dur_ns": frame.duration[rows],
         "device_start_ns": first,
         "device_end_ns": last,
         "source": best,
@@ -139,7 +135,3 @@ def _on_device(frame: EventFrame, links: Links, rows: np.ndarray) -> tuple[np.nd
 def _within(text: str | None, wanted: limits.Range) -> int:
     number = limits.parse_integer(text or "", wanted)
     return -1 if number is None else number
-
-
-def _int(value: int | str) -> int:
-    return value if isinstance(value, int) else -1

@@ -64,11 +64,8 @@ def build(frame: EventFrame, links: Links, parts: Parts, collectives: pa.Table, 
     axis_of_part, axes = Columns(collectives).codes("axis")
     axis = lookup(axis_of_part, collective, missing=len(axes))  # -1 (no communication): the empty text after all axes
     columns |= {
-        "rank": frame.rank,
-        "event": frame.event[row],
+        **frame.placed(row),
         "name": frame.text("name", row),
-        "start_ns": frame.start[row],
-        "dur_ns": frame.duration[row],
         "axis": compact(axis, [*axes, ""]),
         "step": steps.of_device(frame.start[row]),
     }

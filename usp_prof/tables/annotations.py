@@ -52,13 +52,10 @@ def build(frame: EventFrame, steps: Steps) -> pa.Table:
 
     start = frame.start[rows]
     columns = {
-        "rank": frame.rank,
-        "event": frame.event[rows],
+        **frame.placed(rows),
         "name": frame.text("name", rows),
         "thread": frame.text("thread", rows),
         "on_device": device,
-        "start_ns": start,
-        "dur_ns": frame.duration[rows],
         "area": compact(frame.by_name(rows, area, np.int64), areas),
         "what": compact(frame.by_name(rows, word_code, np.int64), whats),
         "step": np.where(device, steps.of_device(start), steps.of_host(start)),

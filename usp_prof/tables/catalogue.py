@@ -70,7 +70,7 @@ SCHEMAS: tuple[Schema, ...] = (
 RUN_TABLES: dict[str, Callable[[TableSet], pa.Table]] = {
     calls.SCHEMA.name: calls.build,
     calls.PARTS.name: calls.build_parts,
-    health.SCHEMA.name: health.build_run,
+    health.SCHEMA.name: lambda tables: health.build(tables.health),
     clock.SCHEMA.name: clock.build,
 }
 """Builders of the tables of the whole run."""
@@ -107,7 +107,7 @@ def build_rank(record: TraceRecord, rank: int, manifest: Manifest | None) -> dic
         "events": widened(EVENTS, record.events, rank),
         "threads": widened(THREADS, record.threads, rank).to_table(),
         "ranks": ranks.build(frame, manifest),
-        "steps": step_table.build(frame, steps),
+        "steps": step_table.build(rank, steps),
         "kernels": kernel,
         "launches": launches.build(frame, links, promised, steps),
         "annotations": annotation_table.build(frame, steps),

@@ -16,7 +16,7 @@ from usp_prof.tables.communication.arguments import first_shape, numbers, sizes,
 from usp_prof.tables.communication.parts import Membership, Parts
 from usp_prof.tables.communication.peers import peers
 from usp_prof.tables.communication.posts import P2P
-from usp_prof.tables.events.classification import PHASES, phases
+from usp_prof.tables.events.classification import PHASES, phase_finder
 from usp_prof.tables.events.frame import EventFrame, compact
 from usp_prof.tables.events.links import Links
 from usp_prof.tables.parallelism.axis_names import axis_of_marks
@@ -91,7 +91,7 @@ def build(frame: EventFrame, links: Links, parts: Parts, membership: Membership,
         "in_split": _splits(parts, "in_split"),
         "out_split": _splits(parts, "out_split"),
         "asynchronous": _asynchronous(parts),
-        "phase": compact(phases(frame, parts.posted_track, parts.posted_at), PHASES),
+        "phase": compact(phase_finder(frame)(parts.posted_track, parts.posted_at), PHASES),
         "lane": compact(lane_codes, lanes),
         "start_ns": frame.start[row],
         "dur_ns": frame.duration[row],

@@ -18,7 +18,6 @@ from usp_prof.tables.completeness.device_work import Promises
 from usp_prof.tables.events.frame import EventFrame
 from usp_prof.tables.events.links import Links
 from usp_prof.tables.steps import Steps
-from usp_prof.tables.table_set import TableSet
 
 SCHEMA = Schema(
     "health",
@@ -32,11 +31,6 @@ SCHEMA = Schema(
         text("file", "File."),
     ),
 )
-
-
-def build_run(tables: TableSet) -> pa.Table:
-    """Build the table of all ranks, with the rows of the whole run."""
-    return build(tables.health)
 
 
 def build(rows: Iterable[HealthRow]) -> pa.Table:
@@ -61,7 +55,7 @@ def find(
     frame: EventFrame, links: Links, promised: Promises, steps: Steps, parts: Parts, kernels: pa.Table, overrunning: int
 ) -> list[HealthRow]:
     """Return the health rows of one rank."""
-    counted = [*device_work.rows(frame, links, promised), *_launches(links, kernels), _durations(overrunning)]
+    counted = [*device_work.rows(frame, links, promised), *_launches(links, kernels, overrunning)]
     counted += [*marks.rows(frame, steps), *_steps(frame, links, steps), *_parts(parts), *_odd_values(frame)]
     return [
         HealthRow(code, severity, frame.rank, count, detail, frame.record.file)
@@ -73,29 +67,21 @@ def find(
 Row = tuple[str, Severity, int, str]
 
 
-def _durations(overrunning: int) -> Row:
-    return (
-        "overrunning_durations", Severity.ERROR, overrunning,
-        "device work that ends after the next work of its stream starts (late ROCm timestamps); cut at that start",
-    )  # fmt: skip
-
-
 def _odd_values(frame: EventFrame) -> Iterator[Row]:
     """Return rows for values outside of their declared range: arguments, and numbers in marks."""
     rows = frame.rows("user_annotation", "gpu_user_annotation")
-    odd_marks = np.count_nonzero(frame.by_name(rows, _is_odd_mark))
+    odd_marks = np.count_nonzero(frame.by_name(rows, lambda name: bool((mark := parse_mark(name)) and mark.odd)))
     counts = {**frame.odd_values, "numbers in marks": int(odd_marks)}
     names = ", ".join(sorted(name for name, count in counts.items() if count))
     yield "odd_values", Severity.ERROR, sum(counts.values()), f"values outside their range count as missing: {names}"
 
 
-def _is_odd_mark(name: str) -> bool:
-    mark = parse_mark(name)
-    return mark is not None and bool(mark.odd)
-
-
-def _launches(links: Links, kernels: pa.Table) -> Iterator[Row]:
+def _launches(links: Links, kernels: pa.Table, overrunning: int) -> Iterator[Row]:
     early, ambiguous = int(links.before_window.sum()), int(links.ambiguous.sum())
+    yield (
+        "overrunning_durations", Severity.ERROR, overrunning,
+        "device work that ends after the next work of its stream starts (late ROCm timestamps); cut at that start",
+    )  # fmt: skip
     yield (
         "launched_before_window", Severity.INFO, early,
         "device work launched before recording started; it counts, but its host call and op are unknown",

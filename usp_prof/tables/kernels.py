@@ -57,19 +57,14 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
     """Build the table: one row per piece of device work, with or without a known launch."""
     rows = links.work
     args = frame.launched(rows, _FIELDS)
-    stream = streams(frame, rows)
-    device = frame.ints("device", rows)
     columns = {
-        "rank": frame.rank,
-        "event": frame.event[rows],
+        **frame.placed(rows),
         "name": frame.text("name", rows),
         "kind": compact(links.kind, KINDS),
         "library": links.library,
-        "device": device,
-        "stream": stream,
+        "device": frame.ints("device", rows),
+        "stream": streams(frame, rows),
         "lane": links.lane,
-        "start_ns": frame.start[rows],
-        "dur_ns": frame.duration[rows],
         "correlation": frame.ints("correlation", rows),
         "launch_event": _event(frame, links.call),
         "op_event": _event(frame, links.op),

@@ -39,13 +39,10 @@ def build(frame: EventFrame, links: Links, promised: Promises, steps: Steps) -> 
     rows = links.calls
     count, delay = _work_of_each(frame, links)
     columns = {
-        "rank": frame.rank,
-        "event": frame.event[rows],
+        **frame.placed(rows),
         "name": frame.text("name", rows),
         "kind": compact(frame.by_name(rows, lambda name: CALL_KINDS.index(kind_of(name)), np.int64), list(CALL_KINDS)),
         "thread": frame.text("thread", rows),
-        "start_ns": frame.start[rows],
-        "dur_ns": frame.duration[rows],
         "correlation": frame.ints("correlation", rows),
         "kernels": count,
         "delay_ns": delay,

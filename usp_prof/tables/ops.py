@@ -15,7 +15,7 @@ from usp_prof.inputs.trace_record import Inputs
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, integer, text
 from usp_prof.tables.build import arrow_schema, table
 from usp_prof.tables.events.arguments import Field, read_arguments
-from usp_prof.tables.events.classification import PHASES, phases_of
+from usp_prof.tables.events.classification import PHASES, phase_finder
 from usp_prof.tables.events.frame import HOST_OPS, EventFrame, compact
 from usp_prof.tables.events.links import Links
 from usp_prof.tables.steps import Steps
@@ -61,30 +61,27 @@ def recorded_list(json_text: str) -> list[Any]:
 
 def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:
     """Build the table: every CPU op in order of start, outer ones first."""
-    rows, depth, above = frame.rows(*HOST_OPS), links.ops.depth, links.ops.parent
+    rows, depth, above = frame.rows(*HOST_OPS), links.op_depth, links.op_parent
     within = np.zeros(len(rows) + 1, np.int64)
     np.add.at(within, above, frame.duration[rows])  # top-level ops add to the last entry, which is not read
     parent_event = lookup(frame.event[rows], above, missing=-1)
     order = sorted_rows(frame.start[rows], depth)
-    finder, inputs = phases_of(frame), _Texts(frame.record.inputs)
+    phases, inputs = phase_finder(frame), _Texts(frame.record.inputs)
 
     def make(begin: int, end: int) -> pa.Table:
         place = order[begin:end]
         chosen = rows[place]
-        start, duration = frame.start[chosen], frame.duration[chosen]
+        start = frame.start[chosen]
         columns = {
-            "rank": frame.rank,
-            "event": frame.event[chosen],
+            **frame.placed(chosen),
             "name": frame.text("name", chosen),
             "thread": frame.text("thread", chosen),
-            "start_ns": start,
-            "dur_ns": duration,
-            "self_ns": np.maximum(duration - within[place], 0),
+            "self_ns": np.maximum(frame.duration[chosen] - within[place], 0),
             "depth": depth[place].astype(np.int64),
             "parent": parent_event[place],
             "external_id": frame.ints("external_id", chosen),
             "sequence": frame.record.inputs.sequence[chosen].astype(np.int64),
-            "phase": compact(finder.at(frame.track[chosen], start), PHASES),
+            "phase": compact(phases(frame.track[chosen], start), PHASES),
             "step": steps.of_host(start),
             **inputs.of_rows(chosen),
         }

@@ -51,7 +51,7 @@ def build(frame: EventFrame, manifest: Manifest | None) -> pa.Table:
     is_in_manifest = manifest is not None and str(frame.rank) in (manifest.hosts or manifest.coordinates)
     source = "distributedInfo" if recorded == frame.rank else "manifest" if is_in_manifest else "name"
     base = top.get("baseTimeNanoseconds")
-    starts, ends = frame.start, frame.end
+    torch_of_manifest = manifest.software.get("torch", "") if manifest else ""
     row = {
         "rank": frame.rank,
         "file": frame.record.file,
@@ -63,11 +63,11 @@ def build(frame: EventFrame, manifest: Manifest | None) -> pa.Table:
         "device_memory": _integer(device_properties(frame).get("totalGlobalMem")),
         "device_kind": device_kind(frame),
         "base_ns": max(_integer(base), 0),
-        "first_ns": int(starts.min()) if len(frame) else -1,
-        "last_ns": int(ends.max()) if len(frame) else -1,
+        "first_ns": int(frame.start.min()) if len(frame) else -1,
+        "last_ns": int(frame.end.max()) if len(frame) else -1,
         "events": len(frame),
         "bytes": frame.record.json_bytes,
-        "torch": _torch(top, manifest),
+        "torch": str(top.get("pytorch_version") or top.get("torch_version") or torch_of_manifest or ""),
         "trace_id": str(top.get("trace_id") or ""),
         "content": _content(frame),
     }
@@ -92,11 +92,6 @@ def distributed(top: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `distributedInfo`, or nothing if it is missing or damaged."""
     info = top.get("distributedInfo")
     return info if isinstance(info, dict) else {}
-
-
-def _torch(top: Mapping[str, Any], manifest: Manifest | None) -> str:
-    recorded = manifest.software.get("torch", "") if manifest else ""
-    return str(top.get("pytorch_version") or top.get("torch_version") or recorded or "")
 
 
 def _integer(value: object) -> int:

@@ -38,16 +38,11 @@ def answer_of(relation: Any, rows: int | None, cells: Cells, *, is_explain: bool
     if is_explain:
         return relation.to_arrow_table()
     first = relation if rows is None else relation.limit(rows)
-    return with_cells(first, cells).to_arrow_table().rename_columns(relation.columns)
-
-
-def with_cells(relation: Any, cells: Cells) -> Any:  # noqa: ANN401 - DuckDB relations
-    """Convert values to text in DuckDB as `cells` requires; column names may be lost."""
     targets = [_target(kind, cells) for kind in relation.types]
-    if targets == list(relation.types):
-        return relation
-    columns = (f"CAST(#{number} AS {target})" for number, target in enumerate(targets, 1))
-    return relation.project(", ".join(columns))
+    if targets != list(relation.types):
+        casts = (f"CAST(#{number} AS {target})" for number, target in enumerate(targets, 1))
+        first = first.project(", ".join(casts))  # the columns lose their names
+    return first.to_arrow_table().rename_columns(relation.columns)
 
 
 def _target(kind: Any, cells: Cells) -> Any:  # noqa: ANN401 - DuckDB types

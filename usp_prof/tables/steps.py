@@ -10,7 +10,6 @@ from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import lookup, range_at
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table
-from usp_prof.tables.events.frame import EventFrame
 
 WINDOW = "window"
 """Source of a step that is the whole trace, because steps are unknown."""
@@ -58,13 +57,8 @@ class Steps:
         return _within(self.host_start, self.host_end, self.number, start)
 
 
-def build(frame: EventFrame, steps: Steps) -> pa.Table:
+def build(rank: int, steps: Steps) -> pa.Table:
     """Build the table."""
-    return table_of_rank(frame.rank, steps)
-
-
-def table_of_rank(rank: int, steps: Steps) -> pa.Table:
-    """Build the table from known steps."""
     columns = {
         "rank": rank,
         "step": steps.number,

@@ -186,16 +186,12 @@ class Marked:
 
     def number(self, key: str) -> Ints:
         """Return the integer value of this key in each mark, or -1 if a mark has none."""
-        values = []
-        for name in self.name:
-            mark = parse_mark(name)
-            value = mark.values.get(key, -1) if mark is not None else -1
-            values.append(value if isinstance(value, int) else -1)
-        return np.array(values, np.int64)
+        marks = map(parse_mark, self.name)
+        return np.array([mark.number(key) if mark is not None else -1 for mark in marks], np.int64)
 
     def word(self, key: str) -> list[str]:
         """Return the value of this key in each mark as text, or an empty string if a mark has none."""
-        marks = [parse_mark(name) for name in self.name]
+        marks = map(parse_mark, self.name)
         return [str(mark.values.get(key, "")) if mark is not None else "" for mark in marks]
 
     def of_kinds(self, *kinds: str) -> Marked:

@@ -19,8 +19,7 @@ from usp_prof.columns.rows import distinct, lookup
 from usp_prof.model.topology import Group
 from usp_prof.tables.communication.arguments import arguments_of, texts
 from usp_prof.tables.communication.batches import split_batches
-from usp_prof.tables.communication.marks import marked_transfers
-from usp_prof.tables.communication.posts import around, operation_of, posts_of_gloo, ranges_of
+from usp_prof.tables.communication.posts import around, marked_transfers, operation_of, posts_of_gloo, ranges_of
 from usp_prof.tables.events.classification import KINDS, WorkKind, operation
 from usp_prof.tables.events.frame import HOST_OPS, MARKS, EventFrame
 from usp_prof.tables.events.links import Links, streams
@@ -89,7 +88,8 @@ def find_parts(frame: EventFrame, links: Links) -> Parts:
         return _from_gloo(frame, gloo)
     if len(links.work):
         # Other device work was recorded: host calls without a kernel transfer nothing (groups of one rank, waits).
-        return _without_any(frame)
+        nothing = np.zeros(0, np.int64)
+        return _on_host(frame, nothing, arguments_of(frame, nothing), np.zeros(0, object))
     return _from_host(frame)
 
 
@@ -112,7 +112,10 @@ def _from_kernels(frame: EventFrame, links: Links, work: Ints, library: NDArray[
     ops = ranges_of(frame, HOST_OPS, lambda name: name.startswith("c10d::"))
     # Rows of the ranges around the launch; -1 for none.
     record, c10d = around(frame, records, track, at), around(frame, ops, track, at)
-    of_kernel = frame.by_name(row, _operation_of_kernel, object)
+    # The parameters of an NCCL kernel may name other operations.
+    of_kernel = frame.by_name(
+        row, lambda name: operation(name.split("(", maxsplit=1)[0] if name.startswith("nccl") else name), object
+    )
     is_batch = (of_kernel == "send_recv") & (record < 0) & (c10d < 0)
     if is_batch.any():
         kernel, post = split_batches(frame, (records, ops), (track, at), (record, c10d), is_batch)
@@ -156,10 +159,6 @@ def _as_others_of_the_stream(
     return op
 
 
-def _operation_of_kernel(name: str) -> str:
-    return operation(name.split("(", maxsplit=1)[0] if name.startswith("nccl") else name)
-
-
 def _from_gloo(frame: EventFrame, row: Ints) -> Parts:
     """Return a part per gloo range; its operation is from arguments, the op that posted it, or its name."""
     of_range = frame.by_name(row, lambda name: operation(name.removeprefix("gloo:")), object)
@@ -188,11 +187,6 @@ def _from_host(frame: EventFrame) -> Parts:
     op = np.where(op != "other", op, operation_of(frame, naming))
     is_known = op != "other"  # others are init, wait and the like
     return _on_host(frame, row[is_known], arguments.filter(array_of(is_known)), op[is_known])
-
-
-def _without_any(frame: EventFrame) -> Parts:
-    no_rows = np.zeros(0, np.int64)
-    return _on_host(frame, no_rows, arguments_of(frame, no_rows), np.zeros(0, object))
 
 
 def _on_host(frame: EventFrame, row: Ints, arguments: pa.Table, op: NDArray[np.object_]) -> Parts:

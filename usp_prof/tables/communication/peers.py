@@ -16,8 +16,8 @@ from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import index_of
 from usp_prof.model.topology import Group
 from usp_prof.tables.communication.arguments import numbers
-from usp_prof.tables.communication.marks import marked_transfers
 from usp_prof.tables.communication.parts import Membership, Parts
+from usp_prof.tables.communication.posts import marked_transfers
 from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.events.frame import EventFrame
 

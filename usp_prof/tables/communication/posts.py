@@ -1,4 +1,4 @@
-"""Posts: the c10d op that posted each of gloo's ranges, and look-ups of ranges by name and position."""
+"""Posts: the c10d op that posted each of gloo's ranges, and look-ups of ranges and pipeline marks by position."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from numpy.typing import NDArray
 
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import last_by, lookup, occurrence, rows_of
+from usp_prof.contract import parse_mark
 from usp_prof.model.schema import Kind
 from usp_prof.tables.communication.arguments import coded_texts, elements, second_elements
 from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.events.classification import operation
-from usp_prof.tables.events.frame import HOST_OPS, EventFrame
+from usp_prof.tables.events.frame import HOST_OPS, MARKS, EventFrame
 
 P2P = ("send", "recv", "send_recv")
+_DIRECTIONS = ("", "send", "recv")
 
 
 def ranges_of(frame: EventFrame, categories: tuple[str, ...], wanted: Callable[[str], bool]) -> Ints:
@@ -28,6 +30,27 @@ def around(frame: EventFrame, ranges: Ints, track: Ints, at: Ints) -> Ints:
     """Return the innermost of the ranges around each moment of a thread; -1 for none."""
     inner = frame.nested(ranges).innermost(track, at)
     return np.asarray(np.where(inner >= 0, ranges[inner], -1), np.int64) if len(ranges) else inner
+
+
+def marked_transfers(frame: EventFrame, track: Ints, at: Ints) -> tuple[NDArray[np.object_], Ints]:
+    """Return at moments on threads the direction (empty outside such marks) and the peer's global rank, or -1."""
+    rows = frame.rows(*MARKS)
+    kind = frame.by_name(rows, _direction, np.int64)
+    rows, kind = rows[kind > 0], kind[kind > 0]
+    if not len(rows):
+        return np.full(len(at), "", dtype=object), np.full(len(at), -1, np.int64)
+    peer = frame.by_name(rows, lambda name: mark.number("peer") if (mark := parse_mark(name)) else -1, np.int64)
+    inner = frame.nested(rows).innermost(track, at)
+    words = np.array([*_DIRECTIONS], dtype=object)
+    return np.where(inner >= 0, words[kind[inner]], ""), np.where(inner >= 0, peer[inner], -1)
+
+
+def _direction(name: str) -> int:
+    """Return whether an annotation marks a pipeline send or receive (index in the list of directions)."""
+    mark = parse_mark(name)
+    if mark is None or mark.area != "pp":
+        return 0
+    return next((place for place, word in enumerate(_DIRECTIONS) if word and mark.what.startswith(word)), 0)
 
 
 def operation_of(frame: EventFrame, rows: Ints) -> NDArray[np.object_]:

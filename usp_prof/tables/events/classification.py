@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import array_of, numbers_of, texts_of
-from usp_prof.columns.lanes import Tracks
 from usp_prof.columns.rows import lookup, numbered
 from usp_prof.contract import parse_mark
 from usp_prof.tables.events.frame import HOST_OPS, MARKS, EventFrame, compact
@@ -157,32 +156,22 @@ def phase_of_mark(name: str) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PhaseFinder:
-    """Lookup of the phase at a time on a thread: inside the autograd engine, or from marks."""
+def phase_finder(frame: EventFrame) -> Callable[[Ints, Ints], Ints]:
+    """Return the function that looks up the phases of moments on threads (indexes in `PHASES`).
 
-    _marks: Tracks
-    _meaning: Ints
-    _engine: Tracks
-
-    def at(self, track: Ints, start: Ints) -> Ints:
-        """Return the phases of moments (indexes in `PHASES`)."""
-        inner = self._marks.innermost(track, start)
-        phase = np.where(inner >= 0, np.r_[self._meaning, 0][inner], 0)
-        inside = self._engine.innermost(track, start) >= 0
-        return np.where(inside & (phase != PHASES.index("optimizer")), PHASES.index("backward"), phase)
-
-
-def phases_of(frame: EventFrame) -> PhaseFinder:
-    """Return the phase lookup of a trace."""
+    A moment inside the autograd engine is backward; marks show the phase of all others.
+    """
     marks = frame.rows(*MARKS)
     meaning = frame.by_name(marks, phase_of_mark, np.int64)
     marks, meaning = marks[meaning > 0], meaning[meaning > 0]
     ops = frame.rows(*HOST_OPS)
     engine = ops[frame.by_name(ops, lambda name: name.startswith(ENGINE))]
-    return PhaseFinder(frame.nested(marks), meaning, frame.nested(engine))
+    nested_marks, nested_engine = frame.nested(marks), frame.nested(engine)
 
+    def phases(track: Ints, start: Ints) -> Ints:
+        inner = nested_marks.innermost(track, start)
+        phase = np.where(inner >= 0, np.r_[meaning, 0][inner], 0)
+        inside = nested_engine.innermost(track, start) >= 0
+        return np.where(inside & (phase != PHASES.index("optimizer")), PHASES.index("backward"), phase)
 
-def phases(frame: EventFrame, track: Ints, start: Ints) -> Ints:
-    """Return the phases of moments on threads (indexes in `PHASES`)."""
-    return phases_of(frame).at(track, start)
+    return phases

@@ -143,6 +143,15 @@ class EventFrame:
         table[used_codes] = np.fromiter((say(values[code]) for code in used_codes.tolist()), dtype, len(used_codes))
         return table.take(own)
 
+    def placed(self, rows: Ints) -> dict[str, Any]:
+        """Return the columns that every table of events has: rank, event, start and duration of some rows."""
+        return {
+            "rank": self.rank,
+            "event": self.event[rows],
+            "start_ns": self.start[rows],
+            "dur_ns": self.duration[rows],
+        }
+
     def text(self, name: str, rows: Ints) -> pa.DictionaryArray:
         """Return a text column of some rows with only their texts."""
         codes, values = self.codes(name)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.lanes import Nesting, split_lanes
+from usp_prof.columns.lanes import split_lanes
 from usp_prof.columns.rows import first_of_run, lookup, numbered, rows_of
 from usp_prof.inputs.trace_record import DEVICE_WORK
 from usp_prof.tables.events.classification import kinds
@@ -38,11 +39,7 @@ def lanes_of_work(frame: EventFrame, rows: Ints) -> tuple[Ints, Ints, list[str]]
     """
     pairs, track = _tracks(frame, rows)
     lane = split_lanes(track, frame.start[rows], frame.end[rows])
-    return lane, *_lane_names(pairs, track, lane)
-
-
-def _lane_names(pairs: list[tuple[int, int]], track: Ints, lane: Ints) -> tuple[Ints, list[str]]:
-    """Name the lanes of all device work: the stream, with a number for overlapping work."""
+    # A lane is named by its stream, with a number for overlapping work.
     several = len({device for device, _ in pairs}) > 1
     deep = int(lane.max(initial=0)) + 1
     used, inverse = numbered(track * deep + lane)
@@ -50,7 +47,7 @@ def _lane_names(pairs: list[tuple[int, int]], track: Ints, lane: Ints) -> tuple[
     for code in used.tolist():
         (device, stream), level = pairs[code // deep], code % deep
         names.append(f"{f'device {device} ' if several else ''}stream {stream}{f'/{level}' if level else ''}")
-    return inverse, names
+    return lane, inverse, names
 
 
 def _tracks(frame: EventFrame, rows: Ints) -> tuple[list[tuple[int, int]], Ints]:
@@ -145,8 +142,10 @@ class Links:
     lane_names: list[str]
     duplicates: int
     """Number of host calls inside another one with the same correlation id (a driver call inside a runtime call)."""
-    ops: Nesting
-    """Nesting of the CPU ops on their threads, by index in `rows(*HOST_OPS)`."""
+    op_depth: NDArray[np.int32]
+    """Number of CPU ops around each CPU op on its thread, by index in `rows(*HOST_OPS)`."""
+    op_parent: NDArray[np.int32]
+    """Index of the CPU op that directly encloses it; -1 at the top."""
 
 
 def link(frame: EventFrame) -> Links:
@@ -179,7 +178,8 @@ def link(frame: EventFrame) -> Links:
         named_lane=named_lane,
         lane_names=lane_names,
         duplicates=claims.inner,
-        ops=ops.nesting,
+        op_depth=ops.depth,
+        op_parent=ops.parent,
     )
 
 

@@ -79,7 +79,7 @@ def _complete(sources: Mapping[int, Source]) -> dict[int, pa.Table]:
     """Return every rank's actions: inferred if there are no marks, completed if marks lack the stage."""
     actions_of_rank = {rank: source.table(actions.SCHEMA.name) for rank, source in sources.items()}
     is_marked = any(len(recorded) for recorded in actions_of_rank.values())
-    if is_marked and not any(_lacks_stages(recorded) for recorded in actions_of_rank.values()):
+    if is_marked and all((Columns(recorded)["stage"] >= 0).all() for recorded in actions_of_rank.values()):
         return actions_of_rank
     passed = {rank: stretches.messages(source) for rank, source in sources.items()}
     for chain in chains(sources, passed):
@@ -89,10 +89,6 @@ def _complete(sources: Mapping[int, Source]) -> dict[int, pa.Table]:
         else:
             actions_of_rank |= _inferred(sources, passed, chain)
     return actions_of_rank
-
-
-def _lacks_stages(actions_table: pa.Table) -> bool:
-    return bool((Columns(actions_table)["stage"] < 0).any())
 
 
 def _with_stage(actions_table: pa.Table, stage: int) -> pa.Table:
@@ -214,7 +210,7 @@ def by_named_order(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Lab
     for candidate in _candidates(turns):
         expected = [_grouped(list(enumerate(_expected_turns(candidate, rank)))) for rank in range(len(candidate))]
         of_ranks = list(zip(observed, expected, candidate, strict=True))
-        if all(_same(seen, planned) for seen, planned, _ in of_ranks):
+        if all([turn for turn, _ in seen] == [turn for turn, _ in planned] for seen, planned, _ in of_ranks):
             return [_by_order(seen, planned, acts) for seen, planned, acts in of_ranks]
     return []
 
@@ -229,10 +225,6 @@ def _grouped(turns: Sequence[tuple[int, Turn]]) -> list[tuple[Turn, list[int]]]:
         else:
             groups.append((turn, [row]))
     return groups
-
-
-def _same(groups: list[tuple[Turn, list[int]]], other_groups: list[tuple[Turn, list[int]]]) -> bool:
-    return [turn for turn, _ in groups] == [turn for turn, _ in other_groups]
 
 
 def _candidates(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[Order]:

@@ -154,7 +154,9 @@ def stretches(source: Source, passed: Messages) -> Stretches:
     """
     activities = Columns(source.view("activities"))
     begun, ended = _host_times(source, activities)
-    compute = activities.matches("kind", str(WorkKind.COMPUTE)) & ~_allocating(activities)
+    # Receive buffers are allocated between actions, which can take long if the thread is preempted.
+    allocates = activities.satisfies("name", _ALLOCATES.match)
+    compute = activities.matches("kind", str(WorkKind.COMPUTE)) & ~allocates
     kind = _kinds(source, activities, compute)
     inside = activities.matches("kind", str(WorkKind.COMMUNICATION)) & activities.matches("axis", *_INSIDE)
     rows = np.flatnonzero((compute | inside) & (activities["step"] >= 0))
@@ -206,11 +208,6 @@ def _kinds(source: Source, activities: Columns, compute: Flags) -> Ints:
         by_op = lookup(kind_of_op, rows_of(ops["event"], activities["op_event"]), missing=_UNKNOWN)
     by_pace = activities.by_text("name", _paced, missing=_UNKNOWN)
     return np.where(compute & (by_pace != _UNKNOWN), by_pace, by_op)
-
-
-def _allocating(activities: Columns) -> Flags:
-    """Mark ops that only allocate: receive buffers are allocated between actions, and can take long when preempted."""
-    return activities.satisfies("name", _ALLOCATES.match)
 
 
 def _paced(name: str) -> int:

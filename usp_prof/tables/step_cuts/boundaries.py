@@ -174,23 +174,23 @@ def recut(source: Source, rank: int, steps: step_table.Steps) -> Source:
 
 
 def _with_steps(view: View, name: str, steps: step_table.Steps) -> View:
-    return Replaced(view, {"step": partial(_step_numbers, name, view, steps)})
+    """Return a table with new steps: of each row by the time and place it ran."""
+
+    def numbers() -> pa.Array:
+        columns = Columns(view)
+        start = columns["start_ns"]
+        if name in _ON_DEVICE:
+            return index_of(steps.of_device(start))
+        if name in _ON_HOST:
+            return index_of(steps.of_host(start))
+        return index_of(np.where(columns["on_device"], steps.of_device(start), steps.of_host(start)))
+
+    return Replaced(view, {"step": numbers})
 
 
 def _steps_of_rank(_: View, rank: int, steps: step_table.Steps) -> View:
-    view: View = step_table.table_of_rank(rank, steps)
+    view: View = step_table.build(rank, steps)
     return view
-
-
-def _step_numbers(name: str, view: View, steps: step_table.Steps) -> pa.Array:
-    """Return the step of each row of a table, by the time and place it ran."""
-    columns = Columns(view)
-    start = columns["start_ns"]
-    if name in _ON_DEVICE:
-        return index_of(steps.of_device(start))
-    if name in _ON_HOST:
-        return index_of(steps.of_host(start))
-    return index_of(np.where(columns["on_device"], steps.of_device(start), steps.of_host(start)))
 
 
 def with_host(source: Source, number: Ints, start: Ints, end: Ints, source_name: str) -> step_table.Steps:

@@ -11,7 +11,6 @@ all-reduce that recurs every 400 kernels shows that the cycle has at least 400 k
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,11 +73,6 @@ def in_one_part(cycle_flags: Flags, parts: int) -> bool:
     places = np.flatnonzero(cycle_flags)
     most = min(0.7, 1.6 / parts)
     return bool(len(places)) and _longest_gap(places, len(cycle_flags)) > most * len(cycle_flags)
-
-
-def update_in_one_part(classes: Sequence[Flags], parts: int) -> bool:
-    """Return whether any class of symbols occurs in one part only, so that the whole cycle is one step."""
-    return any(in_one_part(flags, parts) for flags in classes)
 
 
 def _longest_gap(places: Ints, length: int) -> int:
@@ -209,7 +203,8 @@ def whole_periods(work: DeviceWork) -> Repetition | None:
     parts = parts_of(codes[middle])
     operations = work.operation[middle]
     classes = [work.updates[middle], *(operations == code for code in np.unique(operations[operations >= 0]).tolist())]
-    return periods if parts == 1 or update_in_one_part(classes, parts) else None
+    # If any class of symbols occurs in one part only, the whole cycle is one step.
+    return periods if parts == 1 or any(in_one_part(flags, parts) for flags in classes) else None
 
 
 def _readiness(work: DeviceWork) -> Floats:

@@ -48,7 +48,11 @@ def cut(sources: Mapping[int, Source], health: Iterable[HealthRow]) -> Stepped:
     """Cut the run's steps once for all ranks, if some rank has no marks on its device work."""
     rows = list(health)
     own = {rank: Columns(source.view("steps")) for rank, source in sources.items()}
-    guessed = [rank for rank, source in sources.items() if _is_guessed(own[rank]) and _has_device_work(source)]
+    guessed = [
+        rank
+        for rank, source in sources.items()
+        if own[rank].matches("source", *_GUESSED).any() and source.view("kernels").num_rows > 0
+    ]
     if not guessed:
         return Stepped(sources, rows)
     cuts = _Job(sources, own, guessed).cuts()
@@ -73,14 +77,6 @@ def cut(sources: Mapping[int, Source], health: Iterable[HealthRow]) -> Stepped:
     is_recut = {*cuts, *lost}
     rows = [row for row in rows if row.rank not in is_recut or row.code not in _REPLACED]
     return Stepped(wrapped, rows + _health(cuts, guessed, lost, len(common)))
-
-
-def _is_guessed(steps: Columns) -> bool:
-    return bool(steps.matches("source", *_GUESSED).any())
-
-
-def _has_device_work(source: Source) -> bool:
-    return source.view("kernels").num_rows > 0
 
 
 class _Job:

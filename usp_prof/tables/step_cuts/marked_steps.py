@@ -71,15 +71,7 @@ _OPTIMIZER_MARK = format_mark("train", "optimizer")
 _REPEATED = re.compile(r"\W*(?:train(?:ing)?[ _-]?)?(?:step|iter(?:ation)?)\W*\Z", re.IGNORECASE)
 
 
-def _profiler_steps(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - same signature as the others
-    return _numbered(frame, _PROFILER_STEP)
-
-
-def _recorder_marks(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - same signature as the others
-    return _ends(frame, lambda name: name == _OPTIMIZER_MARK)
-
-
-def _annotations(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - same signature as the others
+def _annotations(frame: EventFrame) -> Marks:
     numbered = _numbered(frame, _NUMBERED)
     if len(numbered[0]):
         return numbered
@@ -90,10 +82,6 @@ def _annotations(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - sa
     if not disjoint:
         rows = rows[:0]
     return np.arange(len(rows)), frame.start[rows], frame.end[rows]
-
-
-def _between_optimizers(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - same signature as the others
-    return _ends(frame, lambda name: name.startswith("Optimizer.step#"))
 
 
 def _ends(frame: EventFrame, is_optimizer: Callable[[str], bool]) -> Marks:
@@ -114,10 +102,10 @@ def _ends(frame: EventFrame, is_optimizer: Callable[[str], bool]) -> Marks:
 
 
 _SOUGHT: tuple[tuple[str, Callable[[EventFrame, Links], Marks]], ...] = (
-    ("profiler_step", _profiler_steps),
-    ("mark", _recorder_marks),
-    ("annotation", _annotations),
-    ("annotation", _between_optimizers),
+    ("profiler_step", lambda frame, _: _numbered(frame, _PROFILER_STEP)),
+    ("mark", lambda frame, _: _ends(frame, lambda name: name == _OPTIMIZER_MARK)),
+    ("annotation", lambda frame, _: _annotations(frame)),
+    ("annotation", lambda frame, _: _ends(frame, lambda name: name.startswith("Optimizer.step#"))),
     ("annotation", patterns.by_annotations),
     ("pattern", patterns.by_work),
 )
@@ -128,7 +116,7 @@ def _device_marks(frame: EventFrame, links: Links) -> Steps | None:
 
     A projection spans what was launched inside the mark, on one stream; the first start of a number starts the step.
     """
-    if not len(links.work) or len(_profiler_steps(frame, links)[0]):
+    if not len(links.work) or len(_numbered(frame, _PROFILER_STEP)[0]):
         return None
     rows = frame.rows("gpu_user_annotation")
     numbers = frame.by_name(rows, partial(_number, _PROFILER_STEP), np.int64)

@@ -14,7 +14,7 @@ from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.repetition import Repetition, find_repetition, repetition_at
 from usp_prof.columns.rows import distinct
 from usp_prof.contract import parse_mark
-from usp_prof.tables.events.classification import PHASES, phases
+from usp_prof.tables.events.classification import PHASES, phase_finder
 from usp_prof.tables.events.frame import HOST_OPS, MARKS, EventFrame
 from usp_prof.tables.events.links import Links
 from usp_prof.tables.step_cuts.device_work import OPTIMIZER
@@ -55,7 +55,9 @@ class _WorkInOrder:
 def by_annotations(frame: EventFrame, links: Links) -> Marks:
     """Cut at an annotation that recurs with the same work after it each time."""
     work, rows = _work(frame, links), frame.rows(*MARKS)
-    rows = _outermost(frame, rows[frame.by_name(rows, _may_begin_a_step)])
+    # Marks of parts of steps, and communication, cannot mark a step.
+    is_candidate = frame.by_name(rows, lambda name: parse_mark(name) is None and not name.startswith(_COMMUNICATION))
+    rows = _outermost(frame, rows[is_candidate])
     codes, _ = frame.codes("name")
     own = codes[rows]
     best: Repetition | None = None
@@ -84,12 +86,13 @@ def _work(frame: EventFrame, links: Links) -> _WorkInOrder:
         rows, begun = rows[busiest], begun[busiest]
     else:
         rows = frame.rows(*HOST_OPS)
-        rows = rows[(links.ops.depth == 0) & ~frame.by_name(rows, lambda name: name.startswith(_COMMUNICATION))]
+        rows = rows[(links.op_depth == 0) & ~frame.by_name(rows, lambda name: name.startswith(_COMMUNICATION))]
         begun = rows
     order = np.lexsort((rows, frame.start[begun]))
     rows, begun = rows[order], begun[order]
-    phase = phases(frame, frame.track[begun], frame.start[begun])
-    phase = np.where(frame.by_name(rows, _steps_parameters) & (phase != _BACKWARD), _STEP, phase)
+    phase = phase_finder(frame)(frame.track[begun], frame.start[begun])
+    updates = frame.by_name(rows, lambda name: OPTIMIZER.search(name) is not None)
+    phase = np.where(updates & (phase != _BACKWARD), _STEP, phase)
     trains = bool(np.isin(phase, (_STEP, _BACKWARD)).any())
     latest = int(max(frame.end[begun].max(), frame.end[rows].max())) if len(rows) else 0
     codes, _ = frame.codes("name")
@@ -119,12 +122,3 @@ def _outermost(frame: EventFrame, rows: Ints) -> Ints:
     top = rows[frame.nested(rows).depth == 0]
     top = top[_most(frame.track[top])]
     return frame.in_order_of_time(top)
-
-
-def _may_begin_a_step(name: str) -> bool:
-    """Return whether an annotation can mark a step; marks of parts of steps and communication cannot."""
-    return parse_mark(name) is None and not name.startswith(_COMMUNICATION)
-
-
-def _steps_parameters(name: str) -> bool:
-    return OPTIMIZER.search(name) is not None
