@@ -49,6 +49,8 @@ IDLE_TIME = Metric(
     f"{_LEVELS}",
     ("rank", "step", "cause"),
 )  # fmt: skip
+_NOTABLE_WAIT = 0.1
+"""Share of the time of pipeline sends from which their wait for the receiver is reported."""
 METRICS = (COMPUTE_TIME, EXPOSED_COMM_TIME, MEMCPY_TIME, UNRECORDED_TIME, IDLE_TIME)
 
 
@@ -126,11 +128,19 @@ def _notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
         notes.append(HealthRow("axis_unknown", Severity.INFO, detail=detail))
     ranks = np.unique(parts.rank).tolist()
     seen = list(calls.of_each_rank(tables, _of_rank, ranks))
-    notes += _blind_notes(parts, [rank for rank, of_rank in zip(ranks, seen, strict=True) if of_rank.is_blind])
-    notes += _one_sided_notes(sum(of_rank.one_sided for of_rank in seen))
-    notes += _waiting_send_notes(
-        sum(of_rank.sends_waited_ns for of_rank in seen), sum(of_rank.sends_lasted_ns for of_rank in seen)
-    )
+    blind = [rank for rank, of_rank in zip(ranks, seen, strict=True) if of_rank.is_blind]
+    if parts.idle[np.isin(parts.rank, blind)][:, CAUSES.index(Cause.OTHER)].any():
+        detail = "no host calls were recorded, so idle time caused by the host is shown as 'other'"
+        notes.append(HealthRow("idle_cause_unknown", Severity.INFO, count=len(blind), detail=detail))
+    if one_sided := sum(of_rank.one_sided for of_rank in seen):
+        detail = "pipeline receives with an unknown sender: the time until it sent is bubble, but counts as exposed pp"
+        notes.append(HealthRow("bubble_in_pp", Severity.INFO, count=one_sided, detail=detail))
+    waited = sum(of_rank.sends_waited_ns for of_rank in seen)
+    lasted = sum(of_rank.sends_lasted_ns for of_rank in seen)
+    if waited and waited >= _NOTABLE_WAIT * lasted:
+        share = f"{100 * waited / lasted:.1f}% of pipeline sends"
+        detail = f"{share} is waiting for the receiver, which counts as exposed pp"
+        notes.append(HealthRow("sends_wait", Severity.INFO, detail=detail))
     return sorted(notes)
 
 
@@ -161,31 +171,3 @@ def _of_rank(tables: TableSet, rank: int) -> _OfRank:
         waited,
         waited + transferred,
     )
-
-
-def _blind_notes(parts: Partition, blind: list[int]) -> list[HealthRow]:
-    """Return a note if the cause of idle time is unknown because the host was not recorded."""
-    idle = int(parts.idle[np.isin(parts.rank, blind)][:, CAUSES.index(Cause.OTHER)].sum())
-    if not blind or not idle:
-        return []
-    detail = "no host calls were recorded, so idle time caused by the host is shown as 'other'"
-    return [HealthRow("idle_cause_unknown", Severity.INFO, count=len(blind), detail=detail)]
-
-
-def _one_sided_notes(count: int) -> list[HealthRow]:
-    """Return a note if pipeline receives have no known sender, so that their wait for it is unknown."""
-    if not count:
-        return []
-    detail = "pipeline receives with an unknown sender: the time until it sent is bubble, but counts as exposed pp"
-    return [HealthRow("bubble_in_pp", Severity.INFO, count=count, detail=detail)]
-
-
-def _waiting_send_notes(waited: int, lasted: int) -> list[HealthRow]:
-    """Return a note on the share of pipeline sends spent waiting for the receiver: exposed pp, but not transfer."""
-    if waited < _NOTABLE_WAIT * lasted or not waited:
-        return []
-    detail = f"{100 * waited / lasted:.1f}% of pipeline sends is waiting for the receiver, which counts as exposed pp"
-    return [HealthRow("sends_wait", Severity.INFO, detail=detail)]
-
-
-_NOTABLE_WAIT = 0.1

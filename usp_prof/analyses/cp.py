@@ -111,7 +111,11 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CpResult:
     if not groups:
         return CpResult((), {}, {})
     rows = [
-        RankCompute(rank, number, _compute_time(tables, rank, selection))
+        RankCompute(
+            rank,
+            number,
+            int(of_rank(tables, rank, selection).dur_ns.sum()) / step_count(tables, rank, selection),
+        )
         for number, members in enumerate(groups)
         for rank in members
     ]
@@ -136,8 +140,3 @@ _NO_MARKS = HealthRow(
     "no_cp_marks", Severity.INFO,
     detail="exchanges of the sequence are not marked, so the time by ring step is unknown; mark cp::ring_wait step=N",
 )  # fmt: skip
-
-
-def _compute_time(tables: TableSet, rank: int, selection: Selection) -> float:
-    work = of_rank(tables, rank, selection)
-    return int(work.dur_ns.sum()) / step_count(tables, rank, selection)

@@ -25,7 +25,6 @@ from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
-from usp_prof.tables.matching.clocks import Clock
 from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
@@ -190,22 +189,21 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPath
     if not len(parts.rank):
         return CriticalPathResult((), (), (), parts, tuple(notes))
     begin, end = (clocks.align(parts.rank, when) for when in (parts.start, parts.end))
-    # The walk starts at the end of the last step over all ranks.
-    tied = _largest_component(clocks, parts)
+    # The walk starts at the end of the last step, over the largest set of ranks whose clocks are tied to each other.
+    component = clocks.component_rows(parts.rank)
+    tied = np.flatnonzero(component == np.argmax(np.bincount(component)))
     last_row = tied[np.argmax(end[tied])]
     last_rank = int(parts.rank[last_row])
     pieces = walk(tables, last_rank, int(begin[tied].min()), int(end[tied].max()))
     on_path = _on_path(tables, pieces)
     shares = tuple(s for rank in sorted(on_path) for s in _shares(tables, rank, on_path[rank]))
-    bounding = [b for rank in sorted(on_path) for b in _bounding(tables, rank, on_path[rank])]
+    bounding = [
+        Bounding(rank, name, ns)
+        for rank in sorted(on_path)
+        for name, ns in partition.compute_times(tables, rank, on_path[rank]).items()
+    ]
     heaviest = tuple(sorted(bounding, key=lambda b: (-b.ns, b.rank, b.name))[:_NAMES])
     return CriticalPathResult(pieces, shares, heaviest, parts, tuple(notes))
-
-
-def _largest_component(clocks: Clock, parts: Partition) -> Ints:
-    """Return the rows of the largest set of ranks whose clocks are tied to each other."""
-    component = clocks.component_rows(parts.rank)
-    return np.flatnonzero(component == np.argmax(np.bincount(component)))
 
 
 def _on_path(tables: TableSet, pieces: tuple[Piece, ...]) -> dict[int, Intervals]:
@@ -230,10 +228,6 @@ def _shares(tables: TableSet, rank: int, on_path: Intervals) -> list[Share]:
     ns_of_part = dict(zip(intervals, owned, strict=True))
     ns_of_part[f"idle:{Cause.OTHER}"] = on_path.length - sum(owned)
     return [Share(rank, part, ns) for part, ns in ns_of_part.items() if ns]
-
-
-def _bounding(tables: TableSet, rank: int, on_path: Intervals) -> list[Bounding]:
-    return [Bounding(rank, name, ns) for name, ns in partition.compute_times(tables, rank, on_path).items()]
 
 
 def _notes(tables: TableSet) -> list[HealthRow]:

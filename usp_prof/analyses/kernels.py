@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.analyses.measures import device_bounds
 from usp_prof.analyses.measures.device_bounds import Roof
-from usp_prof.analyses.measures.kernel_tally import PACED, SMALL_NS, KernelStat, OpStat, Tally, of_rank
+from usp_prof.analyses.measures.kernel_tally import PACED, SMALL_NS, KernelStat, OpStat, of_rank, sum_up
 from usp_prof.analyses.result import Listed, Listing, columns_of, frame, in_order
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
@@ -167,16 +167,14 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> KernelsResul
 
 def _tallied(tables: TableSet, selection: Selection) -> KernelsResult:
     bounds = device_bounds.roof(tables)
-    tally = Tally()
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
-    for rank_tally in shares.of_each_rank(tables, partial(of_rank, roof=bounds, selection=selection), ranks):
-        tally.add(rank_tally)
+    tallies = shares.of_each_rank(tables, partial(of_rank, roof=bounds, selection=selection), ranks)
+    kernels, ops, efficiency_by_step = sum_up(tallies)
     on_gpu = any(len(tables.columns("kernels", rank)) for rank in ranks)
-    kernels, ops = tally.kernels(), tally.ops()
     total = int(sum(kernel.total_ns for kernel in kernels))
     notes = [*bounds.notes, *_shape_notes(tables, ranks, ops, total)]
     notes += [*_peak_notes(ops, bounds), *_beaten_notes(ops, total)]
-    return KernelsResult(ops, kernels, total, bounds, on_gpu, tuple(sorted(notes)), tally.efficiency_by_step())
+    return KernelsResult(ops, kernels, total, bounds, on_gpu, tuple(sorted(notes)), efficiency_by_step)
 
 
 def _shape_notes(tables: TableSet, ranks: list[int], ops: tuple[OpStat, ...], total: int) -> list[HealthRow]:

@@ -156,7 +156,8 @@ class PipelineResult(Listed):
             values.append(Value(BUBBLE, float(np.mean(by_step)), {"rank": rank}))
         values += [Value(BUBBLE, c.bubble_fraction, {"rank": c.rank, "step": c.step}) for c in self.cells]
         for stage in self.stages:
-            for kind, ns in _by_kind(stage):
+            lengths = (stage.forward_ns, stage.backward_ns, stage.input_gradient_ns, stage.weight_gradient_ns)
+            for kind, ns in zip(Kind, lengths, strict=True):
                 if ns:
                     values.append(Value(STAGE_TIME, ns, {"stage": stage.stage, "kind": str(kind)}))
         return in_order(values)
@@ -170,7 +171,9 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResu
     """Compute the bubble of the selected steps. It covers all ranks, whichever ranks are selected."""
     actions = gather(tables, selection)
     declared = tables.manifest.schedule if tables.manifest else ""
-    has_pipeline_traffic = _has_pipeline_traffic(tables)
+    has_pipeline_traffic = any(
+        tables.columns("collectives", rank).matches("axis", str(Axis.PP)).any() for rank in tables.ranks
+    )
     if not has_pipeline_traffic and (not all_identified(actions) or len(np.unique(actions.stage)) < _LEAST_STAGES):
         actions = actions.take(np.zeros(len(actions.rank), bool))  # marks of a run without a pipeline
     notes = _notes(tables, actions, has_pipeline_traffic=has_pipeline_traffic)
@@ -211,11 +214,6 @@ _KINDS_ONLY = HealthRow(
 )
 
 
-def _has_pipeline_traffic(tables: TableSet) -> bool:
-    """Return whether there is communication between stages."""
-    return any(tables.columns("collectives", rank).matches("axis", str(Axis.PP)).any() for rank in tables.ranks)
-
-
 def _cells(actions: Actions) -> tuple[RankStep, ...]:
     """Return the rank-steps, ordered by step and rank. All are computed at once, as a run has many of them."""
     cell = group_codes(actions.step, actions.rank)
@@ -252,11 +250,6 @@ def _stages(actions: Actions) -> tuple[Stage, ...]:
             lengths.append(int(np.median(chosen)) if len(chosen) else 0)
         stages.append(Stage(stage, ranks, *lengths))
     return tuple(stages)
-
-
-def _by_kind(stage: Stage) -> tuple[tuple[Kind, int], ...]:
-    lengths = (stage.forward_ns, stage.backward_ns, stage.input_gradient_ns, stage.weight_gradient_ns)
-    return tuple(zip(Kind, lengths, strict=True))
 
 
 def _notes(tables: TableSet, actions: Actions, *, has_pipeline_traffic: bool) -> list[HealthRow]:

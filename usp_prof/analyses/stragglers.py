@@ -160,17 +160,12 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
     excess = lateness.excess_by_row(own, peers)
     rows = _Rows(_slowdown(parts, peers), excess, *_cost(parts, seen, is_selected, excess))
     shown = np.isin(parts.rank, tables.ranks if selection.ranks is None else selection.ranks)
-    culprits = [
-        culprit
-        for rank in np.unique(parts.rank[shown]).tolist()
-        if (culprit := _culprit(tables, rank, own, peers, rows)) is not None
-    ]
     late = _lateness(tables, seen, is_selected)
     if selection.ranks is not None:
         late = [row for row in late if row.rank in selection.ranks]
     return StragglersResult(
         tuple(late),
-        tuple(sorted(culprits, key=lambda c: (-c.cost_ns, c.rank))),
+        _culprits(tables, parts.rank[shown], own, peers, rows),
         parts.rank[shown],
         parts.step[shown],
         rows.slow[shown],
@@ -195,12 +190,7 @@ def late_in_messages(tables: TableSet, peers: Peers) -> tuple[Culprit, ...]:
     axes = matched.columns().take(matched.is_pair)["axis"].tolist()
     axis = np.full(len(excess), max(sorted(set(axes)), key=axes.count), object)
     rows = _Rows(_slowdown(parts, peers), excess, excess, axis)
-    culprits = [
-        culprit
-        for rank in np.unique(parts.rank).tolist()
-        if (culprit := _culprit(tables, rank, own, peers, rows)) is not None
-    ]
-    return tuple(sorted(culprits, key=lambda c: (-c.cost_ns, c.rank)))
+    return _culprits(tables, parts.rank, own, peers, rows)
 
 
 def _slowdown(parts: Partition, peers: Peers) -> Floats:
@@ -240,6 +230,14 @@ def _rows_before(parts: Partition) -> Ints:
     follows = (np.diff(parts.rank[order]) == 0) & (np.diff(parts.step[order]) == 1)
     before[order[1:][follows]] = order[:-1][follows]
     return before
+
+
+def _culprits(
+    tables: TableSet, ranks: Ints, own: lateness.OwnTime, all_peers: Peers, rows: _Rows
+) -> tuple[Culprit, ...]:
+    """Return those of the ranks that cost the others notable time, costliest first."""
+    found = (_culprit(tables, rank, own, all_peers, rows) for rank in np.unique(ranks).tolist())
+    return tuple(sorted(filter(None, found), key=lambda culprit: (-culprit.cost_ns, culprit.rank)))
 
 
 def _culprit(tables: TableSet, rank: int, own: lateness.OwnTime, all_peers: Peers, rows: _Rows) -> Culprit | None:

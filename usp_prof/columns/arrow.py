@@ -64,11 +64,6 @@ def index_of(rows: NDArray[Any]) -> pa.Array:
     return array_of(rows.astype(np.int64, copy=False))
 
 
-def codes_of(codes: NDArray[Any]) -> pa.Array:
-    """Return the codes of a dictionary as an Arrow array."""
-    return array_of(codes.astype(np.int32, copy=False))
-
-
 def texts_of(values: Sequence[str | None]) -> pa.Array:
     """Return texts as an Arrow array; `None` is null."""
     encoded = [value.encode() if value else b"" for value in values]
@@ -82,7 +77,7 @@ def texts_of(values: Sequence[str | None]) -> pa.Array:
 
 def coded(codes: NDArray[Any], texts: Sequence[str]) -> pa.DictionaryArray:
     """Return texts as an Arrow dictionary array, by their codes."""
-    return pa.DictionaryArray.from_arrays(codes_of(codes), texts_of(texts))
+    return pa.DictionaryArray.from_arrays(array_of(codes.astype(np.int32, copy=False)), texts_of(texts))
 
 
 # Tables that are too large to be in memory together with their inputs, built one part at a time.

@@ -257,6 +257,15 @@ def per_code(codes: Ints, values: NDArray[Any], reduce: np.ufunc, count: int) ->
     return np.asarray(reduce.reduceat(values, first)) if count else values[:0]
 
 
+def is_uniform(codes: Ints, values: NDArray[Any], count: int) -> Flags:
+    """Return for each code 0..count-1, all of which occur, whether all of its values are equal.
+
+    is_uniform([0, 1, 0], [5, 5, 7], 2) == [False, True]
+    """
+    low, high = (per_code(codes, values, reduce, count) for reduce in (np.minimum, np.maximum))
+    return np.asarray(low == high)
+
+
 def totals(codes: Ints, values: Ints, count: int) -> Ints:
     """Return the exact sum of the values of each code 0..count-1; -1 adds to the last one.
 

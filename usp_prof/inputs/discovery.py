@@ -58,7 +58,8 @@ def discover(path: str | Location, *, without: Collection[Location] = ()) -> Dis
         return _of_run(root, without)
     files, skipped = _look([file for file in list_files(root) if file not in without])
     if not files:
-        raise InputError(f"no trace in {root}" + _first_reasons(skipped), hint=_HINT)
+        reasons = "".join(f"; {item.path.name}: {item.reason}" for item in skipped[:4])
+        raise InputError(f"no trace in {root}{reasons}", hint=_HINT)
     if len(files) == 1 and files[0][1].rank < 0:
         # Viewers may write process names anywhere: a single file without a rank is searched to its end.
         file, seen = files[0]
@@ -253,7 +254,3 @@ def _notes(skipped: list[Skipped]) -> list[HealthRow]:
         )
         for kind, count in sorted(kinds.items())
     ]
-
-
-def _first_reasons(skipped: list[Skipped]) -> str:
-    return "".join(f"; {item.path.name}: {item.reason}" for item in skipped[:4])

@@ -182,7 +182,9 @@ def ask(url: str, question: Callable[[Any], T]) -> T:
     except (InputError, UsageError):
         raise
     except Exception as error:  # noqa: BLE001 - each client has its own exceptions
-        if scheme in HTTP or not _is_refused(error):
+        signs = (*_WRONG_CREDENTIALS, *_DENIED)
+        is_refused = isinstance(error, PermissionError) or any(sign in str(error) for sign in signs)
+        if scheme in HTTP or not is_refused:
             raise explained(url, error) from None
     try:
         return question(_renewed(scheme, filesystem))
@@ -198,25 +200,13 @@ def _renewed(scheme: str, refused: Any) -> Any:  # noqa: ANN401 - an fsspec file
         return filesystem_of(scheme)
 
 
-def _is_refused(error: Exception) -> bool:
-    text = str(error)
-    return isinstance(error, PermissionError) or any(sign in text for sign in (*_WRONG_CREDENTIALS, *_DENIED))
-
-
 def explained(url: str, error: Exception) -> InputError:
     """Return an error that explains what went wrong with a URL and what to do about it."""
     text = " ".join(str(error).split())
-    for kind, signs, problem, hint in _MEANINGS:
+    for kind, signs, problem, advice in _MEANINGS:
         if isinstance(error, kind) or any(sign in text for sign in signs):
-            return _ERRORS.get(kind, InputError)(f"{url}: {problem}", hint=hint or _setup(url))
-    return InputError(f"{url} cannot be read: {_first_sentence(text)}", hint="check the endpoint and the network")
-
-
-def _setup(url: str) -> str:
-    """Return how to set up credentials for a URL."""
-    return next((hint for schemes, hint in _SETUP.items() if scheme_of(url) in schemes), "see the store's own manual")
-
-
-def _first_sentence(text: str) -> str:
-    """Remove the client's dump of its own state."""
-    return text.partition(" Debug source:")[0][:300]
+            setups = (setup for schemes, setup in _SETUP.items() if scheme_of(url) in schemes)
+            hint = advice or next(setups, "see the store's own manual")
+            return _ERRORS.get(kind, InputError)(f"{url}: {problem}", hint=hint)
+    reason = text.partition(" Debug source:")[0][:300]  # without the client's dump of its own state
+    return InputError(f"{url} cannot be read: {reason}", hint="check the endpoint and the network")

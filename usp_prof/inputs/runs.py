@@ -156,7 +156,7 @@ def split_runs(files: list[TraceFile], root: Location) -> tuple[FoundRun, ...]:
             name = name if name.startswith(folder) else f"{folder}/{name}"
             runs += _runs_of_job(job, base, name)
     named_runs = [run if run.name else replace(run, name=_title(root)) for run in runs]
-    return _newest_first(_told_apart(named_runs))
+    return tuple(sorted(_told_apart(named_runs), key=lambda run: (-run.start_ns, run.name)))
 
 
 def _common_folder(folders: list[Location]) -> Location:
@@ -268,10 +268,6 @@ def _count(files: list[TraceFile], rank: int) -> int:
 def _run(name: str, files: list[TraceFile]) -> FoundRun:
     start_times_ns = [file.start_ns for file in files if file.start_ns >= 0]
     return FoundRun(name, tuple(sorted(files, key=lambda file: file.rank)), min(start_times_ns, default=-1))
-
-
-def _newest_first(runs: list[FoundRun]) -> tuple[FoundRun, ...]:
-    return tuple(sorted(runs, key=lambda run: (-run.start_ns, run.name)))
 
 
 def _title(root: Location) -> str:

@@ -149,7 +149,12 @@ class Cache:
         """
         name = f"{_DERIVED}{hashlib.blake2b(key.encode(), digest_size=20).hexdigest()}"
         if self._opened(name) is None:
-            self._make(name, lambda aside: _fill_derived(aside, name, write), lambda: self._opened(name) is not None)
+
+            def fill_derived(aside: Path) -> None:
+                write(aside)
+                seal(aside, name, {})
+
+            self._make(name, fill_derived, lambda: self._opened(name) is not None)
         return self.folder / name
 
     def size(self) -> CacheSize:
@@ -252,11 +257,6 @@ def fill(folder: Path, key: str, tables: Mapping[str, pa.Table | Parted], note: 
     seal(folder, key, {**note, "tables": sorted(tables)})
 
 
-def _fill_derived(folder: Path, name: str, write: Callable[[Path], None]) -> None:
-    write(folder)
-    seal(folder, name, {})
-
-
 def _size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
@@ -274,7 +274,7 @@ def write_parquet(table: pa.Table | Parted, path: Path) -> None:
         table.schema,
         compression={name: "zstd" if name in texts else "lz4" for name in table.schema.names},
         compression_level=dict.fromkeys(texts, 1) or None,
-        use_dictionary=_coded(table.schema),
+        use_dictionary=[field.name for field in table.schema if pa.types.is_dictionary(field.type)],
         column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
         write_statistics=integers,
     ) as writer:
@@ -285,7 +285,3 @@ def write_parquet(table: pa.Table | Parted, path: Path) -> None:
 
 def _slices(table: pa.Table) -> Iterator[pa.Table]:
     return (table.slice(at, AT_ONCE) for at in range(0, max(table.num_rows, 1), AT_ONCE))
-
-
-def _coded(schema: pa.Schema) -> list[str]:
-    return [field.name for field in schema if pa.types.is_dictionary(field.type)]

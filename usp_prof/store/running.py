@@ -34,7 +34,7 @@ def run_jobs(
     early. A job whose worker fails is repeated, up to `ATTEMPTS` attempts in all; then it is an error. Jobs left by a
     broken executor are not done.
     """
-    left = sorted(jobs, key=_largest_first)
+    left = sorted(jobs, key=lambda job: (-job.path.stat().st_size if job.path.exists() else 0, job.rank))
     for _ in range(ATTEMPTS):
         failed = []
         for job, result in _run_once(left, manifest, cache, executor, read_here):
@@ -140,7 +140,3 @@ def _as_completed(futures: Iterable[Future[JobResult]]) -> Iterator[Future[JobRe
         yield from ended
         if waiting and not ended:
             time.sleep(_ASKED_EVERY_S)
-
-
-def _largest_first(job: RankJob) -> tuple[int, int]:
-    return (-job.path.stat().st_size if job.path.exists() else 0, job.rank)

@@ -11,14 +11,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.rows import numbered
+from usp_prof.columns.arrow import coded
+from usp_prof.columns.rows import by_appearance, is_uniform, numbered, per_code
 from usp_prof.columns.table import Columns
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
 from usp_prof.tables import clock, shares
 from usp_prof.tables.build import table
-from usp_prof.tables.matching.measured_calls import measure
+from usp_prof.tables.matching.members import (
+    group_size,
+    inter_node,
+    last_ranks,
+    members_of,
+    sequence_numbers,
+    times_of,
+)
 from usp_prof.tables.matching.parts import COLUMNS, Parts, Rows
-from usp_prof.tables.matching.same_calls import MatchedBy
+from usp_prof.tables.matching.same_calls import MatchedBy, matched_parts
 from usp_prof.tables.shares import Facts
 from usp_prof.tables.table_set import TableSet
 
@@ -136,7 +144,7 @@ def _with_columns(rows: pa.Table, **columns: Ints) -> pa.Table:
 
 def match_calls(tables: TableSet) -> Calls:
     """Match the calls of a run on one clock, memoized."""
-    return tables.memo("calls", lambda: _make(tables))
+    return tables.memo("calls", lambda: _measure(tables))
 
 
 def of_each_rank(
@@ -171,9 +179,50 @@ def build_parts(tables: TableSet) -> pa.Table:
     return table(PARTS, match_calls(tables).parts.by_call("call", "part", "wait_ns", "transfer_ns"))
 
 
-def _make(tables: TableSet) -> Calls:
-    measured = measure(tables, clock.fit_clocks(tables))
-    return Calls(table(SCHEMA, measured.calls), measured.parts, measured.last_rank)
+_TEXTS = ("op", "group", "axis")
+
+
+def _measure(tables: TableSet) -> Calls:
+    """Measure each call of a run from its members."""
+    clocks = clock.fit_clocks(tables)
+    members = members_of(matched_parts(tables), clocks)
+    columns, call, count = members.columns, members.call, members.count
+    # Indexed by call: its first member, its expected size, and the number of members seen.
+    head = np.searchsorted(call, np.arange(count))
+    size, n_members = group_size(members, head), np.bincount(call, minlength=count)
+    # Times can be compared only if the members' clocks are tied to each other.
+    complete = (n_members == size) & is_uniform(call, clocks.component_rows(members.rank), count)
+    is_known = complete[call]
+    times = times_of(members, is_known, tables)
+    last_rank, is_tied = last_ranks(members, clocks)
+    largest = np.maximum(columns["in_bytes"], columns["out_bytes"])
+    texts = {name: (columns.narrow_codes(name)[0][head], columns.narrow_codes(name)[1]) for name in _TEXTS}
+    texts["matched_by"] = members.by[head], [str(how) for how in MatchedBy]
+    calls = {
+        **{name: coded(*by_appearance(codes, values)) for name, (codes, values) in texts.items()},
+        "call": np.arange(count),
+        "sequence": sequence_numbers(members, head),
+        "members": n_members,
+        "group_size": size,
+        "complete": complete,
+        "bytes": per_code(call, largest, np.maximum, count),
+        "first_ns": per_code(call, members.start, np.minimum, count),
+        "last_ns": times.last,
+        "end_ns": times.end,
+        "late_rank": np.where(complete & (size > 1) & ~is_tied, last_rank, -1),
+        "transfer_ns": np.where(complete, np.maximum(times.end - times.last, 0), -1),
+        "wait_ns": np.where(complete, per_code(call, times.wait, np.add, count), -1),
+        "inter_node": inter_node(members, tables),
+        "step": np.maximum(per_code(call, columns["step"], np.maximum, count), -1),
+    }
+    parts = {
+        "call": call,
+        "part": members.part,
+        "wait_ns": np.where(is_known, times.wait, -1),
+        "transfer_ns": np.where(is_known, times.transfer, -1),
+        "delivered_ns": times.delivered,
+    }
+    return Calls(table(SCHEMA, calls), Parts.by_rank(members.rank, parts), last_rank.astype(np.int32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

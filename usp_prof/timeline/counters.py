@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 from usp_prof.analyses.collectives import bus_bandwidth
 from usp_prof.analyses.measures.ranges import launched_at
 from usp_prof.analyses.memory import line_of as memory_line_of
+from usp_prof.columns.arrays import Floats, Ints
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
 from usp_prof.tables.calls import match_calls as calls_of
 from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.tables.table_set import TableSet
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 MOST_SPANS = 131_072
 """Maximum number of spans; a counter that changes more often is stored as means of equal intervals: 3 MB per row."""

@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from usp_prof.analyses.critical_path import Piece
 from usp_prof.analyses.critical_path import compute as critical_path_of
 from usp_prof.analyses.measures.partition import sets_of as time_sets_of
 from usp_prof.analyses.stragglers import compute as stragglers_of
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.table import Columns
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
@@ -30,96 +30,66 @@ from usp_prof.timeline.counters import counters_of
 from usp_prof.timeline.rows import Slices, Track, category_number, depths, slices_of
 from usp_prof.timeline.store import TimelineStore, load, write
 
-Ints = NDArray[np.int64]
-
-
 FORM = "overlays-5"
 """Name and version of the stored format."""
 KINDS = {"exposed": "exposed", "contended": "contended", "actions": "actions", "path": "critical path", "counters": ""}
 """Kinds of rows and their labels on the timeline; each counter has its own name."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Spans:
-    """Spans of one kind, in common time; `event` is -1 for a span without an event."""
-
-    kind: str
-    start_ns: NDArray[np.int64]
-    dur_ns: NDArray[np.int64]
-    event: NDArray[np.int64]
-    name: tuple[str, ...]
-    category: tuple[str, ...]
-    track: str = ""
-    lane: str = ""
-    level: NDArray[np.uint8] | None = None
-
-
 def prepare(tables: TableSet, folder: Path, progress: Callable[[int, int], None] | None = None) -> None:
     """Build and write the overlay rows of every rank."""
     pieces = critical_path_of(tables).pieces
     for done, rank in enumerate(tables.ranks):
-        spans = [_path(pieces, rank), _actions(tables, rank), *_communication(tables, rank), *_counters(tables, rank)]
-        write(_assemble(rank, [span for span in spans if len(span.start_ns)]), folder / f"rank{rank}")
+        tracks = [*_communication(tables, rank), _actions(tables, rank), _path(pieces, rank), *_counters(tables, rank)]
+        write(slices_of(rank, [track for track in tracks if len(track.start_ns)]), folder / f"rank{rank}")
         if progress is not None:
             progress(done + 1, len(tables.ranks))
 
 
-def _path(pieces: tuple[Piece, ...], rank: int) -> _Spans:
-    on_rank = [piece for piece in pieces if piece.rank == rank and piece.end_ns > piece.begin_ns]
-    start = np.array([piece.begin_ns for piece in on_rank], np.int64)
-    dur = np.array([piece.end_ns for piece in on_rank], np.int64) - start
-    return _spans_of_kind("path", "critical path", "path", start, dur)
+def _communication(tables: TableSet, rank: int) -> Iterator[Track]:
+    """Yield communication not hidden by compute: exposed per axis, and contended (another axis ends later)."""
+    sets, clock = time_sets_of(tables, rank), clock_of(tables)
+    for kind, time_of in (("exposed", sets.exposed.__getitem__), ("contended", sets.contended)):
+        times = [(axis, time_of(axis)) for axis in sets.axes]
+        bounds = [clock.align(rank, when) for _, time in times for when in (time.start, time.end)]
+        start, end = (np.concatenate([np.zeros(0, np.int64), *bounds[side::2]]) for side in (0, 1))
+        axes = [axis for axis, time in times for _ in range(len(time))]
+        yield _track(kind, start, end - start, [f"{kind} {axis}" for axis in axes], axes)
 
 
-def _spans_of_kind(kind: str, name: str, category: str, start: Ints, dur: Ints) -> _Spans:
-    """Return spans with the same name and color, without events."""
-    count = len(start)
-    return _Spans(kind, start, dur, np.full(count, -1), (name,) * count, (category,) * count)
-
-
-def _actions(tables: TableSet, rank: int) -> _Spans:
+def _actions(tables: TableSet, rank: int) -> Track:
     actions = tables.columns("actions", rank)
     clock = clock_of(tables)
     start = clock.align(rank, actions["device_start_ns"])
     end = clock.align(rank, actions["device_end_ns"])
     kind_code, kind_names = actions.codes("kind")
-    kinds = tuple(kind_names[code] for code in kind_code.tolist())
+    kinds = [kind_names[code] for code in kind_code.tolist()]
     facts = zip(kinds, actions["stage"].tolist(), actions["micro_batch"].tolist(), strict=True)
-    names = tuple(f"{kind}{batch if batch >= 0 else ''} stage {stage}" for kind, stage, batch in facts)
-    return _Spans("actions", start, np.maximum(end - start, 0), actions["event"], names, kinds)
+    names = [f"{kind}{batch if batch >= 0 else ''} stage {stage}" for kind, stage, batch in facts]
+    track = _track("actions", start, np.maximum(end - start, 0), names, kinds)
+    return replace(track, event=actions["event"])
 
 
-def _communication(tables: TableSet, rank: int) -> Iterator[_Spans]:
-    """Yield communication not hidden by compute: exposed per axis, and contended (another axis ends later)."""
-    sets = time_sets_of(tables, rank)
-    for axis in sets.axes:
-        for kind, time in (("exposed", sets.exposed[axis]), ("contended", sets.contended(axis))):
-            start, end = (clock_of(tables).align(rank, when) for when in (time.start, time.end))
-            yield _spans_of_kind(kind, f"{kind} {axis}", axis, start, end - start)
+def _path(pieces: tuple[Piece, ...], rank: int) -> Track:
+    on_rank = [piece for piece in pieces if piece.rank == rank and piece.end_ns > piece.begin_ns]
+    start = np.array([piece.begin_ns for piece in on_rank], np.int64)
+    dur = np.array([piece.end_ns for piece in on_rank], np.int64) - start
+    return _track("path", start, dur, ["critical path"] * len(start), ["path"] * len(start))
 
 
-def _counters(tables: TableSet, rank: int) -> Iterator[_Spans]:
+def _counters(tables: TableSet, rank: int) -> Iterator[Track]:
     for counter in counters_of(tables, rank):
-        spans = _spans_of_kind("counters", counter.name, "counter", counter.start_ns, counter.dur_ns)
-        yield replace(spans, track=counter.track, lane=counter.top, level=counter.level)
+        count = len(counter.start_ns)
+        track = _track("counters", counter.start_ns, counter.dur_ns, [counter.name] * count, ["counter"] * count)
+        yield replace(track, name=counter.track, lane=counter.top, level=counter.level)
 
 
-def _assemble(rank: int, spans: list[_Spans]) -> Slices:
-    """Assign the spans to rows, one kind after the other; spans of one kind and track share rows."""
-    by_track: dict[tuple[str, str, str], list[_Spans]] = {}
-    for span in sorted(spans, key=lambda span: list(KINDS).index(span.kind)):
-        by_track.setdefault((span.kind, span.track or KINDS[span.kind], span.lane), []).append(span)
-    return slices_of(rank, [_track(kind, title, lane, own) for (kind, title, lane), own in by_track.items()])
-
-
-def _track(kind: str, title: str, lane: str, spans: list[_Spans]) -> Track:
-    start, dur, event = (
-        np.concatenate(columns)
-        for columns in zip(*((span.start_ns, span.dur_ns, span.event) for span in spans), strict=True)
-    )
-    code, names = _numbered([name for span in spans for name in span.name])
-    category = np.array([category_number(word) for span in spans for word in span.category], np.uint8)
-    return Track(title, kind, lane, depths(start, dur), start, dur, event, code, names, category, spans[0].level)
+def _track(kind: str, start: Ints, dur: Ints, names: list[str], categories: list[str]) -> Track:
+    """Build the track of one kind of overlay from spans in common time, without events."""
+    code, distinct_names = _numbered(names)
+    category = np.array([category_number(word) for word in categories], np.uint8)
+    no_event = np.full(len(start), -1)
+    return Track(KINDS[kind], kind, "", depths(start, dur), start, dur, no_event, code, distinct_names, category)
 
 
 def _numbered(texts: list[str]) -> tuple[Ints, list[str]]:
@@ -191,7 +161,7 @@ def _title_of_group(axis: str, key: str) -> str:
     return f"{axis or 'unknown'} {members}"
 
 
-def _slices_of_group(table: Columns, rows: NDArray[np.int64], number: int, delayed: set[tuple[int, str]]) -> Slices:
+def _slices_of_group(table: Columns, rows: Ints, number: int, delayed: set[tuple[int, str]]) -> Slices:
     """Build the waits and transfers of a group's calls; names start with what a narrow slice should show."""
     first, last, end = (table[name][rows] for name in ("first_ns", "last_ns", "end_ns"))
     last = np.clip(last, first, end)

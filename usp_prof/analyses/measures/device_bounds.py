@@ -86,22 +86,14 @@ class Cores(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Kernels whose names match the pattern run on these cores."""
-
-    pattern: re.Pattern[str]
-    cores: Cores
-
-
-def _rules(cores: Cores, *patterns: str) -> tuple[Rule, ...]:
-    return tuple(Rule(re.compile(pattern), cores) for pattern in patterns)
+def _rules(cores: Cores, *patterns: str) -> tuple[tuple[re.Pattern[str], Cores], ...]:
+    return tuple((re.compile(pattern), cores) for pattern in patterns)
 
 
 # Matrix instructions by their shape, as in `h884gemm`, `s1688fprop`, `s16816gemm`, `i8816gemm`, `d884gemm`.
 _SHAPE = r"(?<![a-z0-9])[hisdb](884|8816|8832|1688|16816|16832|16864|88128)(?![0-9])"
 
-RULES: tuple[Rule, ...] = (
+RULES = (
     # Kernels without a product. They come first, since many names contain the name of the product's kernel.
     *_rules(
         Cores.NO_PRODUCT,
@@ -136,7 +128,9 @@ RULES: tuple[Rule, ...] = (
         r"(?i)deep_gemm::|sm\d+_(fp8|bf16|fp4)\w*(gemm|mqa|moe)|fp8\w*_gemm|gemm\w*_fp8",
     ),
 )
-"""Public kernel names of NVIDIA's, AMD's and common libraries. The tests have cases of each."""
+"""Patterns of the public kernel names of NVIDIA's, AMD's and common libraries, with the cores they run on. The tests have
+cases of each.
+"""
 
 # Generated kernels with a product: the data type shows whether it runs on matrix cores.
 _GENERATED = re.compile(
@@ -152,9 +146,9 @@ _PLAIN_FP32 = re.compile(r"^(Custom_)?Cijk_|(?i:xdl|mfma)|igemm_(fwd|bwd|wrw)_gt
 @lru_cache(maxsize=1 << 14)
 def cores(kernel: str, precision: Precision | None = None) -> Cores:
     """Return where a kernel multiplies, by its name and the data type of the op that launched it."""
-    for rule in RULES:
-        if rule.pattern.search(kernel):
-            return rule.cores
+    for pattern, where in RULES:
+        if pattern.search(kernel):
+            return where
     if precision in _NARROW and _GENERATED.search(kernel):
         return Cores.MATRIX
     return Cores.UNKNOWN

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,6 @@ from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import group_codes, numbered, per_code, rows_by_code
 from usp_prof.columns.table import Columns
 from usp_prof.tables import calls as call_table
-from usp_prof.tables.matching.parts import Rows
 from usp_prof.tables.ops import recorded_list
 from usp_prof.tables.table_set import TableSet
 
@@ -76,7 +74,11 @@ def exchanges(tables: TableSet, calls: Columns) -> tuple[Exchange, ...]:
         return ()
     row_of_call = _rows(tables, calls, wanted)
     ratio = np.full(len(calls), np.nan)
-    parts = call_table.match_calls(tables).parts.by_call("call", "received", extra_columns=_received(tables))
+    all_parts = call_table.match_calls(tables).parts
+    received_of_ranks = (
+        {"received": columns["out_bytes"]} for _, columns in tables.one_by_one("collectives", all_parts.ranks)
+    )
+    parts = all_parts.by_call("call", "received", extra_columns=received_of_ranks)
     row = row_of_call[parts["call"]]
     rows, call = numbered(row[row >= 0])
     received = parts["received"][row >= 0]
@@ -100,12 +102,6 @@ def _rows(tables: TableSet, calls: Columns, wanted: Flags) -> Ints:
     row_of_call = np.full(len(call_table.match_calls(tables).columns()), -1, np.int64)
     row_of_call[calls["call"][wanted]] = np.flatnonzero(wanted)
     return row_of_call
-
-
-def _received(tables: TableSet) -> Iterator[Rows]:
-    """Yield for each rank with parts the bytes received, by row of its `collectives`."""
-    for _, columns in tables.one_by_one("collectives", call_table.match_calls(tables).parts.ranks):
-        yield {"received": columns["out_bytes"]}
 
 
 def _sent(tables: TableSet, calls: Columns, row_of_call: Ints) -> dict[str, tuple[tuple[int, int, int], ...]]:

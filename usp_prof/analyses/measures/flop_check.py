@@ -86,7 +86,7 @@ def traced_work(ops: Sequence[OpStat], total_ns: int) -> Traced | None:
     counted = [op for op in ops if op.flop]
     if not counted or not total_ns:
         return None
-    attention = sum(op.flop for op in counted if _is_attention(op.family, op.name))
+    attention = sum(op.flop for op in counted if op.family == Family.ATTENTION or op.name in _BATCHED)
     products = [op for op in counted if op.family == Family.PRODUCT]
     product_ns = sum(op.time_ns for op in products)
     rate = sum(op.flop for op in products) / product_ns * 1e9 if product_ns else float("nan")
@@ -125,10 +125,6 @@ def attention_reasons(*, is_recomputed: bool) -> tuple[tuple[float, str], ...]:
         for count, product in products
         for mask_share, mask in _MASKS
     )
-
-
-def _is_attention(family: str, name: str) -> bool:
-    return family == Family.ATTENTION or name in _BATCHED
 
 
 def _part(

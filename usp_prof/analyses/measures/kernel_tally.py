@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from math import inf, nan, sqrt
 
 import numpy as np
@@ -126,39 +127,33 @@ def of_rank(tables: TableSet, rank: int, roof: Roof, selection: Selection) -> Ra
     return RankTally(_kernels(work), *_ops_and_steps(work, roof))
 
 
-@dataclass(slots=True)
-class Tally:
-    """Sums over ranks."""
+def sum_up(
+    tallies: Iterable[RankTally],
+) -> tuple[tuple[KernelStat, ...], tuple[OpStat, ...], dict[int, float]]:
+    """Return the kernels and the ops of all ranks, longest first, and the efficiency by step.
 
-    _kernels: dict[str, KernelStat] = field(default_factory=dict)
-    _ops: dict[tuple[str, str, str, bool], OpStat] = field(default_factory=dict)
-    _steps: dict[int, tuple[float, int]] = field(default_factory=dict)
-
-    def add(self, rank_tally: RankTally) -> None:
-        """Add one rank's compute."""
-        for kernel in rank_tally.kernels:
-            self._kernels.setdefault(kernel.name, KernelStat(kernel.name)).add(kernel)
-        for op in rank_tally.ops:
+    Efficiency is roofline time over measured time, for ops with a bound.
+    """
+    kernels: dict[str, KernelStat] = {}
+    ops: dict[tuple[str, str, str, bool], OpStat] = {}
+    steps: dict[int, tuple[float, int]] = {}
+    for tally in tallies:
+        for kernel in tally.kernels:
+            kernels.setdefault(kernel.name, KernelStat(kernel.name)).add(kernel)
+        for op in tally.ops:
             key = (op.name, op.dims, op.precision, op.is_costed)
             empty = OpStat(
                 op.name, op.dims, op.family, op.precision, is_attributed=op.is_attributed, is_costed=op.is_costed
             )
-            self._ops.setdefault(key, empty).add(op)
-        for step, ideal, measured in rank_tally.steps:
-            ideal_before, measured_before = self._steps.get(step, (0.0, 0))
-            self._steps[step] = (ideal_before + ideal, measured_before + measured)
-
-    def kernels(self) -> tuple[KernelStat, ...]:
-        """Return the kernels, longest first."""
-        return tuple(sorted(self._kernels.values(), key=lambda kernel: (-kernel.total_ns, kernel.name)))
-
-    def ops(self) -> tuple[OpStat, ...]:
-        """Return the ops, longest first."""
-        return tuple(sorted(self._ops.values(), key=lambda op: (-op.time_ns, op.name, op.dims)))
-
-    def efficiency_by_step(self) -> dict[int, float]:
-        """Return roofline time over measured time per step, for ops with a bound."""
-        return {step: ideal / measured for step, (ideal, measured) in sorted(self._steps.items()) if measured}
+            ops.setdefault(key, empty).add(op)
+        for step, ideal, measured in tally.steps:
+            ideal_before, measured_before = steps.get(step, (0.0, 0))
+            steps[step] = (ideal_before + ideal, measured_before + measured)
+    return (
+        tuple(sorted(kernels.values(), key=lambda kernel: (-kernel.total_ns, kernel.name))),
+        tuple(sorted(ops.values(), key=lambda op: (-op.time_ns, op.name, op.dims))),
+        {step: ideal / measured for step, (ideal, measured) in sorted(steps.items()) if measured},
+    )
 
 
 def _kernels(work: RankWork) -> list[KernelStat]:

@@ -22,6 +22,8 @@ from usp_prof.columns.table import Columns
 from usp_prof.model.selection import Selection
 from usp_prof.tables.table_set import TableSet
 
+_FULL = ("fp32", "float32")
+
 
 @dataclass(frozen=True, slots=True)
 class OpKind:
@@ -64,22 +66,15 @@ def _measure(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     chosen = activities.take(wanted & selection.takes_steps(activities["step"]))
     ops = tables.columns("ops", rank)
     name, names = chosen.codes("name")
-    kinds, kind_of = _op_kinds(ops, _one_type(tables))
+    # A run that trains in full precision has one type for all of its numbers.
+    declared = tables.manifest.dtype if tables.manifest is not None else ""
+    kinds, kind_of = _op_kinds(ops, "float" if declared in _FULL else "")
     _set_list_costs(kinds, lookup(kind_of, rows_of(ops["event"], chosen["op_event"]), missing=-1), name, names)
     owner = _owners(ops, chosen["op_event"], _counts_itself(ops, kinds, kind_of))
     kind = np.where(owner >= 0, lookup(kind_of, owner, missing=-1), -1)
     on_gpu = len(tables.columns("kernels", rank)) > 0
     event, start, dur = (chosen[column] for column in ("event", "start_ns", "dur_ns"))
     return RankWork(names, name, event, start, dur, kinds, kind, owner, chosen["step"], on_gpu)
-
-
-def _one_type(tables: TableSet) -> str:
-    """Return the element type of all numbers of the run if it trains in full precision, or an empty string."""
-    declared = tables.manifest.dtype if tables.manifest is not None else ""
-    return "float" if declared in _FULL else ""
-
-
-_FULL = ("fp32", "float32")
 
 
 def _set_list_costs(kinds: list[OpKind], kind: Ints, name: Ints, names: list[str]) -> None:

@@ -195,7 +195,7 @@ class Sets:
 
 def divide_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition:
     """Return the partition of the selected steps and ranks. Ranks without recorded device work have no rows."""
-    parts = _measured(tables).parts
+    parts = _measured(tables)[0]
     is_selected = selection.takes_steps(parts.step)
     if selection.ranks is not None:
         is_selected &= np.isin(parts.rank, selection.ranks)
@@ -220,7 +220,7 @@ def compute_times(tables: TableSet, rank: int, within: Intervals) -> dict[str, i
 
 def stalls(tables: TableSet, rank: int) -> Intervals:
     """Return the time in which a rank waited for others, not hidden by compute, on the rank's own clock."""
-    return _stalls(tables)[rank]
+    return tables.memo(_STALLS, lambda: _measured(tables)[1])[rank]
 
 
 def stalls_of_share(tables: TableSet, ranks: Sequence[int]) -> Facts:
@@ -229,10 +229,6 @@ def stalls_of_share(tables: TableSet, ranks: Sequence[int]) -> Facts:
 
 
 _STALLS = "stalls"
-
-
-def _stalls(tables: TableSet) -> dict[int, Intervals]:
-    return tables.memo(_STALLS, lambda: _measured(tables).stalls)
 
 
 def _stalls_of_rank(tables: TableSet, rank: int) -> Intervals:
@@ -245,31 +241,21 @@ def _stalls_of_rank(tables: TableSet, rank: int) -> Intervals:
     return (union(start, start + waiting) | sets.bubble) - sets.compute
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Measured:
-    """Result of one pass over all ranks."""
-
-    parts: Partition
-    stalls: dict[int, Intervals]
-    """By rank: when it waited for others."""
+def _measured(tables: TableSet) -> tuple[Partition, dict[int, Intervals]]:
+    """Return the partition of all ranks, and by rank when it waited for others; memoized."""
+    return tables.memo("partition", lambda: _divided(tables))
 
 
-def _measured(tables: TableSet) -> _Measured:
-    return tables.memo("partition", lambda: _partition_of_run(tables))
-
-
-def _partition_of_run(tables: TableSet) -> _Measured:
-    """Return the partition and the stalls of all ranks. Axes that a rank does not have take none of its time."""
+def _divided(tables: TableSet) -> tuple[Partition, dict[int, Intervals]]:
+    """Divide the ranks' steps in one pass over all ranks. Axes that a rank does not have take none of its time."""
     of_ranks, stalled = [], {}
     for rank, (parts, stalled_of_rank) in zip(tables.ranks, calls.of_each_rank(tables, _of_rank), strict=True):
         of_ranks.append(parts)
         stalled[rank] = stalled_of_rank
     axes = tuple(sorted({axis for parts in of_ranks for axis in parts.axes}, key=place_of_axis))
     of_ranks = [parts.with_axes(axes) for parts in of_ranks]
-    partition_of_run = Partition(
-        axes, *(np.concatenate([getattr(parts, name) for parts in of_ranks]) for name in _ARRAYS)
-    )
-    return _Measured(partition_of_run, stalled)
+    arrays = (np.concatenate([getattr(parts, name) for parts in of_ranks]) for name in _ARRAYS)
+    return Partition(axes, *arrays), stalled
 
 
 def _sets(tables: TableSet, rank: int) -> Sets:

@@ -205,22 +205,17 @@ class Marked:
 
 def marked(tables: TableSet, rank: int, selection: Selection, area: str) -> Marked:
     """Return the marks of an area: the device's marks if a GPU did the work, since the host only issues it."""
-    rows = _of_area(tables, rank, selection, area)
-    return _sorted(rows.take(rows["on_device"] == (len(tables.columns("kernels", rank)) > 0)))
+    return _marks_of(tables, rank, selection, area, on_device=len(tables.columns("kernels", rank)) > 0)
 
 
 def host_marks(tables: TableSet, rank: int, selection: Selection, area: str) -> Marked:
     """Return the host's marks of an area. Use them for their values, not for their durations."""
-    rows = _of_area(tables, rank, selection, area)
-    return _sorted(rows.take(~rows["on_device"]))
+    return _marks_of(tables, rank, selection, area, on_device=False)
 
 
-def _of_area(tables: TableSet, rank: int, selection: Selection, area: str) -> Columns:
+def _marks_of(tables: TableSet, rank: int, selection: Selection, area: str, *, on_device: bool) -> Marked:
     rows = selected(tables, "annotations", rank, selection)
-    return rows.take(rows.matches("area", area))
-
-
-def _sorted(rows: Columns) -> Marked:
+    rows = rows.take(rows.matches("area", area) & (rows["on_device"] == on_device))
     rows = rows.take(np.argsort(rows["start_ns"], kind="stable"))
     return Marked(rows["what"], rows["name"], rows["start_ns"], rows["dur_ns"], rows["step"])
 

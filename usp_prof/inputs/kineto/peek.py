@@ -80,14 +80,16 @@ def peek(path: Location, format_name: str, *, to_end: bool) -> tuple[Peek, bool]
         return Peek(kind, format_name), False
     head = feed.open_events()
     if head is None:
-        return Peek(_kind_without_events(feed.buffer, source), format_name), False
+        is_unreadable = source.fault is not None and not feed.buffer
+        return Peek(FileKind.OTHER if is_unreadable else FileKind.JSON, format_name), False
     feed.fill(_EVENTS)
     start = feed.buffer[:_EVENTS]
     first = _first_events(start)
     if not first and feed.buffer.strip()[:1] not in {b"]", b""} and b'"ph"' not in feed.buffer:
         return Peek(FileKind.JSON, format_name), False
     fields = salvage_fields(head)[0] if feed.fields is None else feed.fields
-    if to_end or not _states_rank(fields):
+    info = fields.get("distributedInfo")
+    if to_end or not (isinstance(info, dict) and isinstance(info.get("rank"), int)):
         fields = fields if feed.fields is None else parse_head(head) or {}
         fields = {**_end_fields(path, source, scan, fields, to_end=to_end), **fields}
     return _stated(format_name, fields, first, scan.step), states_ranks(start)
@@ -135,17 +137,6 @@ def _other_kind(path: Location, text: bytes) -> FileKind | None:
     if start[:1] not in b"{[":
         return FileKind.OTHER
     return next((kind for kind, signs in _SIGNS if all(sign in text for sign in signs)), None)
-
-
-def _kind_without_events(text: bytes, source: Source) -> FileKind:
-    if source.fault is not None and not text:
-        return FileKind.OTHER
-    return FileKind.JSON
-
-
-def _states_rank(fields: dict[str, Any]) -> bool:
-    info = fields.get("distributedInfo")
-    return isinstance(info, dict) and isinstance(info.get("rank"), int)
 
 
 def _end_fields(path: Location, source: Source, scan: _Scan, fields: dict[str, Any], *, to_end: bool) -> dict[str, Any]:

@@ -81,7 +81,8 @@ def salvage_fields(text: bytes) -> tuple[dict[str, Any], int]:
     fields: dict[str, Any] = {}
     lost, at = 0, 0
     while at < len(source):
-        key = _KEY.match(source, _past_blank_or_brace(source, at))
+        begin = _past_blank(source, at)
+        key = _KEY.match(source, begin + 1 if source[begin : begin + 1] == "{" else begin)
         if key is not None:
             try:
                 value, stop = _LENIENT.raw_decode(source, key.end())
@@ -101,11 +102,6 @@ def salvage_fields(text: bytes) -> tuple[dict[str, Any], int]:
 def _past_blank(text: str, at: int) -> int:
     match = _BLANK.match(text, at)
     return match.end() if match else at
-
-
-def _past_blank_or_brace(text: str, at: int) -> int:
-    at = _past_blank(text, at)
-    return at + 1 if text[at : at + 1] == "{" else at
 
 
 def _object_end(text: str, at: int, seams: list[int]) -> int | None:

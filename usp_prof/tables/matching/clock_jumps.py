@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from usp_prof.columns.arrays import Flags, Floats, Ints
-from usp_prof.columns.rows import middles, per_code, rows_by_code
+from usp_prof.columns.rows import is_uniform, middles, per_code, rows_by_code
 from usp_prof.tables.matching.clock_fit import Solution
 from usp_prof.tables.matching.ties import Ties
 
@@ -50,9 +50,8 @@ def apart_ranks(solved: Solution, ties: Ties) -> Flags:
 
     Members may wait longer for a late rank than their clocks differ. Then no call seems to end before it starts.
     """
-    clock = solved.domain[ties.row]
-    lowest, highest = (per_code(ties.call, clock, how, ties.calls) for how in (np.minimum, np.maximum))
-    shared = ties.take((lowest == highest)[ties.call] & ~ties.is_transfer)
+    is_on_one_clock = is_uniform(ties.call, solved.domain[ties.row], ties.calls)[ties.call]
+    shared = ties.take(is_on_one_clock & ~ties.is_transfer)
     is_apart = np.zeros(len(solved.domain), bool)
     if not shared.calls:
         return is_apart

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.rows import group_codes, occurrence, per_code, rows_by_code
+from usp_prof.columns.rows import group_codes, is_uniform, occurrence, per_code, rows_by_code
 from usp_prof.columns.table import Columns
 from usp_prof.tables.communication.posts import P2P, asked_late
 from usp_prof.tables.matching.clocks import Clock, hosts_of
@@ -71,13 +71,6 @@ def group_size(members: Members, head: Ints) -> Ints:
     return np.where(paired, 2, np.where(declared > 0, declared, n_members))
 
 
-def on_one_clock(members: Members, clocks: Clock) -> Flags:
-    """Return for each call whether its members' clocks are tied to each other."""
-    component = clocks.component_rows(members.rank)
-    low, high = (per_code(members.call, component, how, members.count) for how in (np.minimum, np.maximum))
-    return np.asarray(low == high)
-
-
 def last_ranks(members: Members, clocks: Clock) -> tuple[Ints, Flags]:
     """Return the last rank to arrive at each call, and a mask of calls for which it is uncertain.
 
@@ -95,29 +88,15 @@ def last_ranks(members: Members, clocks: Clock) -> tuple[Ints, Flags]:
     return members.rank[last], np.asarray(is_alone | is_tied)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Nodes:
-    """Host number of each rank."""
-
-    ranks: Ints
-    node: Ints
-
-
-def inter_node(members: Members, nodes: Nodes) -> Flags:
-    """Return for each call whether its members are on several hosts."""
-    node = nodes.node[np.searchsorted(nodes.ranks, members.rank)]
-    low, high = (per_code(members.call, node, how, members.count) for how in (np.minimum, np.maximum))
-    return np.asarray(low != high)
-
-
-def nodes_of(tables: TableSet) -> Nodes:
-    """Return the host number of each rank; without host names, derive it from `devices_per_node`."""
+def inter_node(members: Members, tables: TableSet) -> Flags:
+    """Return for each call whether its members are on several hosts; `devices_per_node` replaces missing host names."""
     hosts = hosts_of(tables)
     per_node = tables.manifest.devices_per_node if tables.manifest else 0
     if not all(hosts) and per_node > 0:
         hosts = [str(rank // per_node) for rank in tables.ranks]
     numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
-    return Nodes(np.asarray(tables.ranks, np.int64), np.array([numbers[host] for host in hosts], np.int64))
+    node_of_rank = np.array([numbers[host] for host in hosts], np.int64)
+    return ~is_uniform(members.call, node_of_rank[np.searchsorted(tables.ranks, members.rank)], members.count)
 
 
 def sequence_numbers(members: Members, head: Ints) -> Ints:
@@ -157,7 +136,9 @@ def times_of(members: Members, is_known: Flags, tables: TableSet) -> Times:
     call, count = members.call, members.count
     last = per_code(call, members.start, np.maximum, count)
     delivered = np.where(is_known, _delivered_ns(members, tables), 0)
-    over = np.where(_in_batch(members) & is_known, _earliest_end(members, last), members.end - delivered)
+    # When the first member of each call ended, but not before the last one started.
+    earliest_end = np.maximum(per_code(call, members.end, np.minimum, count), last)
+    over = np.where(_in_batch(members) & is_known, earliest_end[call], members.end - delivered)
     duration = np.maximum(members.end - members.start, 0)
     wait = np.minimum(np.maximum(last[call] - members.start, 0), duration)
     transfer = np.maximum(over - members.start - wait, 0)
@@ -172,12 +153,6 @@ def _in_batch(members: Members) -> Flags:
         kernel = group_codes(members.rank[rows], members.start[rows], members.end[rows])
         is_batched[rows] = np.bincount(kernel)[kernel] > 1
     return is_batched
-
-
-def _earliest_end(members: Members, last: Ints) -> Ints:
-    """Return for each member when the first member of its call ended, but not before the last one started."""
-    earliest = per_code(members.call, members.end, np.minimum, members.count)
-    return np.asarray(np.maximum(earliest, last)[members.call])
 
 
 def _delivered_ns(members: Members, tables: TableSet) -> Ints:

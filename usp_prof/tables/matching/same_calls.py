@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.rows import group_codes, numbered, occurrence, occurrence_from_end, per_code
+from usp_prof.columns.rows import group_codes, is_uniform, numbered, occurrence, occurrence_from_end, per_code
 from usp_prof.columns.table import Columns
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.table_set import TableSet
@@ -173,10 +173,7 @@ def _equally_many(kind: Ints, step: Ints, member: Ints) -> Flags:
     kind_of_member = group_codes(kind, step, member)
     parts_of_member = np.bincount(kind_of_member)[kind_of_member]
     in_step = group_codes(kind, step)
-    steps = int(in_step.max()) + 1
-    fewest = per_code(in_step, parts_of_member, np.minimum, steps)
-    most = per_code(in_step, parts_of_member, np.maximum, steps)
-    return np.asarray((fewest == most)[in_step])
+    return is_uniform(in_step, parts_of_member, int(in_step.max()) + 1)[in_step]
 
 
 def _comparable_by_step(kind: Ints, step: Ints, is_equal: Flags) -> Flags:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.rows import distinct, group_codes, lowest_reached, numbered, occurrence, per_code
+from usp_prof.columns.rows import distinct, group_codes, is_uniform, lowest_reached, numbered, occurrence
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.matching.same_calls import MatchedParts
 
@@ -41,9 +41,7 @@ class Ties:
 
     def across(self, domain: Ints) -> Ties:
         """Select the calls with members on several clocks."""
-        clock = domain[self.row]
-        lowest, highest = (per_code(self.call, clock, how, self.calls) for how in (np.minimum, np.maximum))
-        return self.take((lowest != highest)[self.call])
+        return self.take(~is_uniform(self.call, domain[self.row], self.calls)[self.call])
 
 
 def ties_of(parts: MatchedParts, ranks: Ints) -> Ties:
