@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from usp_prof.columns.arrow import array_of, coded, index_of
-from usp_prof.model.schema import Column, Kind, Schema
+from usp_prof.columns.arrow import array_of, coded
+from usp_prof.model.schema import Kind, Schema
 
 _TYPES = {
     Kind.INT: pa.int64(),
@@ -17,7 +17,7 @@ _TYPES = {
     Kind.TEXT: pa.dictionary(pa.int32(), pa.string()),
     Kind.FLAG: pa.bool_(),
 }
-_NUMBERS: dict[Kind, type] = {Kind.INT: int, Kind.FLOAT: float, Kind.FLAG: bool}
+_NUMBERS = {Kind.INT: np.int64, Kind.FLOAT: np.float64, Kind.FLAG: np.bool_}
 _ABSENT: dict[Kind, Any] = {Kind.INT: -1, Kind.FLOAT: float("nan"), Kind.TEXT: "", Kind.FLAG: False}
 
 
@@ -33,10 +33,7 @@ def table(schema: Schema, columns: Mapping[str, Any], rows: int | None = None) -
         raise KeyError(f"table {schema.name} has no columns {sorted(unknown)}")
     if rows is None:
         rows = next((len(v) for v in columns.values() if hasattr(v, "__len__") and not isinstance(v, str)), 0)
-    arrays = [
-        _without_nulls(column.kind, _array(column, columns.get(column.name, _ABSENT[column.kind]), rows))
-        for column in schema.columns
-    ]
+    arrays = [_array(column.kind, columns.get(column.name, _ABSENT[column.kind]), rows) for column in schema.columns]
     return pa.Table.from_arrays(arrays, schema=arrow_schema(schema))
 
 
@@ -52,33 +49,30 @@ def empty(schema: Schema) -> pa.Table:
     return pa.Table.from_batches([], schema=arrow_schema(schema))
 
 
-def _unchecked(kind: Kind, value: Any) -> pa.Array | None:  # noqa: ANN401 - any value that Arrow accepts
-    """Convert plain columns to Arrow without `pa.array`, which would import pandas."""
-    if isinstance(value, list) and all(type(item) is _NUMBERS.get(kind, type(item)) for item in value):
-        value = _array_of_list(kind, value)
-    element = value.dtype.kind if isinstance(value, np.ndarray) and value.ndim == 1 else ""
-    if kind is Kind.INT and element == "i":
-        return index_of(value)
-    if kind is Kind.FLAG and element == "b":
-        return array_of(value)
-    if kind is Kind.FLOAT and element == "f":
-        return array_of(value.astype(float, copy=False))
-    if kind is Kind.TEXT and element == "O":
-        texts = value.tolist()
-        distinct = dict.fromkeys(texts)
-        if all(isinstance(text, str) for text in distinct):
-            place = dict(zip(distinct, range(len(distinct)), strict=True))
-            codes = np.fromiter(map(place.__getitem__, texts), np.int32, len(texts))
-            return coded(codes, list(distinct))
-    return None
+def _array(kind: Kind, value: Any, rows: int) -> pa.Array:  # noqa: ANN401 - a scalar, a list, a NumPy or an Arrow array
+    """Convert a column to Arrow, without `pa.array`, which would import pandas; missing values have their code."""
+    if isinstance(value, pa.ChunkedArray):
+        value = value.combine_chunks()
+    if isinstance(value, pa.Array):
+        return _without_nulls(kind, value if value.type == _TYPES[kind] else value.cast(_TYPES[kind]))
+    if kind is Kind.TEXT:
+        if isinstance(value, str):
+            return coded(np.zeros(rows, np.int32), [value])
+        texts = [_ABSENT[kind] if text is None else text for text in value]
+        code_of = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+        return coded(np.fromiter(map(code_of.__getitem__, texts), np.int32, len(texts)), list(code_of))
+    if not hasattr(value, "__len__"):
+        value = np.full(rows, value)
+    if not isinstance(value, np.ndarray):
+        value = np.array([_number(kind, item) for item in value], _NUMBERS[kind])
+    return array_of(value.astype(_NUMBERS[kind], casting="same_kind", copy=False))
 
 
-def _array_of_list(kind: Kind, value: list[Any]) -> Any:  # noqa: ANN401 - the list itself if it cannot be an array
-    """Build an array from a list of values; numbers beyond 64 bits stay in the list."""
-    try:
-        return np.array(value, {Kind.INT: np.int64, Kind.FLOAT: np.float64, Kind.FLAG: bool, Kind.TEXT: object}[kind])
-    except OverflowError:
-        return value
+def _number(kind: Kind, item: Any) -> Any:  # noqa: ANN401 - a number or None
+    """Return a number that the column can hold: the missing value for none, and for integers beyond 64 bits."""
+    if item is None or (kind is Kind.INT and not -(2**63) <= item < 2**63):
+        return _ABSENT[kind]
+    return item
 
 
 def _without_nulls(kind: Kind, array: pa.Array) -> pa.Array:
@@ -88,23 +82,3 @@ def _without_nulls(kind: Kind, array: pa.Array) -> pa.Array:
     if kind is Kind.TEXT:
         return array.dictionary_decode().fill_null(_ABSENT[kind]).dictionary_encode()
     return array.fill_null(_ABSENT[kind])
-
-
-def _array(column: Column, value: Any, rows: int) -> pa.Array:  # noqa: ANN401 - any value that Arrow accepts
-    kind = _TYPES[column.kind]
-    if isinstance(value, pa.ChunkedArray):
-        value = value.combine_chunks()
-    if isinstance(value, pa.Array):
-        return value.cast(kind) if value.type != kind else value
-    if not hasattr(value, "__len__") or isinstance(value, str):
-        if column.kind is Kind.TEXT:
-            return coded(np.zeros(rows, np.int32), [value])
-        value = np.full(rows, value)
-    if (plain := _unchecked(column.kind, value)) is not None:
-        return plain
-    if column.kind is Kind.TEXT:
-        return pa.array(value, pa.string()).dictionary_encode().cast(kind)
-    try:
-        return pa.array(value, kind)
-    except (OverflowError, pa.ArrowTypeError):  # a damaged number (beyond 64 bits, a boolean) becomes the missing value
-        return pa.array([int(item) if -(2**63) <= int(item) < 2**63 else -1 for item in value], kind)
