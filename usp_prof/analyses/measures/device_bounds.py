@@ -128,7 +128,7 @@ RULES = (
         r"(?i)deep_gemm::|sm\d+_(fp8|bf16|fp4)\w*(gemm|mqa|moe)|fp8\w*_gemm|gemm\w*_fp8",
     ),
 )
-"""Patterns of public kernel names of NVIDIA, AMD and common libraries, and their cores. The tests have cases of each."""
+"""Patterns of public kernel names (NVIDIA, AMD, common libraries) and their cores. The tests have cases of each."""
 
 # Generated kernels with a product: the data type shows whether it runs on matrix cores.
 _GENERATED = re.compile(
