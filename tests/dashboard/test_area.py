@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from usp_prof.timeline import area, block_sums, store, tiles
+from usp_prof.timeline import area, store, tiles
 from usp_prof.timeline.rows import CATEGORIES, Row, Slices
 from usp_prof.timeline.store import RankTimeline, TimelineStore
 
@@ -57,13 +57,13 @@ def counted(slices: Slices, rows: list[int], start_ns: int, end_ns: int) -> dict
     return sums
 
 
-BLOCKS = made([3 * block_sums.BLOCK + 5, 17, 2 * block_sums.BLOCK, block_sums.BLOCK - 1], 1)
+BLOCKS = made([3 * tiles.BLOCK + 5, 17, 2 * tiles.BLOCK, tiles.BLOCK - 1], 1)
 
 
 @pytest.fixture(scope="module")
 def blocks() -> TimelineStore:
     levels = tuple(tiles.build(BLOCKS, ORIGIN))
-    sums = block_sums.block_sums(levels[0])
+    sums = tiles.block_sums(levels[0])
     assert set(sums["block"].tolist()) == {0, 1, 2, 3, 4}
     line = RankTimeline(BLOCKS.rows, levels, BLOCKS.names, sums=sums)
     end = int((BLOCKS.start_ns + BLOCKS.dur_ns).max())
@@ -73,7 +73,7 @@ def blocks() -> TimelineStore:
 @settings(max_examples=30, deadline=None)
 @given(
     st.floats(0, 1), st.floats(0, 1), st.sets(st.integers(0, 3), min_size=1),
-    st.sampled_from([0, block_sums.BLOCK - 1, block_sums.BLOCK, block_sums.BLOCK + 1]),
+    st.sampled_from([0, tiles.BLOCK - 1, tiles.BLOCK, tiles.BLOCK + 1]),
 )  # fmt: skip
 def test_an_area_lists_the_same_slices_as_a_loop(
     blocks: TimelineStore, left: float, right: float, rows: set[int], edge: int
@@ -89,27 +89,27 @@ def test_an_area_lists_the_same_slices_as_a_loop(
 
 def test_sums_use_memory_in_proportion_to_distinct_names_per_block() -> None:
     block_count = 64
-    slices = made([block_count * block_sums.BLOCK], 4)
+    slices = made([block_count * tiles.BLOCK], 4)
     level = tiles.build(slices, ORIGIN)[0]
     level.rest["name"] = np.arange(len(level.rest))  # each name is in one block
     tracemalloc.start()
-    sums = block_sums.block_sums(level)
+    sums = tiles.block_sums(level)
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert sums["block"].tolist() == np.repeat(np.arange(block_count), block_sums.BLOCK).tolist()
+    assert sums["block"].tolist() == np.repeat(np.arange(block_count), tiles.BLOCK).tolist()
     assert sums["name"].tolist() == list(range(len(level.rest)))
     assert sums["longest"].tolist() == level.rest["dur"].tolist()
     assert peak_bytes < 200 * len(level.rest)
 
 
 def test_only_long_rows_have_precomputed_sums(tmp_path: Path) -> None:
-    store.write(made([2 * block_sums.BLOCK, 3], 2), tmp_path / "rank0")
-    store.write(made([block_sums.BLOCK - 1, 3], 3, rank=1), tmp_path / "rank1")
+    store.write(made([2 * tiles.BLOCK, 3], 2), tmp_path / "rank0")
+    store.write(made([tiles.BLOCK - 1, 3], 3, rank=1), tmp_path / "rank1")
     (tmp_path / "run.json").write_text(json.dumps({"steps": []}))
     assert [(tmp_path / f"rank{rank}" / "sums.npy").exists() for rank in (0, 1)] == [True, False]
     opened = store.load(tmp_path, (0, 1))
     contents = area.contents(opened, {0: [0, 1], 1: [0, 1]}, 0, opened.span_ns)
-    assert sum(int(str(row[2])) for row in contents.rows) == 3 * block_sums.BLOCK + 5
+    assert sum(int(str(row[2])) for row in contents.rows) == 3 * tiles.BLOCK + 5
     assert {row[3] for row in contents.rows} == {2}
     assert sum(int(str(row[2])) for row in area.by_kind(contents).rows) == sum(
         int(str(row[4])) for row in contents.rows

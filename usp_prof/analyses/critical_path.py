@@ -66,7 +66,10 @@ def walk(tables: TableSet, rank: int, begin_ns: int, end_ns: int) -> tuple[Piece
     through = ""
     while end_ns > begin_ns:
         exits = tables.memo_of_rank(rank, "exits", partial(_exits, tables, rank))
-        place = _last_exit(exits, end_ns)
+        # The last exit that ends by now and arrives before now.
+        place = int(np.searchsorted(exits.end, end_ns, side="right")) - 1
+        while place >= 0 and exits.arrival[place] >= end_ns:
+            place -= 1
         if place < 0 or exits.arrival[place] <= begin_ns:
             pieces.append(Piece(rank, begin_ns, end_ns, through))
             break
@@ -75,14 +78,6 @@ def walk(tables: TableSet, rank: int, begin_ns: int, end_ns: int) -> tuple[Piece
         through = str(exits.axis[place])
         rank, end_ns = int(exits.to[place]), arrival_ns
     return tuple(reversed(pieces))
-
-
-def _last_exit(exits: _Exits, now: int) -> int:
-    """Return the last exit that ends by `now` and arrives before `now`, or -1 if there is none."""
-    place = int(np.searchsorted(exits.end, now, side="right")) - 1
-    while place >= 0 and exits.arrival[place] >= now:
-        place -= 1
-    return place
 
 
 def _exits(tables: TableSet, rank: int) -> _Exits:

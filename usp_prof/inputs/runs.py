@@ -15,7 +15,7 @@ until no part has a rank twice. Files that cannot be separated are rejected with
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -155,7 +155,8 @@ def split_runs(files: list[TraceFile], root: Location) -> tuple[FoundRun, ...]:
             name = folder if len(jobs) == 1 else _name_of_job(job, jobs, base)
             name = name if name.startswith(folder) else f"{folder}/{name}"
             runs += _runs_of_job(job, base, name)
-    named_runs = [run if run.name else replace(run, name=_title(root)) for run in runs]
+    title = root.resolve().name or str(root)
+    named_runs = [run if run.name else replace(run, name=title) for run in runs]
     return tuple(sorted(_told_apart(named_runs), key=lambda run: (-run.start_ns, run.name)))
 
 
@@ -217,7 +218,7 @@ def _by_step_or_time(files: list[TraceFile]) -> list[FoundRun]:
         return [_run(f"step {part[0].step}", part) for part in steps.values()]
     parts = _cut_at_gaps(files)
     if parts is None:
-        ranks = sorted({file.rank for file in files if _count(files, file.rank) > 1})
+        ranks = sorted(rank for rank, count in Counter(file.rank for file in files).items() if count > 1)
         paths = ", ".join(str(file.path) for file in files if file.rank in ranks[:2])
         raise InputError(
             f"several files claim rank {ranks[0]}, and their runs cannot be distinguished: {paths}",
@@ -261,17 +262,9 @@ def _repeated(files: list[TraceFile]) -> bool:
     return len({file.rank for file in files}) < len(files)
 
 
-def _count(files: list[TraceFile], rank: int) -> int:
-    return sum(file.rank == rank for file in files)
-
-
 def _run(name: str, files: list[TraceFile]) -> FoundRun:
     start_times_ns = [file.start_ns for file in files if file.start_ns >= 0]
     return FoundRun(name, tuple(sorted(files, key=lambda file: file.rank)), min(start_times_ns, default=-1))
-
-
-def _title(root: Location) -> str:
-    return root.resolve().name or str(root)
 
 
 def _moment(start_ns: int) -> str:

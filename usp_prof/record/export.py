@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.contract import AREAS, TRACE_METADATA_KEY, GroupEntry, Manifest, format_mark, parse_mark
-from usp_prof.record.join import FlightEntry, Joined, elements, family, join, recorded_entries
+from usp_prof.record.join import Call, FlightEntry, elements, family, join, recorded_entries
 from usp_prof.record.marks import Notes
 from usp_prof.record.trace_text import (
     ENCODING,
@@ -184,7 +184,7 @@ def enrich(text: str, entries: Sequence[FlightEntry], groups: Sequence[GroupEntr
     return Enriched(edited(text, additions, changed), len(collectives), len(call_of_event))
 
 
-def collective_arguments(call: Joined, group: GroupEntry | None) -> dict[str, Any]:
+def collective_arguments(call: Call, group: GroupEntry | None) -> dict[str, Any]:
     """Return the arguments of a collective, as on NCCL's kernels."""
     entry, operator = call.entry, call.operator
     name = operator.name.removeprefix(_C10D).removesuffix("_")

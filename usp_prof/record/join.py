@@ -83,15 +83,9 @@ _FAMILIES = {"allreduce": {"allreduce", "reducescatter"}}
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """Match of one gloo event: the entry, and the operator that called it."""
+class Call:
+    """A recorded collective: its entry, the operator that called it, and the kind of gloo events that it ran as."""
 
-    entry: FlightEntry
-    operator: TextEvent
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
     entry: FlightEntry
     operator: TextEvent
     kind: Kind
@@ -99,23 +93,22 @@ class _Call:
 
 def join(
     events: Sequence[TextEvent], operators: Sequence[TextEvent], entries: Sequence[FlightEntry], groups: Sequence[str]
-) -> dict[int, Joined]:
+) -> dict[int, Call]:
     """Return the collective that each event ran, by index in `events`; `groups` are in order of creation."""
     sized = any("Input Dims" in event.args for event in events)
-    calls: dict[str, list[_Call]] = defaultdict(list)
+    calls: dict[str, list[Call]] = defaultdict(list)
     for entry, operator in calls_within(entries, operators):
-        calls[entry.group].append(_Call(entry, operator, _kind(entry.name, entry.in_elements if sized else 0)))
+        calls[entry.group].append(Call(entry, operator, _kind(entry.name, entry.in_elements if sized else 0)))
     threads: dict[int, list[int]] = defaultdict(list)  # indexes of each worker thread's events, by start
     kinds = [_kind(event.name, _event_elements(event) if sized else 0) for event in events]
     for place in sorted(range(len(events)), key=lambda place: events[place].start_ns):
         threads[events[place].thread].append(place)
     order = [name for name in groups if name in calls] + sorted(set(calls) - set(groups))
     owners = _owners(threads, calls, kinds, events, order)
-    call_of_event: dict[int, Joined] = {}
+    call_of_event: dict[int, Call] = {}
     for group in order:
         of_group = [place for thread, owner in owners.items() if owner == group for place in threads[thread]]
-        for place, call in _pairs(of_group, calls[group], kinds, events):
-            call_of_event[place] = Joined(call.entry, call.operator)
+        call_of_event.update(_pairs(of_group, calls[group], kinds, events))
     return call_of_event
 
 
@@ -161,7 +154,7 @@ def _event_elements(event: TextEvent) -> int:
 
 def _owners(
     threads: Mapping[int, list[int]],
-    calls: Mapping[str, list[_Call]],
+    calls: Mapping[str, list[Call]],
     kinds: Sequence[Kind],
     events: Sequence[TextEvent],
     order: Sequence[str],
@@ -187,7 +180,7 @@ def _owners(
     return {thread: _likeliest(places, calls, kinds, events) for thread, places in threads.items() if calls}
 
 
-def _misfit(places: list[int], calls: Sequence[_Call], kinds: Sequence[Kind], events: Sequence[TextEvent]) -> int:
+def _misfit(places: list[int], calls: Sequence[Call], kinds: Sequence[Kind], events: Sequence[TextEvent]) -> int:
     """Count unpaired events and calls, and events before their call; calls after the last event do not count."""
     kinds_of_events, kinds_of_calls = Counter(kinds[place] for place in places), Counter(call.kind for call in calls)
     if not kinds_of_events:
@@ -206,7 +199,7 @@ def _misfit(places: list[int], calls: Sequence[_Call], kinds: Sequence[Kind], ev
 
 
 def _likeliest(
-    places: Sequence[int], calls: Mapping[str, list[_Call]], kinds: Sequence[Kind], events: Sequence[TextEvent]
+    places: Sequence[int], calls: Mapping[str, list[Call]], kinds: Sequence[Kind], events: Sequence[TextEvent]
 ) -> str:
     """Return the group whose calls of the same kinds were made most shortly before the thread's events."""
 
@@ -225,16 +218,16 @@ def _likeliest(
 
 
 def _pairs(
-    places: Iterable[int], calls: Iterable[_Call], kinds: Sequence[Kind], events: Sequence[TextEvent]
-) -> list[tuple[int, _Call]]:
+    places: Iterable[int], calls: Iterable[Call], kinds: Sequence[Kind], events: Sequence[TextEvent]
+) -> list[tuple[int, Call]]:
     """Pair a group's events with its calls by kind: in order, or with the nearest earlier call if some are missing."""
-    waiting: dict[Kind, list[_Call]] = defaultdict(list)  # in the order of their sequence numbers
+    waiting: dict[Kind, list[Call]] = defaultdict(list)  # in the order of their sequence numbers
     for call in sorted(calls, key=lambda call: call.entry.sequence):
         waiting[call.kind].append(call)
     running: dict[Kind, list[int]] = defaultdict(list)
     for place in sorted(places, key=lambda place: events[place].start_ns):
         running[kinds[place]].append(place)
-    pairs: list[tuple[int, _Call]] = []
+    pairs: list[tuple[int, Call]] = []
     for kind, places_of_kind in running.items():
         waiting_calls = waiting[kind]
         if len(places_of_kind) == len(waiting_calls):

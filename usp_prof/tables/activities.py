@@ -79,8 +79,8 @@ def _device(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
         "kind": compact(links.kind, KINDS),
         "lane": compact(links.named_lane, links.lane_names),
         "collective": rows_of(parts.row, row),
-        "op_event": np.where(links.op >= 0, frame.event[links.op], -1),
-        "launch_event": np.where(links.call >= 0, frame.event[links.call], -1),
+        "op_event": frame.event_at(links.op),
+        "launch_event": frame.event_at(links.call),
     }
 
 
@@ -99,7 +99,7 @@ def _host(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
         "kind": compact(np.where(communication, 1, 0), KINDS),
         "lane": compact(lanes, names),
         "collective": collective,
-        "op_event": np.where(op >= 0, frame.event[op], -1) if len(row) else row,
+        "op_event": frame.event_at(op),
         "launch_event": -1,
     }
 

@@ -66,8 +66,8 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
         "stream": streams(frame, rows),
         "lane": links.lane,
         "correlation": frame.ints("correlation", rows),
-        "launch_event": _event(frame, links.call),
-        "op_event": _event(frame, links.op),
+        "launch_event": frame.event_at(links.call),
+        "op_event": frame.event_at(links.op),
         "op": _op_names(frame, links.op),
         "graph": args["graph"],
         "bytes": np.where(args["bytes"] >= 0, args["bytes"], args["size"]),
@@ -78,10 +78,6 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
         "step": steps.of_device(frame.start[rows]),
     }
     return table(SCHEMA, columns, len(rows))
-
-
-def _event(frame: EventFrame, rows: Ints) -> Ints:
-    return np.where(rows >= 0, frame.event[np.maximum(rows, 0)], -1) if len(frame) else rows
 
 
 def _op_names(frame: EventFrame, ops: Ints) -> pa.DictionaryArray:

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import DataTable, TableColumn
-from usp_prof.timeline.block_sums import BLOCK, first_blocks, keys_of
 from usp_prof.timeline.rows import CATEGORIES
 from usp_prof.timeline.store import RankTimeline, TimelineStore
-from usp_prof.timeline.tiles import Level
+from usp_prof.timeline.tiles import BLOCK, Level, first_blocks, keys_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.tables.table_set import TableSet
-from usp_prof.timeline.block_sums import SUMS, block_sums
 from usp_prof.timeline.rows import Row, Slices, rank_slices
-from usp_prof.timeline.tiles import REST, Level, View, build
+from usp_prof.timeline.tiles import REST, SUMS, Level, View, block_sums, build
 
 FORM = "timeline-6"
 """Name and version of the stored format."""

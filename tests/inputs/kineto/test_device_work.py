@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tiny import Trace, raw_trace
 
 from usp_prof.inputs.kineto import combinations
-from usp_prof.inputs.kineto.combinations import LAUNCH_KEYS, GrowingLaunches
+from usp_prof.inputs.kineto.arguments import LAUNCH_KEYS, GrowingLaunches
 from usp_prof.inputs.trace_record import DEVICE_WORK
 from usp_prof.tables.catalogue import build_rank
 

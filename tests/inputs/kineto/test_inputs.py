@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.inputs.kineto.combinations import INPUT_KEYS as KEYS
-from usp_prof.inputs.kineto.combinations import GrowingInputs
+from usp_prof.inputs.kineto.arguments import INPUT_KEYS as KEYS
+from usp_prof.inputs.kineto.arguments import GrowingInputs
 from usp_prof.inputs.trace_record import Inputs
 
 texts = st.sampled_from([b"", b"[]", b'[["\xc3\xbc"]]', b"1"])

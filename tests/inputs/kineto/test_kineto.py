@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.inputs.kineto import reader, split
-from usp_prof.inputs.kineto.argument_types import Links
+from usp_prof.inputs.kineto.arguments import Links
 from usp_prof.inputs.trace_record import EVENTS, THREADS
 from usp_prof.limits import MAX_WINDOW_NS
 from usp_prof.model.errors import InputError, UspProfError

@@ -25,14 +25,15 @@ from usp_prof.inputs.growing import (
     spread,
 )
 from usp_prof.inputs.kineto import nanoseconds, wire
-from usp_prof.inputs.kineto.argument_types import (
+from usp_prof.inputs.kineto.arguments import (
     INPUT_FIELDS,
     LAUNCH_FIELDS,
+    GrowingInputs,
+    GrowingLaunches,
     Links,
     OpArguments,
     WorkArguments,
 )
-from usp_prof.inputs.kineto.combinations import GrowingInputs, GrowingLaunches
 from usp_prof.inputs.kineto.thread_names import ThreadNames
 from usp_prof.inputs.kineto.wire import category_text
 from usp_prof.inputs.trace_record import DEVICE_WORK

@@ -40,16 +40,11 @@ def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: pa.Dict
     unknown = np.flatnonzero((peer < 0) & is_directed & (parts.post >= 0))
     if len(unknown):
         axis_of_part = axes.take(index_of(unknown)).to_pylist()
-        peer[unknown] = _from_groups(frame, parts.post[unknown], axis_of_part, membership)
+        place_in_group = frame.arguments(parts.post[unknown], (_PEER_IN_GROUP,))["peer"]
+        keys = list(zip(axis_of_part, place_in_group.tolist(), strict=True))
+        peer_of_key = {key: _global_rank(membership.groups, frame.rank, *key) for key in set(keys)}
+        peer[unknown] = [peer_of_key[key] for key in keys]
     return peer
-
-
-def _from_groups(frame: EventFrame, posts: Ints, axes: Sequence[str], membership: Membership) -> Ints:
-    """Return the peer of each post from its rank within a group, the only argument of `c10d::send`; else -1."""
-    place_in_group = frame.arguments(posts, (_PEER_IN_GROUP,))["peer"]
-    keys = list(zip(axes, place_in_group.tolist(), strict=True))
-    peer_of_key = {(axis, place): _global_rank(membership.groups, frame.rank, axis, place) for axis, place in set(keys)}
-    return np.array([peer_of_key[key] for key in keys], np.int64)
 
 
 def _global_rank(groups: Sequence[Group], rank: int, axis: str, place: int) -> int:

@@ -56,6 +56,10 @@ class EventFrame:
         """Event numbers by row."""
         return self.ints("event")
 
+    def event_at(self, rows: Ints) -> Ints:
+        """Return the event numbers of some rows; -1 for a row of -1."""
+        return np.where(rows >= 0, self.event[rows], -1)
+
     @cached_property
     def start(self) -> Ints:
         """Starts by row."""
