@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tiny import Trace, table_set
 
-from usp_prof.tables.communication.arguments import elements, first_shape, second_elements, size_of
+from usp_prof.tables.communication.arguments import elements, first_shape, size_of
 
 if TYPE_CHECKING:
     from usp_prof.columns.table import Columns
@@ -156,7 +156,7 @@ def test_a_gpu_job_without_gpu_events_has_host_ranges() -> None:
     ],
 )
 def test_numbers_of_elements_follow_from_shapes(dims: str, first: int, second: int) -> None:
-    assert (elements(dims), second_elements(dims)) == (first, second)
+    assert (elements(dims), elements(dims, 1)) == (first, second)
 
 
 def test_bytes_follow_from_shapes_and_types() -> None:

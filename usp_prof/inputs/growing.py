@@ -122,16 +122,16 @@ class Kinds:
     def marks(self, codes: NDArray[np.int32]) -> NDArray[np.uint8]:
         """Return for each row the flags that are set, one bit per flag, the first as the lowest bit."""
         if len(self._marks) < len(self._codes):
-            new = [self._flags_of(key) for key in islice(self._codes, len(self._marks), None)]
+            new = [
+                sum(has_flag(key) << place for place, has_flag in enumerate(self._signs))
+                for key in islice(self._codes, len(self._marks), None)
+            ]
             self._marks = np.append(self._marks, np.array(new, np.uint8))
         return self._marks[codes]
 
     def marked(self, sign: int, codes: NDArray[np.int32]) -> Flags:
         """Return for each row whether a flag is set."""
         return has(self.marks(codes), sign)
-
-    def _flags_of(self, key: tuple[Any, ...]) -> int:
-        return sum(has_flag(key) << place for place, has_flag in enumerate(self._signs))
 
     def add(self, codes: NDArray[np.int32]) -> None:
         """Append rows."""

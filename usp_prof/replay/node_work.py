@@ -18,8 +18,8 @@ from usp_prof.contract import PIPELINE_KINDS
 from usp_prof.model.hardware import Precision, element_bytes, precision
 from usp_prof.replay.build import graph_of
 from usp_prof.tables import calls
+from usp_prof.tables.events.arguments import recorded_list
 from usp_prof.tables.events.classification import PHASES, phase_of_mark
-from usp_prof.tables.ops import recorded_list
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Floats, Ints

@@ -175,16 +175,12 @@ class StoredTable:
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Read one column."""
-        place = self.schema.get_field_index(name)
+        place = self.schema.get_field_index(name)  # tables are flat, so a field is a column of the file
         if name not in self._read:
-            self._read[name] = self._read_column(place)
+            with self._opened() as file:
+                # `file.read` uses another thread even for one column, and waits for it
+                self._read[name] = file.reader.read_column(place)
         return self._read[name]
-
-    def _read_column(self, place: int) -> pa.ChunkedArray:
-        """Read the column at an index. Tables are flat, so a field is a column of the file."""
-        with self._opened() as file:
-            # `file.read` uses another thread even for one column, and waits for it
-            return file.reader.read_column(place)
 
     def hold(self, table: pa.Table) -> None:
         """Keep a table that is already in memory, so that no part of it is read again."""
@@ -221,12 +217,9 @@ class StoredTable:
             with pq.ParquetFile(self._path) as file:
                 yield file
         except FileNotFoundError:
-            raise self._gone() from None
+            raise InputError(
+                f"the stored table {self._path} is gone: the cache was cleared while the run was open",
+                hint="open the run again; another folder for the cache is chosen with --cache-dir",
+            ) from None
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"the stored table {self._path} is damaged: {error}", hint="open the run again") from None
-
-    def _gone(self) -> InputError:
-        return InputError(
-            f"the stored table {self._path} is gone: the cache was cleared while the run was open",
-            hint="open the run again; another folder for the cache is chosen with --cache-dir",
-        )

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
-from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import Parted, numbers_of
 from usp_prof.columns.rows import lookup, sorted_rows
-from usp_prof.inputs.trace_record import Inputs
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, integer, text
 from usp_prof.tables.build import arrow_schema, table
 from usp_prof.tables.events.arguments import Field, read_arguments
@@ -50,15 +45,6 @@ _FIELDS = (
 )
 
 
-def recorded_list(json_text: str) -> list[Any]:
-    """Return the list in one of the JSON texts; empty if it is missing or damaged."""
-    try:
-        items = json.loads(json_text) if json_text else []
-    except ValueError:
-        return []
-    return items if isinstance(items, list) else []
-
-
 def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:
     """Build the table: every CPU op in order of start, outer ones first."""
     rows, depth, above = frame.rows(*HOST_OPS), links.op_depth, links.op_parent
@@ -66,7 +52,10 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:
     np.add.at(within, above, frame.duration[rows])  # top-level ops add to the last entry, which is not read
     parent_event = lookup(frame.event[rows], above, missing=-1)
     order = sorted_rows(frame.start[rows], depth)
-    phases, inputs = phase_finder(frame), _Texts(frame.record.inputs)
+    phases, inputs = phase_finder(frame), frame.record.inputs
+    # Each distinct combination of inputs is parsed once.
+    read = read_arguments(pa.chunked_array([inputs.texts]), np.arange(len(inputs.texts)), _FIELDS)
+    texts = {name: (numbers_of(column.indices), column.dictionary.to_pylist()) for name, column in read.items()}
 
     def make(begin: int, end: int) -> pa.Table:
         place = order[begin:end]
@@ -80,25 +69,11 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:
             "depth": depth[place].astype(np.int64),
             "parent": parent_event[place],
             "external_id": frame.ints("external_id", chosen),
-            "sequence": frame.record.inputs.sequence[chosen].astype(np.int64),
+            "sequence": inputs.sequence[chosen].astype(np.int64),
             "phase": compact(phases(frame.track[chosen], start), PHASES),
             "step": steps.of_host(start),
-            **inputs.of_rows(chosen),
+            **{name: compact(codes[inputs.code[chosen]], values) for name, (codes, values) in texts.items()},
         }
         return table(SCHEMA, columns, len(chosen))
 
     return Parted(arrow_schema(SCHEMA), len(rows), make).if_long()
-
-
-class _Texts:
-    """Texts of inputs: each distinct combination is parsed once."""
-
-    def __init__(self, inputs: Inputs) -> None:
-        read = read_arguments(pa.chunked_array([inputs.texts]), np.arange(len(inputs.texts)), _FIELDS)
-        self._code = inputs.code
-        self._read = {name: (numbers_of(texts.indices), texts.dictionary.to_pylist()) for name, texts in read.items()}
-
-    def of_rows(self, rows: Ints) -> dict[str, pa.DictionaryArray]:
-        """Return the texts of some rows."""
-        code = self._code[rows]
-        return {name: compact(codes[code], values) for name, (codes, values) in self._read.items()}

@@ -17,9 +17,6 @@ from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
-from usp_prof.contract import Manifest
-from usp_prof.model.selection import Assumptions
-from usp_prof.model.topology import Topology
 from usp_prof.tables.table_set import FEW_RANKS, Source, TableSet
 
 Facts = Mapping[object, object]
@@ -53,35 +50,13 @@ def _unpickled(pickled: bytes) -> Common[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfRun:
-    """Facts about a run in addition to its tables."""
-
-    manifest: Manifest | None
-    topology: Topology
-    assumptions: Assumptions
-    incomparable: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Share:
     """Some ranks of a run, as sent to a worker."""
 
     sources: dict[int, Source]
-    of_run: Common[_OfRun]
+    open_tables: Common[partial[TableSet]]
+    """Makes a table set with what is known about the run."""
     run_facts: Facts
-
-    def opened(self) -> TableSet:
-        """Return the tables of these ranks."""
-        of_run = self.of_run.value
-        tables = TableSet(
-            self.sources,
-            manifest=of_run.manifest,
-            topology=of_run.topology,
-            assumptions=of_run.assumptions,
-            run_facts=self.run_facts,
-        )
-        tables.incomparable = of_run.incomparable
-        return tables
 
 
 def of_each_rank(
@@ -98,8 +73,14 @@ def of_each_rank(
     chosen = tables.ranks if ranks is None else ranks
     if tables.workers is None or len(chosen) <= FEW_RANKS:
         return (measure(tables, rank) for rank in chosen)
-    run_facts = _OfRun(tables.manifest, tables.topology, tables.assumptions, tables.incomparable)
-    of_run = tables.memo("said of the run", lambda: Common(run_facts))
+    open_tables = partial(
+        TableSet,
+        manifest=tables.manifest,
+        topology=tables.topology,
+        assumptions=tables.assumptions,
+        incomparable=tables.incomparable,
+    )
+    of_run = tables.memo("facts of the run", lambda: Common(open_tables))
     ranks_of_shares = (chosen[first : first + RANKS_OF_SHARE] for first in range(0, len(chosen), RANKS_OF_SHARE))
     shares = (_Share(tables.sources_of(of_share), of_run, facts_for(of_share)) for of_share in ranks_of_shares)
     return chain.from_iterable(tables.workers.map(partial(_measured, measure), shares))
@@ -107,7 +88,8 @@ def of_each_rank(
 
 def _measured(measure: Callable[[TableSet, int], Made], share: _Share) -> list[Made]:
     """Analyze the ranks of a share one after the other; only one is in memory."""
-    tables, results = share.opened(), []
+    tables = share.open_tables.value(share.sources, run_facts=share.run_facts)
+    results = []
     for rank in tables.ranks:
         results.append(measure(tables, rank))
         tables.release(rank)

@@ -178,6 +178,7 @@ class TableSet:
         health: Iterable[HealthRow] = (),
         topology: Topology | None = None,
         assumptions: Assumptions = NOTHING_ASSUMED,
+        incomparable: str = "",
         run_facts: Mapping[object, object] | None = None,
     ) -> None:
         """Store the ranks' tables; for a share of a run also `run_facts`, facts about the whole run, by key of `memo`.
@@ -196,7 +197,7 @@ class TableSet:
         """Recorded tables from which these were predicted; calls match as they do there. None for recorded tables."""
         self.uneven_steps = ""
         """Why steps of different ranks have different work; empty if they do not."""
-        self.incomparable = ""
+        self.incomparable = incomparable
         """Why ranks cannot be compared (different steps or missing work); empty if they can."""
         self.topology = topology or Topology()
         self.workers: Workers | None = None
@@ -272,9 +273,9 @@ class TableSet:
             health=self.health,
             topology=self.topology,
             assumptions=self.assumptions,
+            incomparable=self.incomparable,
         )
         share._held = self._held
-        share.incomparable = self.incomparable
         share.uneven_steps = self.uneven_steps
         share.recorded = self.recorded or self
         return share

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from usp_prof.model.hardware import Precision, element_bytes, precision
-from usp_prof.tables.ops import recorded_list
+from usp_prof.tables.events.arguments import recorded_list
 
 
 class Family(StrEnum):

@@ -11,7 +11,7 @@ from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import group_codes, numbered, per_code, rows_by_code
 from usp_prof.columns.table import Columns
 from usp_prof.tables import calls as call_table
-from usp_prof.tables.ops import recorded_list
+from usp_prof.tables.events.arguments import recorded_list
 from usp_prof.tables.table_set import TableSet
 
 

@@ -14,7 +14,7 @@ from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
-from usp_prof.tables.ops import recorded_list
+from usp_prof.tables.events.arguments import recorded_list
 from usp_prof.whatif.edits.compute import of_op, shape_word, updates
 
 if TYPE_CHECKING:

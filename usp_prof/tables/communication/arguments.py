@@ -15,7 +15,7 @@ from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.arrow import coded, index_of, numbers_of, texts_of
 from usp_prof.columns.rows import by_appearance, lookup
 from usp_prof.model.schema import Kind
-from usp_prof.tables.events.arguments import Field
+from usp_prof.tables.events.arguments import Field, recorded_list
 from usp_prof.tables.events.frame import EventFrame
 
 _FIELDS = (
@@ -156,52 +156,33 @@ def size_of(dtype: str) -> int:
     return _SIZE_OF.get(plain, -1)
 
 
-def elements(dims: str) -> int:
-    """Count the elements of the first input in "Input Dims" (all tensors of a tensor list); -1 if unknown."""
-    try:
-        shapes = json.loads(dims) if dims else []
-        if not shapes:
-            return -1
-        first = shapes[0]
-        if not first:  # a scalar; without a tensor type the size is unknown
-            return 1
-        tensors = first if isinstance(first[0], list) else [first]
-        count = sum(prod(tensor) for tensor in tensors)
-        return count if limits.COUNT.holds(count) else -1
-    except (ValueError, TypeError, LookupError):
+def elements(dims: str, place: int = 0) -> int:
+    """Count the elements of an input in "Input Dims" (all tensors of a tensor list); -1 if unknown.
+
+    c10d lists the output before the input.
+    """
+    shapes = recorded_list(dims)
+    if len(shapes) <= place:
         return -1
-
-
-def second_elements(dims: str) -> int:
-    """Count the elements of the second entry in "Input Dims": c10d lists the output before the input."""
-    end = _end_of_first(dims)
-    return elements("[" + dims[end + 1 :].lstrip(", ")) if end < len(dims) - 1 else -1
-
-
-def _end_of_first(dims: str) -> int:
-    """Return the end of the first entry of a JSON list of lists."""
-    depth = 0
-    for place, letter in enumerate(dims):
-        depth += (letter == "[") - (letter == "]")
-        if letter == "]" and depth == 1:
-            return place
-    return len(dims)
+    shape = shapes[place]
+    if not shape:  # a scalar; without a tensor type the size is unknown
+        return 1
+    try:
+        tensors = shape if isinstance(shape[0], list) else [shape]
+        count = sum(prod(tensor) for tensor in tensors)
+    except (TypeError, LookupError):
+        return -1
+    return count if limits.COUNT.holds(count) else -1
 
 
 def first_shape(dims: str) -> str:
     """Return the shape of the first input (the first tensor of a tensor list); empty if unknown."""
-    try:
-        first = json.loads(dims)[0] if dims else None
-        while first and isinstance(first[0], list):
-            first = first[0]
-    except (ValueError, TypeError, LookupError):
-        return ""
-    return json.dumps(first, separators=(",", ":")) if first else ""
+    shape = next(iter(recorded_list(dims)), None)
+    while isinstance(shape, list) and shape and isinstance(shape[0], list):
+        shape = shape[0]
+    return json.dumps(shape, separators=(",", ":")) if isinstance(shape, list) and shape else ""
 
 
 def _first_type(types: str) -> str:
-    try:
-        first = json.loads(types)[0] if types else ""
-    except (ValueError, TypeError, LookupError):
-        return ""
+    first = next(iter(recorded_list(types)), None)
     return first if isinstance(first, str) and size_of(first) > 0 else ""

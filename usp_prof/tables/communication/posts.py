@@ -11,7 +11,7 @@ from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import last_by, lookup, occurrence, rows_of
 from usp_prof.contract import parse_mark
 from usp_prof.model.schema import Kind
-from usp_prof.tables.communication.arguments import coded_texts, elements, second_elements
+from usp_prof.tables.communication.arguments import coded_texts, elements
 from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.events.classification import operation
 from usp_prof.tables.events.frame import HOST_OPS, MARKS, EventFrame
@@ -104,7 +104,7 @@ def _operations_and_sizes(frame: EventFrame, rows: Ints, op: NDArray[np.object_]
     """Return each event's operation and input size in elements; c10d lists the input after the output."""
     dims, texts = coded_texts(frame.arguments(rows, (Field("dims", "Input Dims", Kind.TEXT),))["dims"])
     first_list = lookup([elements(text) for text in texts], dims, missing=-1)
-    second_list = lookup([second_elements(text) for text in texts], dims, missing=-1)
+    second_list = lookup([elements(text, 1) for text in texts], dims, missing=-1)
     is_post = frame.by_name(rows, lambda name: name.startswith("c10d::"))
     is_reduce_scatter = frame.by_name(rows, lambda name: "reduce_scatter" in name)
     output_first = is_post & (np.isin(op, ("all_gather", "reduce_scatter", "all_to_all")) | is_reduce_scatter)

@@ -7,6 +7,7 @@ combination, and each distinct value is parsed once.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -142,6 +143,15 @@ def _decoder(numbers: tuple[tuple[str, Kind], ...], text_keys: tuple[str, ...]) 
     for place, key in enumerate(text_keys):
         fields.append((f"text{place}", msgspec.Raw, msgspec.field(default=ABSENT, name=key)))
     return ArgumentDecoder(msgspec.defstruct("FieldArguments", fields, gc=False))
+
+
+def recorded_list(json_text: str) -> list[Any]:
+    """Return the list in the JSON text of an argument; empty if it is missing or damaged."""
+    try:
+        items = json.loads(json_text) if json_text else []
+    except ValueError:
+        return []
+    return items if isinstance(items, list) else []
 
 
 def _value(text: bytes, item: int | None) -> object:

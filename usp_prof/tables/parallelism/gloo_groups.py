@@ -23,7 +23,7 @@ from usp_prof.columns.arrow import index_of
 from usp_prof.columns.table import Columns, Replaced, View
 from usp_prof.model.schema import Kind
 from usp_prof.model.topology import DATA_AXES, Axis, Group
-from usp_prof.tables.communication.arguments import elements, second_elements
+from usp_prof.tables.communication.arguments import elements
 from usp_prof.tables.communication.parts import Parts
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.events.arguments import Field
@@ -126,7 +126,7 @@ def _growth(frame: EventFrame, parts: Parts, rows: Ints) -> Ints:
     sized = np.isin(parts.operation[rows], ("all_gather", "reduce_scatter")) & (post >= 0)
     growth = np.full(len(rows), -1, np.int64)
     dims = frame.arguments(post[sized], (Field("dims", "Input Dims", Kind.TEXT),))["dims"].to_pylist()
-    ratio_of_dims = {text: _ratio(elements(text), second_elements(text)) for text in set(dims)}
+    ratio_of_dims = {text: _ratio(elements(text), elements(text, 1)) for text in set(dims)}
     growth[sized] = [ratio_of_dims[text] for text in dims]
     return growth
 

@@ -105,11 +105,10 @@ class _Job:
         return {
             rank: self._own_cut(rank)
             for rank in self._sources
-            if rank not in self._guessed and len(self._own[rank]) and self._is_linked(rank)
+            if rank not in self._guessed
+            and len(self._own[rank])
+            and (Columns(self._sources[rank].view("kernels"))["launch_event"] >= 0).any()
         }
-
-    def _is_linked(self, rank: int) -> bool:
-        return bool((Columns(self._sources[rank].view("kernels"))["launch_event"] >= 0).any())
 
     def _own_cut(self, rank: int) -> Cut:
         steps = self._own[rank]
