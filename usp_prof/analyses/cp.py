@@ -106,7 +106,7 @@ class CpResult:
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CpResult:
     """Analyze the context-parallel groups of the selected ranks and steps."""
-    ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
+    ranks = selection.ranks_among(tables.ranks)
     groups = axis_groups(tables, Axis.CP, ranks)
     if not groups:
         return CpResult((), {}, {})

@@ -151,9 +151,10 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> HostResult:
 
 
 def _looked_at(tables: TableSet, selection: Selection) -> HostResult:
-    chosen = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
     ranks, calls, syncs, ops, queues, steps = [], [], [], [], [], 0
-    for seen in shares.of_each_rank(tables, partial(_of_rank, selection=selection), chosen):
+    for seen in shares.of_each_rank(
+        tables, partial(_of_rank, selection=selection), selection.ranks_among(tables.ranks)
+    ):
         ranks.append(seen.rank)
         calls += seen.calls
         syncs += seen.syncs
@@ -183,49 +184,36 @@ class _OfRank:
 
 def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:
     steps = int(selection.takes_steps(tables.columns("steps", rank)["step"]).sum())
-    launches = ranges.selected(tables, "launches", rank, selection)
-    syncs = ranges.sync_stats(tables, rank, launches)
+    per_step = max(1, steps)
+    launches, marks, ops = (
+        ranges.selected(tables, name, rank, selection) for name in ("launches", "annotations", "ops")
+    )
+    syncs, delays = ranges.sync_stats(tables, rank, launches), ranges.delays(launches)
+    empty, starting = ranges.empty_queue(tables, rank, launches)
     limited = "cuda" in tables.columns("ranks", rank)["device_kind"]
     depths = ranges.queue_depth(tables, rank, QUEUE_LIMIT if limited else _NO_LIMIT)
-    return _OfRank(
-        _rank(tables, rank, selection, max(1, steps), launches, syncs, depths),
-        ranges.call_stats(rank, launches),
-        syncs,
-        _op_times(rank, ranges.selected(tables, "ops", rank, selection)),
-        depths,
-        steps,
+    # If only device activity was recorded, launches and data loading are unknown, which is not zero.
+    on_gpu = bool(len(tables.columns("kernels", rank)) and len(tables.columns("launches", rank)))
+    has_host = bool(len(tables.columns("ops", rank)) or (~tables.columns("annotations", rank)["on_device"]).any())
+    functions = _functions(tables, rank, selection)
+    collected = _covered(_COLLECTS, marks, functions)
+    host = RankHost(
+        rank=rank,
+        launches=starting / per_step if on_gpu else float("nan"),
+        launch_delay_ns=float(np.median(delays)) if len(delays) else float("nan"),
+        empty_queue_fraction=empty / starting if starting else float("nan"),
+        deepest_queue=max((depth for _, depth, _ in depths), default=-1),
+        sync_ns=sum(sync.time_ns for sync in syncs) / per_step if on_gpu else float("nan"),
+        input_ns=_covered(_INPUT, marks.take(~marks["on_device"]), ops) / per_step if has_host else float("nan"),
+        gc_ns=collected / per_step if len(functions) or collected else float("nan"),
     )
+    return _OfRank(host, ranges.call_stats(rank, launches), syncs, _op_times(rank, ops), depths, steps)
 
 
 _STACKS = HealthRow(
     "no_python_functions", Severity.INFO,
     detail="no Python functions were recorded, so only marked garbage collection is shown; record with with_stack=True",
 )  # fmt: skip
-
-
-def _rank(
-    tables: TableSet, rank: int, selection: Selection, steps: int, launches: Columns, blocked: list[SyncStat],
-    depths: list[tuple[int, int, int]],
-) -> RankHost:  # fmt: skip
-    delays = ranges.delays(launches)
-    empty, starting = ranges.empty_queue(tables, rank, launches)
-    marks, ops = (ranges.selected(tables, name, rank, selection) for name in ("annotations", "ops"))
-    # If only device activity was recorded, launches and data loading are unknown, which is not zero.
-    on_gpu = bool(len(tables.columns("kernels", rank)) and len(tables.columns("launches", rank)))
-    has_host = bool(len(tables.columns("ops", rank)) or (~tables.columns("annotations", rank)["on_device"]).any())
-    functions = _functions(tables, rank, selection)
-    collected = _covered(_COLLECTS, marks, functions)
-    stacks = len(functions) > 0
-    return RankHost(
-        rank=rank,
-        launches=starting / steps if on_gpu else float("nan"),
-        launch_delay_ns=float(np.median(delays)) if len(delays) else float("nan"),
-        empty_queue_fraction=empty / starting if starting else float("nan"),
-        deepest_queue=max((depth for _, depth, _ in depths), default=-1),
-        sync_ns=sum(sync.time_ns for sync in blocked) / steps if on_gpu else float("nan"),
-        input_ns=_covered(_INPUT, marks.take(~marks["on_device"]), ops) / steps if has_host else float("nan"),
-        gc_ns=collected / steps if stacks or collected else float("nan"),
-    )
 
 
 def _functions(tables: TableSet, rank: int, selection: Selection) -> Columns:

@@ -167,7 +167,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> KernelsResul
 
 def _tallied(tables: TableSet, selection: Selection) -> KernelsResult:
     bounds = device_bounds.roof(tables)
-    ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
+    ranks = selection.ranks_among(tables.ranks)
     tallies = shares.of_each_rank(tables, partial(of_rank, roof=bounds, selection=selection), ranks)
     kernels, ops, efficiency_by_step = sum_up(tallies)
     on_gpu = any(len(tables.columns("kernels", rank)) for rank in ranks)

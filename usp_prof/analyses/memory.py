@@ -186,7 +186,7 @@ class MemoryResult(Listed):
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult:
     """Analyze the memory of the selected ranks and steps."""
-    ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
+    ranks = selection.ranks_among(tables.ranks)
     peaks, calls, copies = [], {}, dict[str, Copies]()
     of_ranks = shares.of_each_rank(tables, partial(_of_rank, selection=selection), ranks)
     for rank, seen in zip(ranks, of_ranks, strict=True):

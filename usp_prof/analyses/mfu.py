@@ -153,7 +153,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
     times, work = step_time.compute(tables, selection), kernels.compute(tables, selection)
     rates = _rates(tables, times, notes)
     kind = _precision(tables, work)
-    is_paced = tables.manifest is not None and tables.manifest.paced
+    is_paced = tables.declared.paced
     if is_paced:
         notes.append(_note("paced_compute", "compute is paced, timed waits replace it"))
     roof = device_bounds.roof(tables)
@@ -202,7 +202,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
 
 def _model(tables: TableSet, notes: list[HealthRow]) -> ModelEntry | None:
     """Return the given model, or the manifest's. A given model without a sequence length takes the manifest's."""
-    recorded = tables.manifest.model if tables.manifest is not None else None
+    recorded = tables.declared.model
     model = tables.assumptions.model or recorded
     if model is None:
         notes.append(_note("no_model", "no model description; pass one to the recorder, or use --model config.json"))
@@ -244,7 +244,7 @@ def _rates(tables: TableSet, times: StepTimeResult, notes: list[HealthRow]) -> d
 
 def _precision(tables: TableSet, work: KernelsResult) -> Precision | None:
     """Return the recorded training precision, or the one in which most FLOP of the trace run."""
-    recorded = precision(tables.manifest.dtype) if tables.manifest is not None else None
+    recorded = precision(tables.declared.dtype)
     if recorded is not None:
         return recorded
     share: dict[str, float] = {}
@@ -256,7 +256,7 @@ def _precision(tables: TableSet, work: KernelsResult) -> Precision | None:
 
 def _hardware(tables: TableSet, model: ModelEntry | None, convention: str, notes: list[HealthRow]) -> float:
     """Return FLOP per token including recomputation, as often as the trace shows it or the manifest declares it."""
-    recompute = tables.manifest.recompute if tables.manifest is not None else ""
+    recompute = tables.declared.recompute
     if model is None:
         return float("nan")
     again = backward.measured(tables)
@@ -285,7 +285,7 @@ def _recorded_world(tables: TableSet) -> int:
 
 def _mesh_size(tables: TableSet) -> int:
     """Return the product of the manifest's axes. Experts share the ranks of the other axes."""
-    mesh = tables.manifest.mesh if tables.manifest is not None else {}
+    mesh = tables.declared.mesh
     return data_degree(mesh) * prod(mesh.get(axis, 1) for axis in ("tp", "cp", "pp"))
 
 
@@ -313,8 +313,8 @@ def _wrong_devices(tables: TableSet) -> list[HealthRow]:
 
 def _wrong_peak(tables: TableSet, work: KernelsResult, trace: Traced | None, kind: Precision | None) -> list[HealthRow]:
     """Return an error if the run's products exceed the peak. On a shared device one process may use all of it."""
-    roof, manifest = work.roof, tables.manifest
-    sharers = manifest.processes_per_device if manifest is not None and not work.on_gpu else 1
+    roof = work.roof
+    sharers = 1 if work.on_gpu else tables.declared.processes_per_device
     bound = max(roof.op_peak(kind), roof.peak(kind) * sharers)
     if trace is None or not bound or not trace.product_rate > bound * flop_check.RATE_TOLERANCE:
         return []
@@ -356,7 +356,7 @@ def _recorded_model_fits(tables: TableSet, trace: Traced, times: StepTimeResult,
 
     If both models contradict the trace, it is unknown whether the model or the tokens are wrong.
     """
-    recorded = tables.manifest.model if tables.manifest is not None else None
+    recorded = tables.declared.model
     if recorded is None or tables.assumptions.model is None or flops.per_token(recorded) is None:
         return False
     return not _wrong_model(tables, recorded, trace, times, op_peak)
@@ -370,7 +370,7 @@ def check(
     if not is_whole or not times.job or flops.per_token(model) is None:
         return ()
     again = backward.measured(tables)
-    recorded = tables.manifest.recompute if tables.manifest is not None else ""
+    recorded = tables.declared.recompute
     is_recomputed = again.products > 0 if again is not None else recorded != "none"
     return flop_check.compare_work(
         model, float(tables.tokens_per_step) * len(times.job), trace, is_recomputed=is_recomputed

@@ -126,7 +126,7 @@ def _weighted(loads: tuple[Load, ...]) -> float:
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MoeResult:
     """Analyze the routing of the selected ranks and steps."""
-    ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
+    ranks = selection.ranks_among(tables.ranks)
     of_ranks = shares.of_each_rank(tables, partial(_of_rank, selection=selection), ranks)
     seen = dict(zip(ranks, of_ranks, strict=True))
     arrived = {rank: of_rank.tokens for rank, of_rank in seen.items()}

@@ -170,7 +170,7 @@ class PipelineResult(Listed):
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResult:
     """Compute the bubble of the selected steps. It covers all ranks, whichever ranks are selected."""
     actions = gather(tables, selection)
-    declared = tables.manifest.schedule if tables.manifest else ""
+    declared = tables.declared.schedule
     has_pipeline_traffic = any(
         tables.columns("collectives", rank).matches("axis", str(Axis.PP)).any() for rank in tables.ranks
     )

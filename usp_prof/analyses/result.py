@@ -28,15 +28,12 @@ class Result(Protocol):
     @property
     def notes(self) -> Sequence[HealthRow]:
         """Figures that are unknown, and why."""
-        ...
 
     def values(self) -> Values:
         """Return the metric values within their declared ranges, sorted by dimension."""
-        ...
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the result as one table."""
-        ...
 
 
 IMPOSSIBLE = "impossible_figure"

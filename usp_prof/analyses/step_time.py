@@ -194,7 +194,7 @@ def _tokens_per_second(tables: TableSet, parts: partition.Partition, is_step: Fl
 
 
 def _source_notes(tables: TableSet, selection: Selection) -> list[HealthRow]:
-    ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
+    ranks = selection.ranks_among(tables.ranks)
     ranks_of_source: dict[str, list[int]] = {}
     for rank in ranks:
         for source in tables.columns("steps", rank).codes("source")[1]:

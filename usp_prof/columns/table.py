@@ -25,20 +25,16 @@ class View(Protocol):
     @property
     def num_rows(self) -> int:
         """Return the number of rows."""
-        ...
 
     @property
     def schema(self) -> pa.Schema:
         """Return names and types of the columns."""
-        ...
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return one column."""
-        ...
 
     def to_table(self) -> pa.Table:
         """Return all columns."""
-        ...
 
 
 def table_of(view: View) -> pa.Table:

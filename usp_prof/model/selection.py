@@ -32,6 +32,10 @@ class Selection:
             return f"{self.first_step} or later"
         return f"{self.first_step}" if self.first_step == self.last_step else f"{self.first_step}-{self.last_step}"
 
+    def ranks_among(self, ranks: Iterable[int]) -> list[int]:
+        """Return those of the ranks that are selected."""
+        return [rank for rank in ranks if self.ranks is None or rank in self.ranks]
+
     def takes_step(self, step: int) -> bool:
         """Return whether a step is selected."""
         after = self.first_step is None or step >= self.first_step

@@ -36,15 +36,12 @@ class Source(Protocol):
 
     def table(self, name: str) -> pa.Table:
         """Return one table of this rank."""
-        ...
 
     def view(self, name: str) -> View:
         """Return one table that is not read before its columns are used."""
-        ...
 
     def release(self) -> None:
         """Release data that can be read again."""
-        ...
 
 
 class Workers(Protocol):
@@ -52,7 +49,6 @@ class Workers(Protocol):
 
     def map(self, function: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
         """Yield `function` of each item, in order; both, and the results, must be picklable."""
-        ...
 
 
 class Kept(Protocol):
@@ -60,7 +56,6 @@ class Kept(Protocol):
 
     def derived(self, form: str, write: Callable[[Path], None]) -> Path:
         """Return the folder of derived data, made by `write(folder)` if it does not exist."""
-        ...
 
 
 class MemorySource:
@@ -210,6 +205,11 @@ class TableSet:
         return tuple(self._sources)
 
     @property
+    def declared(self) -> Manifest:
+        """What the recorder declared; nothing without a manifest."""
+        return self.manifest or Manifest()
+
+    @property
     def assumptions(self) -> Assumptions:
         """What the user supplied that the traces lack; it never changes (see `assuming`)."""
         return self._assumptions
@@ -231,7 +231,7 @@ class TableSet:
     @property
     def tokens_per_step(self) -> int:
         """Tokens per step over all ranks, from the user or the manifest; 0 if unknown."""
-        return self.assumptions.tokens_per_step or (self.manifest.tokens_per_step if self.manifest is not None else 0)
+        return self.assumptions.tokens_per_step or self.declared.tokens_per_step
 
     def refuse_if_absent(self, selection: Selection, name: str) -> None:
         """Raise `UsageError` for ranks that the run (with this name) lacks, or steps of which it has none."""

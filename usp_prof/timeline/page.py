@@ -46,7 +46,7 @@ def embedded(tables: TableSet, selection: Selection, number: int = 0, focus: int
     It opens scrolled to the rank `focus`.
     """
     store = open_timeline(tables)
-    ranks = [rank for rank in store.ranks if selection.ranks is None or rank in selection.ranks]
+    ranks = selection.ranks_among(store.ranks)
     layout = tables.topology
     options = {
         "source": str(number),

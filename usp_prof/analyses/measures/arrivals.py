@@ -143,7 +143,7 @@ class Waiting:
 
 def waiting_of(tables: TableSet, selection: Selection) -> Waiting:
     """Split the communication of complete calls into wait and transfer, per axis, rank and step."""
-    ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
+    ranks = selection.ranks_among(tables.ranks)
     of_ranks = list(call_table.of_each_rank(tables, partial(_waiting_of_rank, selection=selection), ranks))
     occurring_axes = {axis for _, by_axis in of_ranks for axis in by_axis}
     axes = sorted(occurring_axes, key=partition.place_of_axis)

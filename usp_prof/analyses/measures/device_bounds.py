@@ -43,14 +43,14 @@ class Roof:
 
 def roof(tables: TableSet) -> Roof:
     """Return the bounds of the run's device."""
-    assumed, manifest = tables.assumptions, tables.manifest
+    assumed, declared = tables.assumptions, tables.declared
     name = assumed.device or _recorded(tables)
     device = hardware.find(name)
     if assumed.peak_flops:
         return Roof(name, device, assumed.peak_flops, "given by hand")
-    if device is None and manifest is not None and manifest.peak_flops:
-        shared = max(1, manifest.processes_per_device)
-        return Roof(name or "CPU", None, manifest.peak_flops / shared, manifest.peak_source or "manifest", (), shared)
+    if device is None and declared.peak_flops:
+        shared = max(1, declared.processes_per_device)
+        return Roof(name or "CPU", None, declared.peak_flops / shared, declared.peak_source or "manifest", (), shared)
     if device is not None:
         return Roof(name, device, 0.0, device.source)
     detail = f"the peak of {name!r} is unknown" if name else "the trace names no device"
@@ -62,9 +62,7 @@ def roof(tables: TableSet) -> Roof:
 
 def _recorded(tables: TableSet) -> str:
     names = sorted({str(name) for rank in tables.ranks for name in tables.columns("ranks", rank)["device"] if name})
-    if names:
-        return names[0]
-    return tables.manifest.device if tables.manifest is not None else ""
+    return names[0] if names else tables.declared.device
 
 
 # Matrix cores: which kernels multiply on them, which on the ordinary lanes, and in which arithmetic.

@@ -67,8 +67,7 @@ def _measure(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     ops = tables.columns("ops", rank)
     name, names = chosen.codes("name")
     # A run that trains in full precision has one type for all of its numbers.
-    declared = tables.manifest.dtype if tables.manifest is not None else ""
-    kinds, kind_of = _op_kinds(ops, "float" if declared in _FULL else "")
+    kinds, kind_of = _op_kinds(ops, "float" if tables.declared.dtype in _FULL else "")
     _set_list_costs(kinds, lookup(kind_of, rows_of(ops["event"], chosen["op_event"]), missing=-1), name, names)
     owner = _owners(ops, chosen["op_event"], _counts_itself(ops, kinds, kind_of))
     kind = np.where(owner >= 0, lookup(kind_of, owner, missing=-1), -1)

@@ -301,13 +301,10 @@ def place_of_axis(axis: str) -> tuple[int, str]:
 
 def _carrying_nothing(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
     """Return per activity the wait of a pipeline receive for its peer, and the time of a send after its delivery."""
-    activities = tables.columns("activities", rank)
-    part = activities["collective"]
+    part = tables.columns("activities", rank)["collective"]
     idling = calls.idling(tables, rank, str(Axis.PP))
-    has_part = (part >= 0) & (part < len(idling.waiting_ns))
-    row = np.where(has_part, part, -1)
-    waiting, delivered = (lookup(ns, row, missing=0) for ns in (idling.waiting_ns, idling.delivered_ns))
-    return waiting, delivered
+    row = np.where(part < len(idling.waiting_ns), part, -1)
+    return lookup(idling.waiting_ns, row, missing=0), lookup(idling.delivered_ns, row, missing=0)
 
 
 def _of_rank(tables: TableSet, rank: int) -> tuple[Partition, Intervals]:

@@ -72,13 +72,16 @@ def clock_sources(tables: TableSet) -> list[tuple[str, bool, int | None]]:
     """Return each rank's host, whether its file has a time base, and its first event; one table at a time."""
 
     def read() -> list[tuple[str, bool, int | None]]:
-        host_by_rank = tables.manifest.hosts if tables.manifest else {}
         rank_records = []
         for rank, rows in tables.one_by_one("ranks"):
             recorded_host = str(rows["host"][0]) if len(rows) else ""
             first_ns = int(rows["first_ns"][0]) if len(rows) and rows["events"][0] > 0 else None
             rank_records.append(
-                (recorded_host or host_by_rank.get(str(rank), ""), bool(len(rows) and rows["base_ns"][0] > 0), first_ns)
+                (
+                    recorded_host or tables.declared.hosts.get(str(rank), ""),
+                    bool(len(rows) and rows["base_ns"][0] > 0),
+                    first_ns,
+                )
             )
         return rank_records
 

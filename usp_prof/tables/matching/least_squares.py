@@ -121,11 +121,9 @@ class Equations(Protocol):
 
     def solution(self, guess: Floats) -> Floats:
         """Solve the equations; return one row per clock with its offset and drift."""
-        ...
 
     def spread(self) -> Floats:
         """Return the standard error of each unknown, assuming members of weight 1 with a standard error of 1."""
-        ...
 
 
 def equations(seen: Observations, weight: Floats, free: Flags) -> Equations:

@@ -91,7 +91,7 @@ def last_ranks(members: Members, clocks: Clock) -> tuple[Ints, Flags]:
 def inter_node(members: Members, tables: TableSet) -> Flags:
     """Return for each call whether its members are on several hosts; `devices_per_node` replaces missing host names."""
     hosts = hosts_of(tables)
-    per_node = tables.manifest.devices_per_node if tables.manifest else 0
+    per_node = tables.declared.devices_per_node
     if not all(hosts) and per_node > 0:
         hosts = [str(rank // per_node) for rank in tables.ranks]
     numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
