@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import Trace, raw_trace
 
-from usp_prof.inputs.kineto import combinations
+from usp_prof.inputs.kineto import arguments
 from usp_prof.inputs.kineto.arguments import LAUNCH_KEYS, GrowingLaunches
 from usp_prof.inputs.trace_record import DEVICE_WORK
 from usp_prof.tables.catalogue import build_rank
@@ -81,7 +81,7 @@ def test_duplicate_events_are_removed_from_device_work() -> None:
 
 
 def test_too_many_combinations_are_not_coded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(combinations, "_MANY", 3)
+    monkeypatch.setattr(arguments, "_MANY", 3)
     growing = GrowingLaunches()
     for number in range(5):
         growing.add(np.array([True, False]), [(b"", b"", b"", b"", b"%d" % number, b"")])
