@@ -236,8 +236,8 @@ def _culprits(
     tables: TableSet, ranks: Ints, own: lateness.OwnTime, all_peers: Peers, rows: _Rows
 ) -> tuple[Culprit, ...]:
     """Return those of the ranks that cost the others notable time, costliest first."""
-    found = (_culprit(tables, rank, own, all_peers, rows) for rank in np.unique(ranks).tolist())
-    return tuple(sorted(filter(None, found), key=lambda culprit: (-culprit.cost_ns, culprit.rank)))
+    culprits = (_culprit(tables, rank, own, all_peers, rows) for rank in np.unique(ranks).tolist())
+    return tuple(sorted(filter(None, culprits), key=lambda culprit: (-culprit.cost_ns, culprit.rank)))
 
 
 def _culprit(tables: TableSet, rank: int, own: lateness.OwnTime, all_peers: Peers, rows: _Rows) -> Culprit | None:

@@ -85,7 +85,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
     rows, actions = rows[is_best], [action for action in actions if action.source == best]
     first, last = _on_device(frame, links, rows)
     columns = {
-        **frame.placed(rows),
+        **frame.event_columns(rows),
         "kind": [action.kind for action in actions],
         "stage": np.array([action.stage for action in actions], np.int64),
         "micro_batch": _micro_batches(frame, rows, actions, steps),

@@ -64,7 +64,7 @@ def build(frame: EventFrame, links: Links, parts: Parts, collectives: pa.Table, 
     axis_of_part, axes = Columns(collectives).codes("axis")
     axis = lookup(axis_of_part, collective, missing=len(axes))  # -1 (no communication): the empty text after all axes
     columns |= {
-        **frame.placed(row),
+        **frame.event_columns(row),
         "name": frame.text("name", row),
         "axis": compact(axis, [*axes, ""]),
         "step": steps.of_device(frame.start[row]),

@@ -52,7 +52,7 @@ def build(frame: EventFrame, steps: Steps) -> pa.Table:
 
     start = frame.start[rows]
     columns = {
-        **frame.placed(rows),
+        **frame.event_columns(rows),
         "name": frame.text("name", rows),
         "thread": frame.text("thread", rows),
         "on_device": device,

@@ -58,7 +58,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
     rows = links.work
     args = frame.launched(rows, _FIELDS)
     columns = {
-        **frame.placed(rows),
+        **frame.event_columns(rows),
         "name": frame.text("name", rows),
         "kind": compact(links.kind, KINDS),
         "library": links.library,

@@ -39,7 +39,7 @@ def build(frame: EventFrame, links: Links, promised: Promises, steps: Steps) -> 
     rows = links.calls
     count, delay = _work_of_each(frame, links)
     columns = {
-        **frame.placed(rows),
+        **frame.event_columns(rows),
         "name": frame.text("name", rows),
         "kind": compact(frame.by_name(rows, lambda name: CALL_KINDS.index(kind_of(name)), np.int64), list(CALL_KINDS)),
         "thread": frame.text("thread", rows),

@@ -62,7 +62,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:
         chosen = rows[place]
         start = frame.start[chosen]
         columns = {
-            **frame.placed(chosen),
+            **frame.event_columns(chosen),
             "name": frame.text("name", chosen),
             "thread": frame.text("thread", chosen),
             "self_ns": np.maximum(frame.duration[chosen] - within[place], 0),

@@ -147,7 +147,7 @@ class EventFrame:
         table[used_codes] = np.fromiter((say(values[code]) for code in used_codes.tolist()), dtype, len(used_codes))
         return table.take(own)
 
-    def placed(self, rows: Ints) -> dict[str, Any]:
+    def event_columns(self, rows: Ints) -> dict[str, Any]:
         """Return the columns that every table of events has: rank, event, start and duration of some rows."""
         return {
             "rank": self.rank,
