@@ -121,7 +121,7 @@ def _calls(tables: TableSet, ranks: list[RankNodes], count: int) -> tuple[Ints, 
     """Return the call number of each node, counted from 0, and the further calls of batches as nodes and calls.
 
     The number is -1 unless at least two members of the call were read. A node has further calls if its kernel runs
-    several sends and receives (see `tables.communication.batches`).
+    several sends and receives (see `tables.communication.parts`).
     """
     call = np.full(count, -1, np.int64)
     matched = calls.match_calls(tables)

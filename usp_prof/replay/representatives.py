@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.matching.parts import Parts
+    from usp_prof.tables.calls import Parts
     from usp_prof.tables.table_set import TableSet
 
 MOST_NODES = 4_000_000

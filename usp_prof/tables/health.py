@@ -7,15 +7,16 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import numbers_of
 from usp_prof.contract import parse_mark
-from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table_from_rows
 from usp_prof.tables.communication.parts import Parts
-from usp_prof.tables.completeness import device_work, marks
+from usp_prof.tables.completeness import device_work
 from usp_prof.tables.completeness.device_work import Promises
-from usp_prof.tables.events.frame import EventFrame
+from usp_prof.tables.events.frame import HOST_CALLS, HOST_OPS, EventFrame
 from usp_prof.tables.events.links import Links
 from usp_prof.tables.steps import Steps
 
@@ -56,7 +57,7 @@ def find(
 ) -> list[HealthRow]:
     """Return the health rows of one rank."""
     counted = [*device_work.rows(frame, links, promised), *_launches(links, kernels, overrunning)]
-    counted += [*marks.rows(frame, steps), *_steps(frame, links, steps), *_parts(parts), *_odd_values(frame)]
+    counted += [*_step_marks(frame, steps), *_steps(frame, links, steps), *_parts(parts), *_odd_values(frame)]
     return [
         HealthRow(code, severity, frame.rank, count, detail, frame.record.file)
         for code, severity, count, detail in counted
@@ -140,3 +141,50 @@ def _parts(parts: Parts) -> Iterator[Row]:
         "gloo_without_post", Severity.INFO, unmatched,
         "gloo work without its c10d op in the trace; the operation has gloo's name",
     )  # fmt: skip
+
+
+_FACTOR = 10
+"""A gap between two consecutive marks is unusual if it is this many times the second largest one."""
+_NOTABLE = 0.01
+"""Share of the median step above which a clock jump affects measurements."""
+
+
+def _step_marks(frame: EventFrame, steps: Steps) -> Iterator[Row]:
+    """Yield rows for inconsistent profiler step marks: clock jumps, and steps whose mark is missing.
+
+    `ProfilerStep#n` ends where `ProfilerStep#n+1` starts, so time between the two does not belong to the program.
+    """
+    if steps.source != "profiler_step" or len(steps.number) < 2:
+        return
+    order = np.argsort(steps.host_start, kind="stable")
+    number, start, end = steps.number[order], steps.host_start[order], steps.host_end[order]
+    gap, is_next = start[1:] - end[:-1], np.diff(number) == 1
+    yield from _jumps(np.abs(gap[is_next]), int(np.median(end - start)))
+    yield from _missing(frame, number, start, end, is_next)
+
+
+def _jumps(gap: Ints, step_ns: int) -> Iterator[Row]:
+    ordered = np.sort(gap)
+    second_largest = int(ordered[-2]) if len(ordered) > 1 else 0
+    if not len(ordered) or ordered[-1] <= max(_FACTOR * second_largest, _NOTABLE * step_ns):
+        return
+    detail = (
+        f"{ordered[-1] / 1e6:.1f} ms pass between two consecutive step marks without any event: the clock jumped or "
+        "events were shifted, so times across that moment are wrong by this amount"
+    )
+    yield "clock_jump", Severity.ERROR, 1, detail
+
+
+def _missing(frame: EventFrame, number: Ints, start: Ints, end: Ints, is_next: Ints) -> Iterator[Row]:
+    """Count recorded steps without a mark; a schedule that waits between steps records nothing."""
+    at = np.sort(frame.start[frame.rows(*HOST_OPS, *HOST_CALLS)])
+    inside = np.searchsorted(at, end) - np.searchsorted(at, start)
+    between = np.searchsorted(at, start[1:]) - np.searchsorted(at, end[:-1])
+    is_missing = ~is_next & (number[1:] > number[:-1]) & (2 * between > np.median(inside))
+    missing = [n for a, b in zip(number[:-1][is_missing], number[1:][is_missing], strict=True) for n in range(a + 1, b)]
+    if missing:
+        n_steps = len(number) + len(missing)
+        detail = (
+            f"steps {spans(missing)} have no mark, although the host was recorded: {len(missing)} of {n_steps} steps"
+        )
+        yield "steps_missing", Severity.ERROR, len(missing), detail

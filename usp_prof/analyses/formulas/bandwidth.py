@@ -118,20 +118,14 @@ def _embedding_backward(shapes: Shapes) -> Cost:
     return _moves(moved, shapes)
 
 
-def _scattered(index: int, source: int) -> Callable[[Shapes], Cost]:
-    """Return the formula of an op that adds a source to indexed places: it reads both and updates the places."""
-
-    def formula(shapes: Shapes) -> Cost:
-        moved = 3 * shapes.size(source) + shapes.size(index)
-        return _moves(moved, shapes, typed_input=source)
-
-    return formula
+def _scattered(shapes: Shapes) -> Cost:
+    """Return the cost of adding a source (input 3) to indexed places (input 2): both are read, the places updated."""
+    return _moves(3 * shapes.size(3) + shapes.size(2), shapes, typed_input=3)
 
 
 def _put(shapes: Shapes) -> Cost:
     """Return the cost of reading the values and writing them to their places. The index is not recorded."""
-    moved = 2 * shapes.size(2)
-    return _moves(moved, shapes, typed_input=2)
+    return _moves(2 * shapes.size(2), shapes, typed_input=2)
 
 
 def _sorted(shapes: Shapes) -> Cost:
@@ -286,8 +280,8 @@ FORMULAS: dict[str, Formula] = {
     "aten::gather": _gather,
     "aten::embedding": _embedding,
     "aten::embedding_dense_backward": _embedding_backward,
-    "aten::scatter_add_": _scattered(2, 3),
-    "aten::index_add_": _scattered(2, 3),
+    "aten::scatter_add_": _scattered,
+    "aten::index_add_": _scattered,
     "aten::_index_put_impl_": _put,
     "aten::index_put_": _put,
     "aten::sort": _sorted,

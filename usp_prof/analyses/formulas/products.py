@@ -8,7 +8,6 @@ products forward and five backward (scores are recomputed), over the keys that e
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -135,65 +134,47 @@ def _convolution_backward(shapes: Shapes) -> Cost:
     return Cost(Family.CONVOLUTION, flop, moved, shapes.precision(0))
 
 
-FORWARD_PRODUCTS = 2
-BACKWARD_PRODUCTS = 5
+def _attention(
+    first: int,
+    causal: int,
+    *,
+    heads: int = 1,
+    lengths: int | None = None,
+    mask_kind: bool = False,
+    window: int | None = None,
+    backward: bool = False,
+) -> Formula:
+    """Return the formula of an attention op from the indexes of its inputs and the dim of its heads.
 
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """Indexes of an attention op's inputs: first of query, key and value; causal flag; and which dim is the heads.
-
-    `lengths` is the index of the sequence bounds of packed batches. If they are given, the shapes lack the lengths.
-    `window` is the index of the number of keys visible before a query; the number after it is the next input. If there
-    is none, or it is negative, all keys are visible.
+    `first` is the first of query, key and value. `causal` is the causal flag or, with `mask_kind`, a kind of mask.
+    `lengths` is the sequence bounds of packed batches; if they are given, the shapes lack the lengths. `window` is the
+    number of keys visible before a query; the next input is the number after it. Without one, or if it is negative, all
+    keys are visible.
     """
 
-    first: int
-    causal: int
-    heads: int = 1
-    lengths: int = -1
-    mask_kind: bool = False
-    window: int = -1
-
-
-def _formula(signature: Signature, products: int) -> Callable[[Shapes], Cost | None]:
-    """Return the formula of one attention op."""
-
     def formula(shapes: Shapes) -> Cost | None:
-        if 0 <= signature.lengths < len(shapes.dims) and shapes.dims[signature.lengths]:
+        query, key, value = (shapes.tensor(first + place) for place in range(3))
+        is_packed = lengths is not None and lengths < len(shapes.dims) and shapes.dims[lengths]
+        if is_packed or len(query) != 4:
             return None
-        query, key, value = (shapes.tensor(signature.first + place) for place in range(3))
-        tokens = 3 - signature.heads if len(query) == 4 else -1
-        if tokens < 0:
-            return None
-        rows, columns = query[tokens], key[tokens]
-        before, after = _window(shapes, signature)
-        if _is_causal(shapes, signature):
+        before, after = (-1, -1) if window is None else (_size(shapes, window), _size(shapes, window + 1))
+        if int(shapes.values[causal]) > 0 if mask_kind else shapes.flag(causal):
             after = 0
-        pairs = _seen(rows, columns, before, after)
-        widths = query[3] + value[3] if products == FORWARD_PRODUCTS else 3 * query[3] + 2 * value[3]
-        flop = 2.0 * query[0] * query[signature.heads] * pairs * widths
+        pairs = _seen(query[3 - heads], key[3 - heads], before, after)
+        widths = 3 * query[3] + 2 * value[3] if backward else query[3] + value[3]
+        flop = 2.0 * query[0] * query[heads] * pairs * widths
         tensors = prod(query) + prod(key) + prod(value) + prod(query[:3]) * value[3]
         # Backward reads all of these and the output's gradient, and writes three gradients.
-        moved = tensors if products == FORWARD_PRODUCTS else 2 * tensors
-        width = shapes.element(signature.first)
-        return Cost(Family.ATTENTION, flop, float(width * moved), shapes.precision(signature.first))
+        moved = 2 * tensors if backward else tensors
+        return Cost(Family.ATTENTION, flop, float(shapes.element(first) * moved), shapes.precision(first))
 
     return formula
 
 
-def _is_causal(shapes: Shapes, signature: Signature) -> bool:
-    if signature.mask_kind:
-        return int(shapes.values[signature.causal]) > 0
-    return shapes.flag(signature.causal)
-
-
-def _window(shapes: Shapes, signature: Signature) -> tuple[int, int]:
-    """Return how many keys before and after its own position a query sees; -1 means all."""
-    places = (signature.window, signature.window + 1)
-    sizes = [shapes.values[place] if 0 <= place < len(shapes.values) else "" for place in places]
-    before, after = (int(size) if size.lstrip("-").isdigit() else -1 for size in sizes)
-    return (before, after) if signature.window >= 0 else (-1, -1)
+def _size(shapes: Shapes, place: int) -> int:
+    """Return an input that is the number of keys on one side of a window; -1 if it is not recorded."""
+    size = shapes.values[place] if place < len(shapes.values) else ""
+    return int(size) if size.lstrip("-").isdigit() else -1
 
 
 def _seen(rows: int, columns: int, before: int, after: int) -> float:
@@ -210,14 +191,6 @@ def _seen(rows: int, columns: int, before: int, after: int) -> float:
     first = np.maximum(position - before, 0) if before >= 0 else np.zeros(rows)
     last = np.minimum(position + after, columns - 1) if after >= 0 else np.full(rows, columns - 1)
     return float(np.maximum(last - first + 1, 0).sum())
-
-
-def _forward(first: int, causal: int, **more: int | bool) -> Formula:
-    return _formula(Signature(first, causal, **more), FORWARD_PRODUCTS)  # type: ignore[arg-type]
-
-
-def _backward(first: int, causal: int, **more: int | bool) -> Formula:
-    return _formula(Signature(first, causal, **more), BACKWARD_PRODUCTS)  # type: ignore[arg-type]
 
 
 FORMULAS: dict[str, Formula] = {
@@ -251,19 +224,19 @@ FORMULAS: dict[str, Formula] = {
     "aten::_convolution": _convolution(4, 3, 5, transposed=6),
     "aten::convolution_overrideable": _convolution(4, 3, 5, transposed=6),
     "aten::convolution_backward": _convolution_backward,
-    "aten::_scaled_dot_product_flash_attention": _forward(0, 4),
-    "aten::_scaled_dot_product_flash_attention_for_cpu": _forward(0, 4),
-    "aten::_scaled_dot_product_efficient_attention": _forward(0, 6),
-    "aten::_scaled_dot_product_cudnn_attention": _forward(0, 6),
-    "aten::_cudnn_attention_forward": _forward(0, 10, lengths=4),
-    "aten::_flash_attention_forward": _forward(0, 8, heads=2, lengths=3, window=11),
-    "aten::_efficient_attention_forward": _forward(0, 9, heads=2, lengths=4, mask_kind=True),
-    "flash_attn::_flash_attn_forward": _forward(0, 5, heads=2, window=6),
-    "aten::_scaled_dot_product_flash_attention_backward": _backward(1, 11),
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _backward(1, 7),
-    "aten::_scaled_dot_product_efficient_attention_backward": _backward(1, 11),
-    "aten::_scaled_dot_product_cudnn_attention_backward": _backward(1, 14),
-    "aten::_flash_attention_backward": _backward(1, 11, heads=2, lengths=6, window=15),
-    "aten::_efficient_attention_backward": _backward(1, 14, heads=2, lengths=6, mask_kind=True),
-    "flash_attn::_flash_attn_backward": _backward(1, 11, heads=2, window=12),
+    "aten::_scaled_dot_product_flash_attention": _attention(0, 4),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention(0, 4),
+    "aten::_scaled_dot_product_efficient_attention": _attention(0, 6),
+    "aten::_scaled_dot_product_cudnn_attention": _attention(0, 6),
+    "aten::_cudnn_attention_forward": _attention(0, 10, lengths=4),
+    "aten::_flash_attention_forward": _attention(0, 8, heads=2, lengths=3, window=11),
+    "aten::_efficient_attention_forward": _attention(0, 9, heads=2, lengths=4, mask_kind=True),
+    "flash_attn::_flash_attn_forward": _attention(0, 5, heads=2, window=6),
+    "aten::_scaled_dot_product_flash_attention_backward": _attention(1, 11, backward=True),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention(1, 7, backward=True),
+    "aten::_scaled_dot_product_efficient_attention_backward": _attention(1, 11, backward=True),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _attention(1, 14, backward=True),
+    "aten::_flash_attention_backward": _attention(1, 11, heads=2, lengths=6, window=15, backward=True),
+    "aten::_efficient_attention_backward": _attention(1, 14, heads=2, lengths=6, mask_kind=True, backward=True),
+    "flash_attn::_flash_attn_backward": _attention(1, 11, heads=2, window=12, backward=True),
 }

@@ -25,7 +25,7 @@ from usp_prof.model.selection import Selection
 from usp_prof.model.topology import Axis
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
-from usp_prof.tables.matching.parts import Rows
+from usp_prof.tables.calls import Rows
 from usp_prof.tables.table_set import TableSet
 
 FROM_ONE_RANK = ("broadcast", "scatter")

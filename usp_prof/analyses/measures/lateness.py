@@ -7,6 +7,7 @@ at least half of the rank's cost to the others.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -120,21 +121,15 @@ class Peers:
 
 def peers_of(tables: TableSet) -> Peers:
     """Return the peers: ranks with the same pipeline stage and, if known, the same position on `cp`."""
-    kind_of_work: dict[tuple[object, ...], int] = {}
-    kind_of_rank: dict[int, int] = {}
-    ranks_of_kind: list[list[int]] = []
+    ranks_of_work: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for rank in tables.ranks:
         place = tables.topology.coordinates.get(rank)
         if place is not None and len(tables.topology.coordinates) >= len(tables.ranks):
             work: tuple[object, ...] = tuple(place.get(axis, 0) for axis in ("pp", "cp"))
         else:
             work = tuple(np.unique(tables.columns("actions", rank)["stage"]).tolist())
-        kind = kind_of_work.setdefault(work, len(ranks_of_kind))
-        if kind == len(ranks_of_kind):
-            ranks_of_kind.append([])
-        ranks_of_kind[kind].append(rank)
-        kind_of_rank[rank] = kind
-    return Peers(kind_of_rank, ranks_of_kind)
+        ranks_of_work[work].append(rank)
+    return Peers.of_groups(ranks_of_work.values())
 
 
 def excess_by_row(own: OwnTime, peers: Peers) -> Ints:

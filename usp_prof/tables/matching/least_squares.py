@@ -19,7 +19,6 @@ members, which is enough for conjugate gradients.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -78,7 +77,7 @@ class Observations:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
-    """Offsets in ns and drifts in ns per second, by clock; residuals by observation.
+    """Offsets in ns and drifts in ns per second, by clock.
 
     Standard errors account for the whole graph: a clock tied through other clocks has a larger error.
     """
@@ -87,7 +86,6 @@ class Fit:
     offset_error: Floats
     drift: Floats
     drift_error: Floats
-    residual: Floats
     sigma: float
 
 
@@ -113,21 +111,15 @@ def solve(seen: Observations, pinned: Ints, drifting: Flags) -> Fit:
     error = system.spread() * (sigma * np.sqrt(len(seen.call) / spare) if spare > 0 else _ASSUMED_NS)
     nothing = np.zeros(seen.clocks)
     drift, drift_error = (solution[:, 1], error[:, 1]) if width > 1 else (nothing, nothing)
-    return Fit(solution[:, 0], error[:, 0], drift, drift_error, residual, sigma)
+    return Fit(solution[:, 0], error[:, 0], drift, drift_error, sigma)
 
 
-class Equations(Protocol):
-    """Equations for one set of weights; unknowns that are not free are 0."""
+def equations(seen: Observations, weight: Floats, free: Flags) -> DenseEquations | GraphEquations:
+    """Set up the equations for one set of weights.
 
-    def solution(self, guess: Floats) -> Floats:
-        """Solve the equations; return one row per clock with its offset and drift."""
-
-    def spread(self) -> Floats:
-        """Return the standard error of each unknown, assuming members of weight 1 with a standard error of 1."""
-
-
-def equations(seen: Observations, weight: Floats, free: Flags) -> Equations:
-    """Set up the equations; `free` has one row per clock and marks whether its offset and drift are unknowns."""
+    `free` has one row per clock and marks whether its offset and drift are unknowns; all others are 0. A solution has
+    the same rows. Its spread is the standard error of each unknown if a member of weight 1 has a standard error of 1.
+    """
     few = int(free.sum()) <= DENSE_AT_MOST
     return DenseEquations(seen, weight, free) if few else GraphEquations(seen, weight, free)
 

@@ -137,19 +137,11 @@ def axis_of_mark(name: str) -> Axis | None:
 
 def axis_of_marks(frame: EventFrame, track: Ints, at: Ints) -> Ints:
     """Return the axis (index in `Axis`) of the innermost mark with an axis at each moment of a thread; -1 for none."""
-    axes = [*Axis]
-
-    def place(name: str) -> int:
-        axis = axis_of_mark(name)
-        return -1 if axis is None else axes.index(axis)
-
-    def place_of_function(name: str) -> int:
-        axis = axis_of_function(name)
-        return -1 if axis is None else axes.index(axis)
-
+    place: dict[Axis | None, int] = {None: -1} | {axis: index for index, axis in enumerate(Axis)}
     marks, functions = frame.rows(*MARKS), frame.rows(*HOST_OPS)
-    meaning = np.r_[frame.by_name(marks, place, np.int64), frame.by_name(functions, place_of_function, np.int64)]
-    rows = np.r_[marks, functions]
+    of_mark = frame.by_name(marks, lambda name: place[axis_of_mark(name)], np.int64)
+    of_function = frame.by_name(functions, lambda name: place[axis_of_function(name)], np.int64)
+    rows, meaning = np.r_[marks, functions], np.r_[of_mark, of_function]
     rows, meaning = rows[meaning >= 0], meaning[meaning >= 0]
     if not len(rows):
         return np.full(len(at), -1, np.int64)
