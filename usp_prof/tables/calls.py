@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -141,7 +142,7 @@ class Parts:
         ]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Calls:
     """Calls of a run, and their parts."""
 
@@ -150,24 +151,24 @@ class Calls:
     """Columns of `call_parts`, plus `delivered_ns`: how long the range continues after the data arrived."""
     last_rank: NDArray[np.int32]
     """Rank that arrived last in each call, even if close; -1 if it is not among the parts."""
-    _columns: Columns = field(init=False)
-    is_pair: Flags = field(init=False)
-    """Whether the call is a send or receive whose two sides were read."""
-    is_collective: Flags = field(init=False)
-    """Whether the call is a collective of several ranks, all of whose parts were read."""
 
-    def __post_init__(self) -> None:
-        """Precompute masks that are used repeatedly."""
-        columns = Columns(self.calls)
-        object.__setattr__(self, "_columns", columns)
-        is_transfer = columns.matches("matched_by", str(MatchedBy.P2P))
-        object.__setattr__(self, "is_pair", is_transfer & columns["complete"])
-        is_shared = columns["complete"] & (columns["group_size"] > 1)
-        object.__setattr__(self, "is_collective", is_shared & ~is_transfer)
+    @cached_property
+    def _columns(self) -> Columns:
+        return Columns(self.calls)
 
     def columns(self) -> Columns:
         """Return the calls as arrays."""
         return self._columns
+
+    @cached_property
+    def is_pair(self) -> Flags:
+        """Whether each call is a send or receive whose two sides were read."""
+        return self._columns["complete"] & self._columns.matches("matched_by", str(MatchedBy.P2P))
+
+    @cached_property
+    def is_collective(self) -> Flags:
+        """Whether each call is a collective of several ranks, all of whose parts were read."""
+        return self._columns["complete"] & (self._columns["group_size"] > 1) & ~self.is_pair
 
     def touching(self, ranks: Iterable[int]) -> Flags:
         """Mark the calls in which any of these ranks participates."""

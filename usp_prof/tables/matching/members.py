@@ -177,17 +177,10 @@ def _delivered_ns(members: Members, tables: TableSet) -> Ints:
         if not waited.any():
             continue
         typical = max(int(np.median((received - both)[waited])), 0)
-        shortened = _of_call(members, on_axis & late)
+        shortened = np.isin(members.call, members.call[on_axis & late])
         received = np.where(shortened, np.minimum(received, both + typical), received)
     after = np.minimum(members.end - np.maximum(received, members.start), members.end - members.start)
     return np.where((is_send | is_posted_receive) & (received >= 0), np.maximum(after, 0), 0)
-
-
-def _of_call(members: Members, parts: Flags) -> Flags:
-    """Mark all members of calls with at least one marked member."""
-    marked = np.zeros(members.count, dtype=bool)
-    marked[members.call[parts]] = True
-    return marked[members.call]
 
 
 def _late_by_compute(members: Members, receives: Flags, tables: TableSet) -> Flags:

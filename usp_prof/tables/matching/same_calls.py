@@ -90,7 +90,9 @@ def _match(columns: Columns) -> tuple[Ints, NDArray[np.int8]]:
     is_exchange = has_group & columns.matches("op", "send_recv") & (columns["peer"] < 0)
     is_transfer = columns.matches("op", *P2P) & ~is_exchange
     is_collective = has_group & ~is_transfer
-    has_number = _with_numbers(columns, is_collective)
+    # Numbers count only in groups in which every part has one.
+    group = columns.codes("group")[0]
+    has_number = is_collective & ~np.isin(group, group[is_collective & (columns["sequence"] < 0)])
     # How each part was matched, and its call.
     by = np.full(len(columns), UNMATCHED, np.int8)
     call = np.full(len(columns), UNMATCHED, np.int64)
@@ -109,15 +111,6 @@ def _match(columns: Columns) -> tuple[Ints, NDArray[np.int8]]:
         call[rows] = calls + group_codes(*(key[is_sure] for key in keys))
         calls = int(call[rows].max(initial=calls - 1)) + 1
     return call, by
-
-
-def _with_numbers(columns: Columns, rows: Flags) -> Flags:
-    """Mark the parts of groups in which every part has a sequence number."""
-    group, keys = columns.codes("group")
-    # By group: whether any part lacks a number.
-    lacks_number = np.zeros(len(keys), bool)
-    lacks_number[group[rows & (columns["sequence"] < 0)]] = True
-    return np.asarray(rows & ~lacks_number[group])
 
 
 def _by_sequence(columns: Columns) -> tuple[Keys, Flags]:
