@@ -171,15 +171,6 @@ def _remarks(index: int) -> None:
         st.warning(state.plain(remark))
 
 
-def _not_opened(error: UspProfError, index: int) -> None:
-    """Explain why a run cannot be opened, and list the other runs."""
-    _explain(error)
-    other_runs = [other for other in range(served_runs.run_count()) if other != index]
-    if other_runs:
-        st.write("Other runs:")
-        _list_runs(other_runs)
-
-
 def _explain(error: UspProfError) -> None:
     st.error(error.message)
     st.info(error.hint or "usp-prof info PATH shows what is there")
@@ -222,7 +213,11 @@ def main() -> None:
         try:
             wait(data.ask_run(index))
         except UspProfError as error:
-            _not_opened(error, index)
+            _explain(error)
+            other_runs = [other for other in range(served_runs.run_count()) if other != index]
+            if other_runs:
+                st.write("Other runs:")
+                _list_runs(other_runs)
             return
         _sidebar()  # first: the links include its choices
         _navigation(chosen, page_by_path, _report_of(index))

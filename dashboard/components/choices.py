@@ -9,19 +9,19 @@ import streamlit as st
 from .. import state
 
 
-def word(label: str, name: str, offered: tuple[str, ...], *, place: Any = st, **options: Any) -> str:  # noqa: ANN401 - Streamlit's own options
+def choose_word(label: str, name: str, offered: tuple[str, ...], *, place: Any = st, **options: Any) -> str:  # noqa: ANN401 - Streamlit's own options
     """Choose one of the offered words in a select box; the first one is the usual one."""
     chosen: str = place.selectbox(label, offered, offered.index(state.word(name, offered)), **options)
     state.choose(name, None if chosen == offered[0] else chosen)
     return chosen
 
 
-def first(usual: str, offered: tuple[str, ...]) -> tuple[str, ...]:
+def usual_first(usual: str, offered: tuple[str, ...]) -> tuple[str, ...]:
     """Return the offered words with the usual one first."""
     return (usual, *(other for other in offered if other != usual))
 
 
-def integer(label: str, name: str, least: int, most: int, usual: int) -> int:
+def type_integer(label: str, name: str, least: int, most: int, usual: int) -> int:
     """Type a whole number."""
     wanted = state.number(name, least, most)
     chosen = int(st.number_input(label, least, most, usual if wanted is None else wanted))
@@ -29,7 +29,7 @@ def integer(label: str, name: str, least: int, most: int, usual: int) -> int:
     return chosen
 
 
-def step_of(label: str, name: str, offered: tuple[int, ...], usual: int) -> int:
+def slide(label: str, name: str, offered: tuple[int, ...], usual: int) -> int:
     """Choose one of the offered numbers with a slider; there is none for a single number."""
     wanted = state.number(name, min(offered), max(offered))
     usual = usual if usual in offered else offered[0]
@@ -41,6 +41,6 @@ def step_of(label: str, name: str, offered: tuple[int, ...], usual: int) -> int:
     return chosen
 
 
-def power(label: str, name: str, most: int, usual: int) -> int:
+def slide_power(label: str, name: str, most: int, usual: int) -> int:
     """Choose a power of two with a slider."""
-    return step_of(label, name, tuple(2**exponent for exponent in range(max(most, 1).bit_length())), usual)
+    return slide(label, name, tuple(2**exponent for exponent in range(max(most, 1).bit_length())), usual)

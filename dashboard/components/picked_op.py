@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 
 import numpy as np
@@ -41,11 +40,6 @@ KERNEL_COLUMNS = (
 )
 
 
-def keep_picked(label: str) -> None:
-    """Write the op that was clicked into the address."""
-    state.keep("op", label)
-
-
 def picked_op(view: View, document: Document, charts: Sequence[Chart]) -> None:
     """Show the op that the address names, if it is one of the charts'."""
     offered: set[str] = set()
@@ -64,8 +58,8 @@ def picked_op(view: View, document: Document, charts: Sequence[Chart]) -> None:
         if rows is not None:
             show(rows, "picked-op-figures")
         tables = data.open_numbered(view.run).tables
-        ask = partial(calls_of_op, tables, view.selection, label)
-        calls = wait(data.worker.ask(("op calls", view.run, view.selection, label), ask, lane=view.run))
+        key = ("op calls", view.selection, label)
+        calls = wait(data.ask_made(key, lambda: calls_of_op(tables, view.selection, label), view.run))
         if calls is None:
             st.caption("The traces assign no kernels to this op.")
             return

@@ -11,8 +11,8 @@ from .. import data, served_runs, state
 from ..engine import Document, JobStep, Prediction, Unit, quantity
 from ..state import View
 from ..work import wait
-from . import choices
 from .blocks import folded
+from .choices import choose_word
 from .findings import outliers_first
 from .timeline import timeline
 
@@ -78,7 +78,7 @@ def _measured(view: View, ranks: Sequence[int], range_ns: Sequence[int]) -> None
     index_of_key = {served_runs.key(run): run for run in runs}
     offered = (NOTHING, *index_of_key)
     names = {NOTHING: "nothing", **{key: served_runs.name(run) for key, run in index_of_key.items()}}
-    chosen = choices.word("Measured run", "beside", offered, format_func=names.__getitem__)
+    chosen = choose_word("Measured run", "beside", offered, format_func=names.__getitem__)
     if chosen == NOTHING:
         return
     index = index_of_key[chosen]

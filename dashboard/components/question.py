@@ -42,8 +42,8 @@ from ..engine import (
     quantity,
 )
 from ..work import wait
-from . import choices
 from .blocks import show, verdict
+from .choices import choose_word, slide, slide_power, type_integer, usual_first
 
 if TYPE_CHECKING:
     from streamlit.delta_generator import DeltaGenerator
@@ -80,29 +80,27 @@ def ask_question(calibration: Calibration | None, facts: RunFacts | None = None)
     """
     model_column, devices_column, batch_column, device_column, dtype_column = st.columns([1.7, 1.1, 1.1, 1.5, 1.3])
     with model_column:
-        names = choices.first(AS_RECORDED if calibration is not None else USUAL_MODEL, (*model_names(), OWN))
-        name = choices.word("Model", "model", names, help="type to search, or enter your own shape")
+        names = usual_first(AS_RECORDED if calibration is not None else USUAL_MODEL, (*model_names(), OWN))
+        name = choose_word("Model", "model", names, help="type to search, or enter your own shape")
     recorded = calibration.configuration if calibration is not None else None
     known_devices = min((facts.world_size or len(facts.ranks)) if facts else USUAL_DEVICES, MOST_DEVICES)
     with devices_column:
-        devices = choices.integer(
-            "Devices", "devices", 1, MOST_DEVICES, recorded.devices if recorded else known_devices
-        )
+        devices = type_integer("Devices", "devices", 1, MOST_DEVICES, recorded.devices if recorded else known_devices)
     with batch_column:
-        batch = choices.integer("Batch size", "batch", 1, MOST_SEQUENCES, recorded.batch if recorded else USUAL_BATCH)
+        batch = type_integer("Batch size", "batch", 1, MOST_SEQUENCES, recorded.batch if recorded else USUAL_BATCH)
     with device_column:
         device = _device(calibration, facts)
     known_dtypes = tuple(dtype for dtype in DTYPES if device == AS_RECORDED or _has_peak(device, dtype))
     usual = known_dtypes[0]
     if recorded is not None and (device == AS_RECORDED or recorded.dtype in known_dtypes):
         usual = recorded.dtype
-    dtype = choices.word("Type", "dtype", choices.first(usual, known_dtypes), place=dtype_column)
+    dtype = choose_word("Type", "dtype", usual_first(usual, known_dtypes), place=dtype_column)
     sequence_column, habits_column, efficiency_column = st.columns(3)
     if calibration is not None and name == AS_RECORDED:
         model = calibration.model
     else:
         with sequence_column:
-            sequence = choices.integer("Tokens per sequence", "sequence", 1, MOST_TOKENS, USUAL_SEQUENCE)
+            sequence = type_integer("Tokens per sequence", "sequence", 1, MOST_TOKENS, USUAL_SEQUENCE)
         model = _own_shape(sequence) if name == OWN else model_named(name, sequence)
     if calibration is not None and device == AS_RECORDED:
         return Question(model, calibration.cluster, devices, batch, dtype, profile=calibration.profile)
@@ -110,8 +108,8 @@ def ask_question(calibration: Calibration | None, facts: RunFacts | None = None)
     with efficiency_column:
         cluster = replace(chosen_cluster, efficiency=_efficiency(chosen_cluster.efficiency))
     with habits_column:
-        trainers = choices.first(DEFAULT_TRAINER, tuple(sorted(PROFILES)))
-        habits = DEFAULT_TRAINER if calibration is not None else choices.word("Trainer behavior", "habits", trainers)
+        trainers = usual_first(DEFAULT_TRAINER, tuple(sorted(PROFILES)))
+        habits = DEFAULT_TRAINER if calibration is not None else choose_word("Trainer behavior", "habits", trainers)
     profile = PROFILES[habits]
     return Question(model, cluster, devices, batch, dtype, profile=profile)
 
@@ -121,7 +119,7 @@ def _own_shape(sequence: int) -> ModelEntry:
     sizes = {}
     for place, (field, (label, least, most, usual)) in zip(st.columns(4) * 2, SHAPE.items(), strict=True):
         with place:
-            sizes[field] = choices.integer(label, field, least, most, usual)
+            sizes[field] = type_integer(label, field, least, most, usual)
     experts = sizes["experts"]
     return ModelEntry(
         **{
@@ -141,7 +139,7 @@ def _device(calibration: Calibration | None, facts: RunFacts | None) -> str:
     if calibration is None:
         recorded_device = device_named(facts.devices[0]) if facts is not None and facts.devices else None
         usual = recorded_device.name if recorded_device is not None else USUAL_DEVICE
-    return choices.word("Device", "device", choices.first(usual, device_names))
+    return choose_word("Device", "device", usual_first(usual, device_names))
 
 
 def _has_peak(device: str, dtype: str) -> bool:
@@ -207,21 +205,21 @@ def _chosen(question: Question, usual: Configuration | None) -> Configuration | 
     usual = usual or Configuration(zero=1)
     left, middle, right = st.columns(3)
     with left:
-        tp = choices.power("Tensor parallel (tp)", "tp", devices, usual.tp)
-        pp = choices.power("Pipeline parallel (pp)", "pp", devices, usual.pp)
-        cp = choices.power("Context parallel (cp)", "cp", devices, usual.cp)
+        tp = slide_power("Tensor parallel (tp)", "tp", devices, usual.tp)
+        pp = slide_power("Pipeline parallel (pp)", "pp", devices, usual.pp)
+        cp = slide_power("Context parallel (cp)", "cp", devices, usual.cp)
         experts = question.model.experts
-        ep = choices.power("Expert parallel (ep)", "ep", experts, usual.ep) if experts else 1
+        ep = slide_power("Expert parallel (ep)", "ep", experts, usual.ep) if experts else 1
     with middle:
-        zero = choices.step_of("ZeRO stage", "zero", (0, 1, 2, 3), usual.zero)
-        size = choices.power("Sequences per micro-batch", "micro", MOST_MICRO_BATCH, usual.micro_batch)
-        chunks = choices.step_of("Stages per pipeline rank", "chunks", (1, 2, 4, 8), usual.chunks) if pp > 1 else 1
+        zero = slide("ZeRO stage", "zero", (0, 1, 2, 3), usual.zero)
+        size = slide_power("Sequences per micro-batch", "micro", MOST_MICRO_BATCH, usual.micro_batch)
+        chunks = slide("Stages per pipeline rank", "chunks", (1, 2, 4, 8), usual.chunks) if pp > 1 else 1
     with right:
-        recompute = choices.word("Recompute", "recompute", choices.first(str(usual.recompute), RECOMPUTES))
-        schedules = choices.first(str(usual.schedule), SCHEDULES)
-        schedule = choices.word("Schedule", "schedule", schedules) if pp > 1 else "1f1b"
+        recompute = choose_word("Recompute", "recompute", usual_first(str(usual.recompute), RECOMPUTES))
+        schedules = usual_first(str(usual.schedule), SCHEDULES)
+        schedule = choose_word("Schedule", "schedule", schedules) if pp > 1 else "1f1b"
         on_off = ("on", "off") if usual.sequence_parallel else ("off", "on")
-        sequence_parallel = choices.word("Sequence parallelism", "sp", on_off) == "on" if tp > 1 else True
+        sequence_parallel = choose_word("Sequence parallelism", "sp", on_off) == "on" if tp > 1 else True
     ranks = tp * pp * cp
     if devices % ranks:
         return f"tp x pp x cp = {ranks} does not divide {devices} devices"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, served_runs, state
-from ..components import choices
 from ..components.blocks import folded, section, show, show_all, verdict
+from ..components.choices import choose_word, usual_first
 from ..components.download import data_table
 from ..components.question import ask_question, calibration_of, draw_configuration, show_start
 from ..engine import (
@@ -126,7 +126,7 @@ def _trainers(calibration: Calibration | None) -> tuple[str, ...]:
     if calibration is not None:
         able = (name for name in trainers if not refusal(name, calibration.model, calibration.configuration))
         usual = next(able, trainers[0])
-    return choices.first(usual, trainers)
+    return usual_first(usual, trainers)
 
 
 def _trainer(calibration: Calibration | None) -> str:
@@ -207,11 +207,11 @@ PLAN = Page("Plan", "plan", draw_plan, Room.PREDICT, needs_run=False)
 def _sweep(calibration: Calibration | None, plans: Plans, top: DeltaGenerator) -> None:
     """Draw the map, with its sentence at the top of the page."""
     down_column, across_column, figure_column, trainer_column = st.columns([1, 1, 1, 2])
-    down = choices.word("Rows", "down", GRID_AXES, place=down_column)
+    down = choose_word("Rows", "down", GRID_AXES, place=down_column)
     # The second axis comes first, so that the default is not the one of the rows.
     other_axes = tuple(axis for axis in (*GRID_AXES[1:], GRID_AXES[0]) if axis != down)
-    across = choices.word("Columns", "across", other_axes, place=across_column)
-    figure = choices.word("Metric", "figure", tuple(plan_map_answer.FIGURES), place=figure_column)
+    across = choose_word("Columns", "across", other_axes, place=across_column)
+    figure = choose_word("Metric", "figure", tuple(plan_map_answer.FIGURES), place=figure_column)
     with trainer_column:
         trainer = _trainer(calibration)
     choice = f"{data.question_key(plans.question)} {down} {across} {figure} {trainer}"
@@ -282,7 +282,7 @@ def _published() -> None:
     assert form_and_file is not None  # the tab is there  # noqa: S101
     form, file = form_and_file
     table: Published = wait(worker.ask(("published", form, str(file)), lambda: read_published_sweep(form, file)))
-    model = choices.word("Rows of", "rows", (ALL_MODELS, *sorted({row.model for row in table.rows})))
+    model = choose_word("Rows of", "rows", (ALL_MODELS, *sorted({row.model for row in table.rows})))
     rows = tuple(row for row in table.rows if model in (ALL_MODELS, row.model))
     for part in sweep_answer.sections(rows, score_of_sweep(rows), table.notes, drawn=True):
         section(part)

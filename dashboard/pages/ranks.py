@@ -6,8 +6,8 @@ import streamlit as st
 
 from .. import data, state
 from ..answers import pictures, verdicts
-from ..components import choices
 from ..components.blocks import page_link
+from ..components.choices import choose_word
 from ..components.findings import with_peers
 from ..components.rank_wall import LATE, MESH, late_order, mesh_heads, mesh_order, rank_wall, wall_legend
 from ..engine import Document
@@ -30,18 +30,13 @@ def draw() -> None:
         key_figures(document, "stragglers")
     picture("ranks", view, lambda: pictures.lateness(document))
     if rank is not None:
-        _next_steps(view, rank)
+        shown = with_peers({rank}, data.open_numbered(view.run).tables.ranks)
+        where = {"only": state.format_ranks(shown), "focus": str(rank), "show": "exposed"}
+        with st.container(horizontal=True, gap="medium"):
+            page_link("timeline", f"Rank {rank} on the timeline", where)
+            page_link("whatif", f"What repairing rank {rank} saves", {"edits": f"rank_as_peers={rank}"})
     _wall(view, document)
     folds(document, RANKS_SECTIONS, figures_of="stragglers" if rank is not None else "")
-
-
-def _next_steps(view: View, straggler: int) -> None:
-    """Link to the straggler on the timeline, and to the prediction of its repair."""
-    shown = with_peers({straggler}, data.open_numbered(view.run).tables.ranks)
-    where = {"only": state.format_ranks(shown), "focus": str(straggler), "show": "exposed"}
-    with st.container(horizontal=True, gap="medium"):
-        page_link("timeline", f"Rank {straggler} on the timeline", where)
-        page_link("whatif", f"What repairing rank {straggler} saves", {"edits": f"rank_as_peers={straggler}"})
 
 
 def _wall(view: View, document: Document) -> None:
@@ -53,7 +48,7 @@ def _wall(view: View, document: Document) -> None:
     by = MESH
     if len(store.ranks) > 1:
         without_mesh = {} if layout.axes else {MESH: "by rank"}
-        by = choices.word(
+        by = choose_word(
             "Ranks", "wall", offered, place=right, label_visibility="collapsed",
             format_func=lambda order: without_mesh.get(order, order),
         )  # fmt: skip

@@ -14,7 +14,7 @@ import streamlit as st
 from .. import data, served_runs, state
 from ..answers import pictures, verdicts
 from ..components.blocks import fold_sections, folded, picking_figure, show, show_all, verdict
-from ..components.picked_op import keep_picked, picked_op
+from ..components.picked_op import picked_op
 from ..components.question import calibration_of
 from ..components.timeline import timeline
 from ..engine import (
@@ -299,7 +299,7 @@ def draw_kernels() -> None:
     drawing_job = data.ask_made(("kernels", view.selection), lambda: pictures.of_kernels(document, times), view.run)
     charts = wait(drawing_job)
     for number, chart in enumerate(charts):
-        picking_figure(chart, key=f"picture-kernels-{number}", on_pick=keep_picked)
+        picking_figure(chart, key=f"picture-kernels-{number}", on_pick=partial(state.keep, "op"))
     if charts:
         picked_op(view, document, charts)
     roofline = pictures.chart_of(document, RooflinePoints)

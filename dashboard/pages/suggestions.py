@@ -10,7 +10,7 @@ import streamlit as st
 
 from .. import data, served_runs, state
 from ..answers import verdicts
-from ..components.blocks import folded, now_and_predicted, show, verdict
+from ..components.blocks import folded, now_and_predicted, show_all, verdict
 from ..components.download import data_table
 from ..components.findings import show_finding
 from ..components.play import offer_play
@@ -109,8 +109,7 @@ def _together(index: int, ticked: Sequence[Finding], steps: Sequence[Prediction]
         return
     edits = steps[-1].edits
     together = whatif_answer.together_section(ticked, steps, served_runs.runs()[index].path)
-    for number, block in enumerate(together.blocks[:-1]):
-        show(block, f"together-{number}")
+    show_all(together.blocks[:-1], "together")
     st.code(together.blocks[-1].text, language=None)  # type: ignore[union-attr]
     offer(SUGGESTIONS, index, " ".join(str(edit) for edit in edits), lambda: (together,))
 

@@ -136,9 +136,9 @@ class Decoder(nn.Module):
             x, load = layer(x, self.rotary, lengths)
             if load is not None:
                 layer.ffn.count(load)
-        return self._logits(self.edges.enter(self.norm(x))) if self.last else x
-
-    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.last:
+            return x
+        x = self.edges.enter(self.norm(x))
         if self.head is None:
             return multiply(x, self.embedding.weight, LINEAR, self.grad_store)
         return self.head(x)

@@ -119,7 +119,9 @@ class Experts(nn.Module):
         """
         tokens = x.flatten(0, 1)
         chosen, gates = self._choose(tokens)
-        load = self._load_of(chosen)
+        # Tokens per expert; the host waits for nothing, as it would with `bincount`.
+        pairs = chosen.flatten()
+        load = torch.zeros_like(self.load).scatter_add_(0, pairs, torch.ones_like(pairs))
         compute = self._in_slots if self.capacity else self._in_runs
         returned = compute(tokens, chosen, load)
         # A pair is a token and one of its experts: [pairs, hidden] are [tokens, top_k, hidden].
@@ -140,11 +142,6 @@ class Experts(nn.Module):
     def preferences(self, scores: torch.Tensor) -> torch.Tensor:
         """Return the values that determine the choice; the bias balances loads and does not change the result."""
         return scores.detach() + self.bias
-
-    def _load_of(self, chosen: torch.Tensor) -> torch.Tensor:
-        """Count the tokens that chose each expert; the host waits for nothing, as it would with `bincount`."""
-        flat = chosen.flatten()
-        return torch.zeros_like(self.load).scatter_add_(0, flat, torch.ones_like(flat))
 
     def count(self, load: torch.Tensor) -> None:
         """Count a micro-batch's pairs, and those beyond the capacity."""

@@ -66,7 +66,9 @@ def boil_down(samples: Sequence[float] | NDArray[np.float64], steps: Sequence[in
     first = _warm_up(values)
     is_used = np.ones(len(values), dtype=bool)
     is_used[:first] = False
-    odd = is_used & _odd(values, is_used)
+    odd = np.zeros(len(values), dtype=bool)
+    if is_used.sum() >= FEWEST:
+        odd = is_used & _far(values, values[is_used])
     if odd.sum() > max(1, MOST_ODD * is_used.sum()):
         odd[:] = False
     is_used &= ~odd
@@ -109,13 +111,6 @@ def effective_number(values: NDArray[np.float64]) -> float:
         return float(n)
     rho = min(rho, 0.95)
     return max(n * (1 - rho) / (1 + rho), 2.0)
-
-
-def _odd(values: NDArray[np.float64], is_used: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    inside = values[is_used]
-    if len(inside) < FEWEST:
-        return np.zeros(len(values), dtype=bool)
-    return _far(values, inside)
 
 
 def _far(values: NDArray[np.float64], ordinary: NDArray[np.float64]) -> NDArray[np.bool_]:

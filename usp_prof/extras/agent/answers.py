@@ -224,14 +224,14 @@ class Answers:
 
     def _folder_list(self) -> Reply:
         folders = self._folders.trace_folders(_LISTED + 1)
-        rows = tuple((self._relative(folder.path), folder.files, folder.bytes) for folder in folders[:_LISTED])
+        roots = self._folders.roots
+        rows = tuple(
+            (str(folder.path.relative_to(roots[0]) if len(roots) == 1 else folder.path), folder.files, folder.bytes)
+            for folder in folders[:_LISTED]
+        )
         source = "file names only; open a folder to see its runs"
         table = Table(source, ("path", "files", "size_bytes"), rows, more=len(folders) > _LISTED)
         return Reply(f"Folders with traces under {', '.join(map(str, self._folders.roots))}.", (table,))
-
-    def _relative(self, path: Path) -> str:
-        roots = self._folders.roots
-        return str(path.relative_to(roots[0])) if len(roots) == 1 else str(path)
 
     def _selected(self, run: Run, query: str, rows: int) -> Table:
         answer = run.answer(query, rows=bounded(rows) + 1, seconds=_SECONDS, cells=Cells.TEXT)
