@@ -73,6 +73,16 @@ def test_a_finding_that_adds_no_gain_is_part_of_an_earlier_one() -> None:
     assert cause_lines(causes[1])[-1] == "same root cause: low-bandwidth (axis tp) 19.0%"
 
 
+def test_a_late_rank_is_part_of_the_pauses_and_not_of_what_costs_most() -> None:
+    """All hosts allocate memory and pause; the pauses make rank 3 late. It was listed under the allocations."""
+    items = [
+        finding("memory-pressure", 0.22, 0.22),
+        finding("host-pause", 0.13, 0.34),
+        finding("late-rank", 0.12, 0.35, rank=3),
+    ]
+    assert [item.part_of for item in with_causes(items, {"late-rank": SAYS_WHY})] == [-1, -1, 1]
+
+
 def test_a_choice_is_not_an_effect_of_a_fault() -> None:
     """Another schedule saves almost nothing once the late rank is fixed, but it is still a choice."""
     schedule = replace(finding("pipeline-schedule", 0.12, 0.41), is_choice=True)

@@ -15,15 +15,11 @@ recomputation) remains a separate finding, however little it adds once a fault i
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from usp_prof.model.finding import Finding, PlainMap
 from usp_prof.model.health import numbers_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.model.finding import Finding, PlainMap
 
 SHOWN = 5
 """Maximum number of causes to show."""
@@ -72,8 +68,11 @@ def causes_of(findings: Sequence[Finding]) -> Causes:
     return Causes(tuple(causes), tuple(noise))
 
 
-def with_causes(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with `part_of` set to the index of the earlier finding with the same cause."""
+def with_causes(findings: Sequence[Finding], covers: Mapping[str, Sequence[str]] | None = None) -> list[Finding]:
+    """Return the findings with `part_of` set to the index of the earlier finding with the same cause.
+
+    `covers` has the codes of narrower findings that each code includes, which come before other possible causes.
+    """
     explained_so_far: list[Finding] = []
     for place, finding in enumerate(findings):
         before = findings[place - 1].cumulative_gain_fraction if place else 0.0
@@ -83,9 +82,17 @@ def with_causes(findings: Sequence[Finding]) -> list[Finding]:
             for earlier, candidate in enumerate(explained_so_far)
             if candidate.part_of < 0 and not candidate.is_noise and same_place(candidate.where, finding.where)
         ]
-        # If there are several, use the one with the same rank or axis, otherwise the most important one.
+        # If there are several, use the one with the same rank or axis, then one that this finding covers, then the most
+        # important one.
+        covered = (covers or {}).get(finding.code, ())
         cause = min(
-            candidates, key=lambda earlier: (not _shares_place(explained_so_far[earlier], finding), earlier), default=-1
+            candidates,
+            key=lambda earlier: (
+                not _shares_place(explained_so_far[earlier], finding),
+                explained_so_far[earlier].code not in covered,
+                earlier,
+            ),
+            default=-1,
         )
         is_explained = not finding.is_noise and not finding.is_choice and adds < ADDS * finding.gain_fraction
         explained_so_far.append(replace(finding, part_of=cause) if cause >= 0 and is_explained else finding)

@@ -6,25 +6,21 @@ A rule whose input is damaged or missing is skipped, and a health row gives the 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from usp_prof.model.edit import Edit
 from usp_prof.model.finding import EMPTY, Basis, PlainMap
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import counted
 from usp_prof.replay.representatives import REPRESENTED
 from usp_prof.tables import clock
 from usp_prof.tables.completeness.losses import LOST_WORK, code_and_rank, losses
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from usp_prof.model.edit import Edit
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 LEAST_GAIN = 0.02
 """Gain, as a fraction of the step, below which most findings are not reported."""

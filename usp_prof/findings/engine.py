@@ -12,7 +12,8 @@ import platform
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,15 +21,10 @@ import numpy as np
 from usp_prof._version import fingerprint
 from usp_prof.findings.registry import third_party_rules
 from usp_prof.model.errors import UspProfError
-from usp_prof.model.finding import Found
+from usp_prof.model.finding import Finding, Found, Repair
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.selection import EVERYTHING, Selection
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from usp_prof.model.finding import Finding, Repair
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 FILE = "findings.msgpack"
 

@@ -9,26 +9,20 @@ micro-batch; noise lengthens one of them. In a step of three micro-batches:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Floats, Ints
 from usp_prof.columns.rows import first_rows, group_codes
 from usp_prof.findings.work_shares import BEST
 from usp_prof.model.edit import Edit
 from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.graph import Graph, NodeKind
 from usp_prof.replay.node_work import BACKWARD, FORWARD, work_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.columns.arrays import Floats, Ints
-    from usp_prof.replay.graph import Graph
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 VARIES = 0.05
 """Lengths are equal if the standard deviation of passes, relative to their mean, is below this."""

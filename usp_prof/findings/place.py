@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from usp_prof.analyses.measures.lateness import COVERS
+from usp_prof.model.edit import Edit
+from usp_prof.model.finding import PlainMap
 from usp_prof.model.health import spans
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.predict import gain_alone
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from usp_prof.model.edit import Edit
-    from usp_prof.model.finding import PlainMap
-    from usp_prof.tables.table_set import TableSet
 
 STANDS_OUT = 1.5
 """A rank is named if it spends this many times as much as every other rank. Where all ranks of a real run pause, the

@@ -5,15 +5,11 @@ The SELECT can be passed to `usp-prof query` unchanged.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.model.finding import EMPTY, PlainMap
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.replay.graph import Graph
+from usp_prof.replay.graph import Graph
 
 
 def longest(graph: Graph, rows: Flags, weight: Ints | None = None) -> PlainMap:

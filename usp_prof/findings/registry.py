@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from importlib.metadata import EntryPoint, entry_points
 
+from usp_prof.findings.draft import Rule
 from usp_prof.findings.rules import NAMES
 from usp_prof.model.errors import unknown_name
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-    from usp_prof.findings.draft import Rule
 
 GROUP = "usp_prof.rules"
 """Entry point group of third-party rules: modules with `CODE`, `TITLE`, a docstring and `look`."""

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.analyses import stragglers
 from usp_prof.analyses.measures.lateness import COVERS, Peers
+from usp_prof.analyses.stragglers import Culprit
 from usp_prof.findings.draft import Input, damage
 from usp_prof.findings.micro_batches import evened, has_longer_sequences
 from usp_prof.findings.work_shares import UNEVEN, worst_of
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UspProfError
-from usp_prof.model.finding import Repair
+from usp_prof.model.finding import IdealStep, Repair
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few, shortened
 from usp_prof.model.topology import Axis
@@ -28,13 +28,9 @@ from usp_prof.replay.build import graph_of
 from usp_prof.replay.peers import peer_groups, slowness
 from usp_prof.replay.step_times import unedited
 from usp_prof.replay.unexplained import NOTABLE, unexplained_shares, unexplained_times
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.attribution import ideal_step
 from usp_prof.whatif.predict import as_recorded, gain_alone, gain_of
-
-if TYPE_CHECKING:
-    from usp_prof.analyses.stragglers import Culprit
-    from usp_prof.model.finding import IdealStep
-    from usp_prof.tables.table_set import TableSet
 
 MOST_RANKS = 3
 """Ranks whose repair is replayed, latest first; as many of those that are late in sends and receives only."""

@@ -6,33 +6,28 @@ to it. An edit that cannot be combined with those before it is left out of the c
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING
 
 from usp_prof.columns.rows import distinct
 from usp_prof.findings.causes import same_place, with_causes
-from usp_prof.findings.draft import damage, skipped_rules
+from usp_prof.findings.draft import Draft, Rule, damage, skipped_rules
 from usp_prof.findings.registry import all_rules
 from usp_prof.findings.repairs import ideal_of, repairs_of, unexplained_notes
+from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Basis, Finding, Found, Level
 from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.printable import first_few
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.replay.graph import Graph, Timeline
 from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.replay.step_times import graphs_per_pass, timeline_of, timelines_of, unedited
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits.kind import MODEL_DOUBT
 from usp_prof.whatif.predict import Edited, Gain, as_recorded, gain_of
 from usp_prof.whatif.recording_cost import recording_cost
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from usp_prof.findings.draft import Draft, Rule
-    from usp_prof.model.edit import Edit
-    from usp_prof.replay.graph import Graph, Timeline
-    from usp_prof.tables.table_set import TableSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +102,8 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
         tables, [judgement.draft.edit for judgement in judged], judged[0].gain.gain_fraction if judged else 0.0
     )
     findings = with_causes(
-        [_finding(judgement, gain) for judgement, gain in zip(judged, cumulative.gains, strict=True)]
+        [_finding(judgement, gain) for judgement, gain in zip(judged, cumulative.gains, strict=True)],
+        {judgement.rule.CODE: judgement.draft.covers for judgement in judged},
     )
     notes = skipped_rules(skipped) + _step_notes(tables) + _recording_notes(tables) + _clock_notes(tables)
     notes += unexplained_notes(tables)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 
 from usp_prof.analyses import collectives
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.intervals import union_by
 from usp_prof.columns.rows import first_rows, group_codes
+from usp_prof.columns.table import Columns
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
 from usp_prof.model.topology import Axis
 from usp_prof.tables import calls
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 ETHERNET = 0.125
 """Bytes per nanosecond of gigabit Ethernet; no cluster uses less on purpose."""

@@ -7,23 +7,19 @@ group: it is slow (`slow-rank`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Floats
 from usp_prof.columns.rows import group_codes
 from usp_prof.findings.proof import longest
+from usp_prof.model.finding import PlainMap
 from usp_prof.model.topology import Axis
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.graph import Graph, NodeKind
 from usp_prof.replay.node_work import work_of
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits.balance import shares
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Floats
-    from usp_prof.model.finding import PlainMap
-    from usp_prof.replay.graph import Graph
-    from usp_prof.tables.table_set import TableSet
 
 UNEVEN = 1.08
 """Work is uneven if one rank does this many times the mean work of its group."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import lookup, rows_by_code, rows_of, sorted_by
 from usp_prof.replay.full_queues import ADMITTED_NS, ends_awaited
 from usp_prof.replay.graph import EdgeKind, NodeKind
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.replay.rank_edges import RankEdges
-    from usp_prof.replay.rank_nodes import RankNodes
+from usp_prof.replay.rank_edges import RankEdges
+from usp_prof.replay.rank_nodes import RankNodes
 
 
 def add_admissions(nodes: RankNodes, edges: RankEdges, gap: Ints) -> None:

@@ -16,24 +16,19 @@ forward only. So an op inside the autograd engine that has its own number is a r
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.intervals import time_of
 from usp_prof.columns.rows import combinations, distinct, lookup, rows_of, sorted_by
+from usp_prof.columns.table import Columns
+from usp_prof.replay.graph import Nodes
 from usp_prof.replay.node_work import Family, Shape, shape_of
 from usp_prof.tables.events.classification import ENGINE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.replay.graph import Nodes
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 _COMPILED = ("CompiledFunction", "Torch-Compiled Region", "## Call CompiledFxGraph")
 """Names of compiled code, whose recomputation leaves no ops in the trace."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import distinct, rows_of, sorted_by, stacked_codes
 from usp_prof.replay.dependencies import waits_of_run
 from usp_prof.replay.gloo_transfers import with_asked_posts
@@ -13,15 +12,10 @@ from usp_prof.replay.graph import NEVER, NO_MEETINGS, Edges, Graph, Meetings, No
 from usp_prof.replay.peers import calls_of
 from usp_prof.replay.rank_clocks import LARGEST_OFFSET_NS, rank_clocks
 from usp_prof.replay.rank_edges import RankWaits
-from usp_prof.replay.rank_nodes import nodes_of
+from usp_prof.replay.rank_nodes import RankNodes, nodes_of
 from usp_prof.tables import calls
 from usp_prof.tables.matching.ties import END_TOGETHER
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.replay.rank_nodes import RankNodes
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 _DRIFT_NS, _DRIFT_SHARE = 1_000, 1_000
 """Upper bound of clock drift: one microsecond plus 1/1,000 of the wait, ten times the drift of any clock."""

@@ -7,26 +7,21 @@ no other explanation, waited for that work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import last_by, last_of_run, lookup, rows_of
 from usp_prof.replay.admissions import add_admissions
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
-from usp_prof.replay.host_waits import add_returns, host_waits, names_that_wait
+from usp_prof.replay.host_waits import HostWaits, add_returns, host_waits, names_that_wait
 from usp_prof.replay.rank_edges import RankEdges, RankWaits
+from usp_prof.replay.rank_nodes import RankNodes
 from usp_prof.replay.stream_waits import MOST_LATENCY_NS, accepted, candidates
 from usp_prof.replay.untraced_waits import add_untraced_waits, silences_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.replay.host_waits import HostWaits
-    from usp_prof.replay.rank_nodes import RankNodes
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 CLOSED_NS = 300_000
 """On CPU traces another thread closes a communication's range, up to this long after the waiting thread continues."""

@@ -10,16 +10,12 @@ collective, it would not. Such launches are found in two ways:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import lookup, rows_by_code, rows_of, sorted_by
+from usp_prof.columns.table import Columns
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
 
 LONG_NS = 20_000
 """A launch takes a few microseconds; a launch longer than this may have waited."""

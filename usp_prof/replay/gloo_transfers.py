@@ -9,16 +9,12 @@ and nothing depends on them. Otherwise a rank's own compute would count as netwo
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
+from usp_prof.columns.arrays import Flags, Ints
+from usp_prof.replay.graph import NEVER, EdgeKind, Edges, Graph, NodeKind, Nodes
 from usp_prof.tables.communication.posts import asked_late
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.replay.graph import Edges, Graph, Nodes
 
 OPENED_NS = 1_000_000
 OPENED_SHARE = 0.1

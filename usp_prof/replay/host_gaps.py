@@ -7,21 +7,16 @@ launches, the data loader, or an occasional pause (garbage collection, a checkpo
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.intervals import Intervals, time_of, union
 from usp_prof.columns.rows import numbered
-from usp_prof.replay.graph import EdgeKind, NodeKind
-from usp_prof.replay.rank_clocks import rank_clocks
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.replay.graph import Edges, Graph
-    from usp_prof.replay.rank_clocks import RankClocks
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.columns.table import Columns
+from usp_prof.replay.graph import EdgeKind, Edges, Graph, NodeKind
+from usp_prof.replay.rank_clocks import RankClocks, rank_clocks
+from usp_prof.tables.table_set import TableSet
 
 LOADS_DATA = re.compile(r"dataloader|data_loader|^train::input\b", re.IGNORECASE)
 """Annotations and ops in which the host fetches the next batch."""

@@ -17,24 +17,19 @@ before the inferred work had ended, the last work that ended within the call is 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import distinct, last_by, lookup, rows_of, sorted_by
+from usp_prof.columns.table import Columns
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, ROUNDING_NS, EdgeKind, NodeKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.replay.rank_edges import RankEdges
-    from usp_prof.replay.rank_nodes import RankNodes
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.replay.rank_edges import RankEdges
+from usp_prof.replay.rank_nodes import RankNodes
+from usp_prof.tables.table_set import TableSet
 
 _SEEMINGLY_EARLY = 256
 """Maximum number of activities skipped because they seem to end before their launch."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import first_of_run, numbered
-from usp_prof.replay.graph import NEVER, EdgeKind, Edges, NodeKind, Nodes
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.replay.graph import Graph
+from usp_prof.replay.graph import NEVER, EdgeKind, Edges, Graph, NodeKind, Nodes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,19 +22,13 @@ for each further one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
-from usp_prof.replay.graph import Timeline
-from usp_prof.replay.plan import make_plan, span
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.replay.graph import Graph
-    from usp_prof.replay.plan import Block, Plan
+from usp_prof.columns.arrays import Ints
+from usp_prof.replay.graph import Graph, Timeline
+from usp_prof.replay.plan import Block, Plan, make_plan, span
 
 _REACH, _FARTHER = 16, 64
 

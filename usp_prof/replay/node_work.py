@@ -9,23 +9,19 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Floats, Ints
 from usp_prof.columns.rows import first_rows, group_codes, lookup, range_at, rows_of, sorted_by
+from usp_prof.columns.table import Columns
 from usp_prof.contract import PIPELINE_KINDS
 from usp_prof.model.hardware import Precision, element_bytes, precision
 from usp_prof.replay.build import graph_of
 from usp_prof.tables import calls
 from usp_prof.tables.events.arguments import recorded_list
 from usp_prof.tables.events.classification import PHASES, phase_of_mark
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Floats, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 _PRODUCTS = {
     "aten::mm": 0, "aten::bmm": 0, "aten::matmul": 0, "aten::addmm": 1, "aten::addmm_": 1, "aten::baddbmm": 1,

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import distinct, first_rows, group_codes, lookup, numbered
+from usp_prof.columns.table import Columns
 from usp_prof.model.topology import Axis
-from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.graph import Graph, NodeKind
 from usp_prof.tables import calls
 from usp_prof.tables.parallelism.mesh import talking
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.replay.graph import Graph
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 ALIKE = 0.02
 """Ranks without communication are peers if their numbers of compute activities differ by less than this share."""

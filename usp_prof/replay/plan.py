@@ -11,20 +11,15 @@ same dependencies (`Graph.waits_as`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import distinct, first_of_run, numbered, sorted_by
-from usp_prof.replay.graph import EdgeKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.replay.graph import Graph
+from usp_prof.replay.graph import EdgeKind, Graph
 
 _WIDEST = 2**61
 _BLOCK = 1 << 15

@@ -11,23 +11,18 @@ The run's clocks (`tables.clock`) align hosts. The offsets found here are added 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import last_by, middles, numbered, rows_by_code, rows_of
+from usp_prof.columns.table import Columns
 from usp_prof.tables import calls, clock
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import ArrayLike
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.matching.clocks import Clock
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.matching.clocks import Clock
+from usp_prof.tables.table_set import TableSet
 
 LARGEST_OFFSET_NS = 2_000_000
 """A larger violation is not a clock offset: device timestamps are corrected to well below a millisecond."""

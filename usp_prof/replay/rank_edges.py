@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.replay.graph import EdgeKind
+from usp_prof.columns.arrays import Flags, Ints
+from usp_prof.replay.graph import EdgeKind
 
 
 @dataclass(frozen=True, slots=True, eq=False)

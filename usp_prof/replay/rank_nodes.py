@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import first_of_run, lookup, rows_of, sorted_within
+from usp_prof.columns.table import Columns
 from usp_prof.replay.full_queues import usual_launch_ns, waited_for_room
 from usp_prof.replay.graph import HOST_KINDS, NodeKind
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 _KINDS = {
     "compute": NodeKind.COMPUTE,

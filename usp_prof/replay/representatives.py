@@ -14,22 +14,18 @@ wait. It is the possible error of each gain.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import distinct, lowest_reached, middles, numbered
 from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.tables import calls, clock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.calls import Parts
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.calls import Parts
+from usp_prof.tables.table_set import TableSet
 
 MOST_NODES = 4_000_000
 """Maximum number of nodes to replay if fewer replicas can represent the run; with all edits they use about 2 GB."""

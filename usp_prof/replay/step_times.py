@@ -7,24 +7,19 @@ shortens the step that waited.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import distinct, lookup, rows_by_code, sorted_by
 from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import Graph, Timeline
 from usp_prof.replay.longest_path import replay, replay_together
-from usp_prof.replay.plan import make_plan
+from usp_prof.replay.plan import Plan, make_plan
 from usp_prof.replay.rank_clocks import rank_clocks
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.replay.graph import Graph, Timeline
-    from usp_prof.replay.plan import Plan
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 
 @dataclass(frozen=True, slots=True, eq=False)

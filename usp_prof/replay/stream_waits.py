@@ -16,11 +16,12 @@ later than the stream and the launch explain, because other work often ends by c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import (
     distinct,
     first_of_run,
@@ -33,13 +34,8 @@ from usp_prof.columns.rows import (
     stacked_codes,
 )
 from usp_prof.replay.graph import NEVER, ROUNDING_NS, NodeKind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.replay.rank_nodes import RankNodes
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.replay.rank_nodes import RankNodes
+from usp_prof.tables.table_set import TableSet
 
 NEARLY_ALWAYS = 0.9
 """A dependency holds in at least this share of its cases; the rest are timestamp errors."""

@@ -9,18 +9,14 @@ these times, whatever an edit changes, so an answer that depends on them is unce
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import group_codes, per_code
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.graph import NEVER, NodeKind
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.replay.graph import Graph
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.replay.graph import NEVER, Graph, NodeKind
+from usp_prof.tables.table_set import TableSet
 
 USUAL_NS = 50_000
 """A shorter delay is the latency of a launch or of a switch between streams: on 20 recorded GPU runs, three quarters of

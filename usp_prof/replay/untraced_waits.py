@@ -17,22 +17,18 @@ loader that once ends together with the device would.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import distinct, last_by, lookup, rows_of, sorted_by
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, ROUNDING_NS, EdgeKind, NodeKind
 from usp_prof.replay.host_waits import RESUMED_NS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.replay.rank_edges import RankEdges
-    from usp_prof.replay.rank_nodes import RankNodes
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.replay.rank_edges import RankEdges
+from usp_prof.replay.rank_nodes import RankNodes
+from usp_prof.tables.table_set import TableSet
 
 UNTRACED_WAIT_NS = 1_000_000
 """A shorter gap of the host is ordinary work, even if it happens to end together with device work."""

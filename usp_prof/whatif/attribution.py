@@ -9,13 +9,15 @@ replay showing it. If such communication exposes more of the step than the loss,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.intervals import union
+from usp_prof.columns.arrays import Flags
+from usp_prof.columns.intervals import Intervals, union
 from usp_prof.columns.rows import lookup
+from usp_prof.columns.table import Columns
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.finding import LEAST_LOSS, IdealStep
@@ -23,17 +25,10 @@ from usp_prof.replay.build import graph_of
 from usp_prof.replay.node_work import work_of
 from usp_prof.replay.representatives import Representatives
 from usp_prof.tables import calls
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits.balance import KINDS
 from usp_prof.whatif.host_steps import without_hosts
 from usp_prof.whatif.predict import predict, unedited
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from usp_prof.columns.arrays import Flags
-    from usp_prof.columns.intervals import Intervals
-    from usp_prof.columns.table import Columns
-    from usp_prof.tables.table_set import TableSet
 
 
 @dataclass(frozen=True, slots=True)

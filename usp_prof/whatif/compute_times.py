@@ -6,24 +6,17 @@ within a piece from the kernels that take longer than the peers' kernels of the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 
+from usp_prof.columns.arrays import Floats, Ints
 from usp_prof.columns.rows import first_rows, group_codes, numbered, rows_by_code
 from usp_prof.columns.statistics import medians_of_others
-from usp_prof.replay.graph import EdgeKind, NodeKind
-from usp_prof.replay.peers import peer_groups
-from usp_prof.whatif.peer_steps import RankStep, peer_steps, repaired
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from usp_prof.columns.arrays import Floats, Ints
-    from usp_prof.replay.graph import Graph
-    from usp_prof.replay.peers import Slowness
-    from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.peer_steps import PeerStep
+from usp_prof.replay.graph import EdgeKind, Graph, NodeKind
+from usp_prof.replay.peers import Slowness, peer_groups
+from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.peer_steps import PeerStep, RankStep, peer_steps, repaired
 
 
 def with_repaired_compute(graph: Graph, tables: TableSet, ranks: Mapping[int, Slowness]) -> Graph:

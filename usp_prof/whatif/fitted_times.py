@@ -7,26 +7,20 @@ A call takes a latency plus its bytes at a bandwidth: t = a + bytes / b, fitted 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import log2
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import lookup, rows_by_code
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.graph import Graph, NodeKind
 from usp_prof.replay.node_work import Family, work_of
 from usp_prof.replay.peers import calls_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.replay.graph import Graph
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 FEWEST = 3
 """Minimum number of distinct product sizes to separate the constant from the rate."""

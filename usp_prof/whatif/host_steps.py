@@ -6,21 +6,16 @@ Waits for the device or for other ranks do not count.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import distinct, numbered, rows_by_code
-from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.graph import EdgeKind, Graph, NodeKind
 from usp_prof.replay.host_gaps import hosts_seen, posts, think_times, thinks
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.peer_steps import RankStep
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.replay.graph import Graph
-    from usp_prof.tables.table_set import TableSet
 
 
 def own_times(graph: Graph) -> Ints:

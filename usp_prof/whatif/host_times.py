@@ -7,27 +7,21 @@ removed from its longest think times first, so pauses go before ordinary work.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Floats, Ints
 from usp_prof.model.errors import UsageError
 from usp_prof.model.printable import first_few
-from usp_prof.replay.graph import NEVER
+from usp_prof.replay.graph import NEVER, Graph
 from usp_prof.replay.host_gaps import holds_thought, think_times, thinks
 from usp_prof.replay.peers import peer_groups
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.host_steps import host_steps, own_times, without_hosts
-from usp_prof.whatif.peer_steps import adding_up, peer_steps, repaired
+from usp_prof.whatif.peer_steps import PeerStep, RankStep, adding_up, peer_steps, repaired
 from usp_prof.whatif.time_shares import shared_out
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.columns.arrays import Floats, Ints
-    from usp_prof.replay.graph import Graph
-    from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.peer_steps import PeerStep, RankStep
 
 
 def with_equal_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Graph:

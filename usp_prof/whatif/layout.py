@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from usp_prof import conventions
+from usp_prof.contract import Manifest, ModelEntry
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.footprint import Footprint, Stage, footprint
@@ -18,11 +18,7 @@ from usp_prof.model.hardware import Precision, precision
 from usp_prof.model.topology import data_degree
 from usp_prof.schedule import Schedule, Shape, schedule_by_name
 from usp_prof.schedule_orders import Kind, order, stage_ranks
-
-if TYPE_CHECKING:
-    from usp_prof.contract import Manifest, ModelEntry
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 AXES = ("dp", "tp", "pp", "cp", "ep")
 _WIDE = (Precision.FP32, Precision.TF32, Precision.FP64)

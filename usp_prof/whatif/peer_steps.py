@@ -6,18 +6,14 @@ communication, otherwise not at all.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.statistics import medians_of_others
 from usp_prof.whatif.time_shares import excess_to_remove, longest_of_others
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from usp_prof.columns.arrays import Flags, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)

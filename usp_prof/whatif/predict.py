@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
-from typing import TYPE_CHECKING
 
+from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import GAIN, Basis
 from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import Graph, Timeline
 from usp_prof.replay.representatives import Representatives
 from usp_prof.replay.step_times import step_times, timeline_of, unedited
 from usp_prof.replay.unexplained import (
@@ -19,6 +21,7 @@ from usp_prof.replay.unexplained import (
     without_unexplained,
     without_unmatched_waits,
 )
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits import Lean, Request, apply, kind_of, overrules, turn
 from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered, relaid
 from usp_prof.whatif.layout import Layout, layout_of
@@ -26,14 +29,6 @@ from usp_prof.whatif.predicted_tables import retimed
 from usp_prof.whatif.recording_cost import RecordingCost, recording_cost, without_host
 from usp_prof.whatif.replayed_ranks import ranks_made_like_peers
 from usp_prof.whatif.rescheduled import Rescheduled, reschedule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from usp_prof.model.edit import Edit
-    from usp_prof.replay.graph import Graph, Timeline
-    from usp_prof.tables.table_set import TableSet
-
 
 _REORDERED = 0.1
 """Share of the effect of another action order that may not materialize."""

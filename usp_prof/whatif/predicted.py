@@ -8,37 +8,32 @@ event that includes its kernels, collectives and transfers between stages.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from usp_prof.contract import MANIFEST_NAME, TRACE_METADATA_KEY, format_mark
+from usp_prof.contract import MANIFEST_NAME, TRACE_METADATA_KEY, Manifest, format_mark
 from usp_prof.export.merged_trace import write_rank
 from usp_prof.inputs.trace_record import EVENTS, THREADS, Inputs, TraceRecord
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import check_name
 from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.topology import Topology
 from usp_prof.replay.graph import events_of
 from usp_prof.schedule_orders import Kind
 from usp_prof.tables import clock
 from usp_prof.tables.build import table_from_rows
 from usp_prof.tables.catalogue import assemble, build_rank
 from usp_prof.tables.table_set import MemorySource, TableSet
-from usp_prof.whatif.layout import AXES
+from usp_prof.whatif.layout import AXES, Layout
+from usp_prof.whatif.predict import Prediction
 from usp_prof.whatif.predicted_tables import retimed
+from usp_prof.whatif.rescheduled import Rescheduled
 from usp_prof.whole_files import whole_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from usp_prof.contract import Manifest
-    from usp_prof.model.topology import Topology
-    from usp_prof.whatif.layout import Layout
-    from usp_prof.whatif.predict import Prediction
-    from usp_prof.whatif.rescheduled import Rescheduled
 
 
 def predicted_tables(prediction: Prediction) -> TableSet:

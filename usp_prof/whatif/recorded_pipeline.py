@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import group_codes, lookup, rows_by_code
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule_orders import Action, Kind, Order
 from usp_prof.tables import calls, clock
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 _KINDS = tuple(str(kind) for kind in Kind)
 MOST_STEPS = 6

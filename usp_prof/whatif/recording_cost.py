@@ -9,23 +9,17 @@ the step after the change. The start of the profiler lengthens the first recorde
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.contract import Manifest
 from usp_prof.model.edit import Edit
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.step_times import step_times, timeline_of, unedited
+from usp_prof.replay.graph import Graph
+from usp_prof.replay.step_times import StepTimes, step_times, timeline_of, unedited
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits import Request, apply
-from usp_prof.whatif.layout import layout_of
-
-if TYPE_CHECKING:
-    from usp_prof.replay.graph import Graph
-    from usp_prof.replay.step_times import StepTimes
-    from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.layout import Layout
-
+from usp_prof.whatif.layout import Layout, layout_of
 
 OP_NS = 5_000
 """Assumed recording cost per op on the host if it was not measured. On an H200 host, in steps whose device waited for

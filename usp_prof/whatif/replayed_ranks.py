@@ -7,15 +7,11 @@ or the placement of experts. The same holds for edits that name a group, or a ra
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from usp_prof.model.edit import Edit
 from usp_prof.replay.representatives import Representatives, representatives
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from usp_prof.model.edit import Edit
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 OF_ALL_REPLICAS = ("dp", "ep")
 """Edits that change the layout of replicas."""

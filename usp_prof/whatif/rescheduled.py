@@ -14,26 +14,20 @@ Two steps that save 30 of 100 ms and 15 of 50 ms agree: the gain is 30%, and the
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule import Shape, schedule_by_name
-from usp_prof.schedule_orders import Action, Kind, Timeline, order, simulate
+from usp_prof.schedule_orders import Action, Kind, Order, Timeline, order, simulate
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits.pipeline import BALANCE, MOVE, PASSES, schedule_of
-from usp_prof.whatif.layout import layout_of
+from usp_prof.whatif.layout import Layout, layout_of
 from usp_prof.whatif.recorded_pipeline import Pipeline, pipeline_of, pipeline_steps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from usp_prof.model.edit import Edit
-    from usp_prof.schedule_orders import Order
-    from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.layout import Layout
 
 PROBE_NS = 100_000
 """Each action is lengthened by this; the longer window then shows the number of actions on the longest path."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import first_of_run, last_of_run
 from usp_prof.columns.statistics import medians_of_others
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Floats, Ints
 
 
 def longest_of_others(excess: list[Floats]) -> Floats:

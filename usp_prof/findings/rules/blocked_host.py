@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 
 from usp_prof.analyses import host, memory
+from usp_prof.analyses.measures.ranges import SyncStat
 from usp_prof.analyses.step_time import is_window
+from usp_prof.columns.arrays import Flags
 from usp_prof.findings import proof
 from usp_prof.findings.draft import LEAST_GAIN, Draft, Input
 from usp_prof.findings.place import costly_part, outstanding_rank, place_of
@@ -15,17 +17,11 @@ from usp_prof.findings.proof import longest
 from usp_prof.model.edit import Edit
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import Graph
 from usp_prof.replay.host_gaps import TAKES_MEMORY, allocating
 from usp_prof.tables import clock
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits.host import blocks, pageable, read_values
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.analyses.measures.ranges import SyncStat
-    from usp_prof.columns.arrays import Flags
-    from usp_prof.replay.graph import Graph
-    from usp_prof.tables.table_set import TableSet
 
 
 class BlockingSync:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import group_codes, middles
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
@@ -14,17 +15,10 @@ from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.graph import Graph, NodeKind
 from usp_prof.replay.node_work import work_of
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits.compute import interference
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.replay.graph import Graph
-    from usp_prof.tables.table_set import TableSet
-
 
 UNEVEN = 0.25
 """Share of the compute beyond the medians of its ops; paced runs on shared cores reach 0.16."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
@@ -12,12 +12,7 @@ from usp_prof.model.finding import Basis
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.replay.build import graph_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 REDUCES = ("all_reduce", "reduce_scatter")
 

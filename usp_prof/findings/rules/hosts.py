@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -18,13 +18,8 @@ from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import EdgeKind
 from usp_prof.replay.host_gaps import LOADS_DATA, loading_ns
 from usp_prof.replay.rank_clocks import rank_clocks
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits import pauses, think_times
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from usp_prof.tables.table_set import TableSet
-
 
 FAULTS_OF_HOSTS = (RuleCode.SLOW_HOST, RuleCode.HOST_PAUSE, RuleCode.LATE_RANK, RuleCode.MEMORY_PRESSURE)
 """Findings on single hosts, which are repaired before the launches of all ranks are made fewer."""

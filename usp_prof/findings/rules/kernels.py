@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 
 from usp_prof.analyses import kernels
+from usp_prof.analyses.measures.kernel_tally import OpStat
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest, slowest_step
@@ -15,14 +16,8 @@ from usp_prof.model.finding import Basis
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
 from usp_prof.tables.events.arguments import recorded_list
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits.compute import of_op, shape_word, updates
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.analyses.measures.kernel_tally import OpStat
-    from usp_prof.tables.table_set import TableSet
-
 
 LEAST_OP_SHARE = 0.1
 LOW_EFFICIENCY = 0.3

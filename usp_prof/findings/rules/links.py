@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -19,12 +19,7 @@ from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.peers import group_word, link_slowness
 from usp_prof.tables import calls
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.tables.table_set import TableSet
-
+from usp_prof.tables.table_set import TableSet
 
 SLOW_LINK = 1.2
 

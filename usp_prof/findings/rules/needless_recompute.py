@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from usp_prof.analyses import memory
 from usp_prof.findings import proof
@@ -11,13 +11,8 @@ from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay import backward
-from usp_prof.whatif.layout import layout_of, memory_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.layout import Layout
+from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.layout import Layout, layout_of, memory_of
 
 SPARE = 0.1
 OFTEN = 1.1

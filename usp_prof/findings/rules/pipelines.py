@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf, isfinite
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,16 +19,11 @@ from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.peers import compute_per_step
 from usp_prof.schedule import schedule_by_name
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits.pipeline import SAME
 from usp_prof.whatif.layout import layout_of
 from usp_prof.whatif.recorded_pipeline import pipeline_of
 from usp_prof.whatif.rescheduled import guesses_halves, reschedule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.tables.table_set import TableSet
-
 
 ENOUGH = 4
 """Micro-batches per pipeline rank above which the bubble is at most a fifth."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 
 from usp_prof.analyses import stragglers
 from usp_prof.analyses.measures.lateness import COVERS, Why
+from usp_prof.analyses.stragglers import Culprit
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.micro_batches import has_longer_sequences
@@ -19,19 +20,11 @@ from usp_prof.model.health import spans
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.model.topology import Axis
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.graph import Graph, NodeKind
 from usp_prof.replay.host_gaps import pauses, think_times
-from usp_prof.replay.peers import compute_by_step, slowness
+from usp_prof.replay.peers import Slowness, compute_by_step, slowness
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.host_steps import host_slowness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.analyses.stragglers import Culprit
-    from usp_prof.replay.graph import Graph
-    from usp_prof.replay.peers import Slowness
-    from usp_prof.tables.table_set import TableSet
-
 
 SLOW_COMPUTE = 1.05
 STEADY = 0.8

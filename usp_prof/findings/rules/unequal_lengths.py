@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -12,11 +12,7 @@ from usp_prof.findings.micro_batches import FEWEST, TOGETHER, evened, passes_of,
 from usp_prof.findings.proof import spot
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 
 class UnequalLengths:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from usp_prof.analyses import moe
 from usp_prof.findings import proof
@@ -11,11 +11,7 @@ from usp_prof.findings.work_shares import UNEVEN, worst_of
 from usp_prof.model.edit import Edit
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.model.topology import Axis
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet
 
 
 class UnevenExperts:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from usp_prof.model.edit import Edit
 from usp_prof.model.errors import unknown_name
+from usp_prof.replay.graph import Graph
 from usp_prof.replay.host_gaps import loading_ns, pauses, think_times
 from usp_prof.whatif.edits import (
     balance,
@@ -20,10 +20,6 @@ from usp_prof.whatif.edits import (
 )
 from usp_prof.whatif.edits.kind import EditKind, Lean, Request
 from usp_prof.whatif.edits.pipeline import PIPELINE_EDITS, PipelineEdit
-
-if TYPE_CHECKING:
-    from usp_prof.model.edit import Edit
-    from usp_prof.replay.graph import Graph
 
 EDITS: tuple[EditKind, ...] = (
     *compute.EDITS,

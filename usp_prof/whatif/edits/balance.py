@@ -8,25 +8,20 @@ beyond noise are evened out. Pipeline stages have different work, so micro-batch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import first_rows, group_codes, lowest_reached, middles, rows_by_code
 from usp_prof.model.errors import UsageError
 from usp_prof.model.topology import DATA_AXES, Axis
-from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.graph import Graph, NodeKind
 from usp_prof.replay.node_work import work_of
 from usp_prof.replay.peers import peer_groups
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.edits.where import on_axis
 from usp_prof.whatif.fitted_times import network_of
 from usp_prof.whatif.host_times import with_equal_hosts
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.replay.graph import Graph
-
 
 UNEVEN = 1.05
 """Work between two calls is uneven if the maximum exceeds the mean by this factor; noise of short work is lower."""

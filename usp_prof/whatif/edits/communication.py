@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Floats
 from usp_prof.columns.rows import group_codes, lookup, rows_by_code
 from usp_prof.model.errors import unknown_name
-from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.graph import EdgeKind, Graph, NodeKind
 from usp_prof.replay.insertion import with_edges
 from usp_prof.replay.node_work import OPTIMIZER, work_of
 from usp_prof.replay.peers import as_peers
@@ -16,11 +15,6 @@ from usp_prof.whatif.edits.compute import scaled
 from usp_prof.whatif.edits.kind import WHERE, Again, EditKind, Request
 from usp_prof.whatif.edits.where import communication_of
 from usp_prof.whatif.fitted_times import Algorithm, hops, network_of, over_gloo, resized, volume
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Floats
-    from usp_prof.replay.graph import Graph
-
 
 DIFFERENT = 16
 """Minimum ratio of message sizes to determine the time per byte."""

@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.intervals import union
 from usp_prof.columns.rows import distinct, first_of_run, group_codes, lookup, rows_of
+from usp_prof.columns.table import Columns
 from usp_prof.model.errors import UsageError
-from usp_prof.replay.graph import EdgeKind, NodeKind, events_of
+from usp_prof.replay.graph import EdgeKind, Graph, NodeKind, events_of
 from usp_prof.replay.host_gaps import overlap
 from usp_prof.replay.node_work import work_of
 from usp_prof.replay.peers import slowness
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.compute_times import with_repaired_compute
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.host_times import with_repaired_hosts
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Floats, Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.replay.graph import Graph
-    from usp_prof.tables.table_set import TableSet
 
 
 def compute_faster(graph: Graph, request: Request) -> Graph:

@@ -11,24 +11,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags
+from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
-from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.graph import Graph, NodeKind
 from usp_prof.replay.node_work import OPTIMIZER, Family, NodeWork, work_of
 from usp_prof.whatif.edits.communication import with_transfer, without_communication
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.edits.where import on_axis
 from usp_prof.whatif.fitted_times import Algorithm, hops, kernel_times, network_of, resized, volume
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags
-    from usp_prof.model.edit import Edit
-    from usp_prof.replay.graph import Graph
-    from usp_prof.whatif.layout import Layout
-
+from usp_prof.whatif.layout import Layout
 
 CROSSING = 2.0
 """Factor on the time of bytes in the cautious model if groups start to cross nodes."""

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError, unknown_name
-from usp_prof.model.hardware import DEVICES, Precision, element_bytes, find, precision
-from usp_prof.replay.graph import NodeKind
+from usp_prof.model.hardware import DEVICES, Device, Precision, element_bytes, find, precision
+from usp_prof.replay.graph import Graph, NodeKind
 from usp_prof.replay.node_work import Family, work_of
 from usp_prof.whatif.edits.kind import WHERE, Again, EditKind, Request
 from usp_prof.whatif.edits.where import communication_of
 from usp_prof.whatif.fitted_times import kernel_times, network_of, resized
-
-if TYPE_CHECKING:
-    from usp_prof.model.edit import Edit
-    from usp_prof.model.hardware import Device
-    from usp_prof.replay.graph import Graph
-    from usp_prof.whatif.layout import Layout
-
+from usp_prof.whatif.layout import Layout
 
 REACHED = 0.88
 """Share of a peak ratio that products reach: measured on H100, fp8 over bf16 is 1403 / 794.5 instead of 2.0."""

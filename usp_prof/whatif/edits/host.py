@@ -10,14 +10,14 @@ The graph stores host time in three places, and an edit removes it from each one
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.intervals import union
 from usp_prof.columns.rows import last_of_run, lookup, rows_of
 from usp_prof.model.errors import UsageError
-from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind, events_of
+from usp_prof.replay.graph import NEVER, EdgeKind, Graph, NodeKind, events_of
 from usp_prof.replay.host_gaps import (
     allocating,
     holds_thought,
@@ -30,13 +30,9 @@ from usp_prof.replay.host_gaps import (
     thinks,
 )
 from usp_prof.replay.rank_clocks import rank_clocks
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.host_times import with_repaired_hosts
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.replay.graph import Graph
-    from usp_prof.tables.table_set import TableSet
 
 GRAPH_GAP_NS = 1_000
 """Gap between kernels of a CUDA graph, about a microsecond."""

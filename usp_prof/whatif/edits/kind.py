@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.printable import first_few
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from usp_prof.replay.graph import Graph
-    from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.layout import Layout
+from usp_prof.replay.graph import Graph
+from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.layout import Layout
 
 
 class Lean(StrEnum):

@@ -12,25 +12,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import distinct, lookup, rows_by_code
 from usp_prof.replay.backward import accumulated
-from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.graph import EdgeKind, Graph, NodeKind
 from usp_prof.replay.insertion import with_edges
-from usp_prof.replay.node_work import BACKWARD, FORWARD, work_of
+from usp_prof.replay.node_work import BACKWARD, FORWARD, NodeWork, work_of
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits.kind import WHERE, EditKind, Request
 from usp_prof.whatif.edits.where import communication_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.replay.graph import Graph
-    from usp_prof.replay.node_work import NodeWork
-    from usp_prof.tables.table_set import TableSet
 
 _REDUCES = ("all_reduce", "reduce_scatter")
 

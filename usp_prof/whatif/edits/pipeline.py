@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import lookup, range_at
+from usp_prof.columns.table import Columns
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.replay.graph import Graph
 from usp_prof.replay.node_work import work_of
 from usp_prof.schedule import Schedule, schedule_by_name
+from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.layout import Layout, layout_of
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Ints
-    from usp_prof.columns.table import Columns
-    from usp_prof.replay.graph import Graph
-    from usp_prof.tables.table_set import TableSet
 
 _FOREVER = np.iinfo(np.int64).max
 SCHEDULE, BALANCE, MOVE, PASSES = "schedule", "balance_stages", "move_layers", "micro_batches"

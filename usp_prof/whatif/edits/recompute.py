@@ -8,22 +8,18 @@ New recomputation takes as long as the same work in forward.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags
 from usp_prof.columns.rows import group_codes, lookup
+from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.replay import backward
-from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.graph import Graph, NodeKind
 from usp_prof.replay.node_work import BACKWARD, FORWARD, WEIGHT_GRADIENT, Family, NodeWork, work_of
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags
-    from usp_prof.model.edit import Edit
-    from usp_prof.replay.graph import Graph
-    from usp_prof.whatif.layout import Layout
+from usp_prof.whatif.layout import Layout
 
 NONE, SELECTIVE, FULL = "none", "selective", "full"
 DOUBT = 0.1

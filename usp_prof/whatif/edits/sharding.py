@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import lookup
+from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
-from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.graph import EdgeKind, Graph, NodeKind
 from usp_prof.replay.insertion import Added, with_calls
 from usp_prof.replay.node_work import BACKWARD, FORWARD, OPTIMIZER, work_of
 from usp_prof.whatif.edits.communication import without_communication
@@ -24,12 +25,7 @@ from usp_prof.whatif.edits.zero_messages import (
     reductions_beside_backward,
 )
 from usp_prof.whatif.fitted_times import kernel_times, network_of, over_gloo, resized
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.model.edit import Edit
-    from usp_prof.replay.graph import Graph
-    from usp_prof.whatif.layout import Layout
+from usp_prof.whatif.layout import Layout
 
 SHARDED_GRADIENTS, SHARDED_WEIGHTS = 2, 3
 LONGER = 1.1

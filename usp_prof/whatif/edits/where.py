@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from usp_prof.columns.arrays import Flags
 from usp_prof.model.errors import UsageError
+from usp_prof.replay.graph import Graph
+from usp_prof.whatif.edits.kind import Request
 from usp_prof.whatif.fitted_times import network_of
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags
-    from usp_prof.replay.graph import Graph
-    from usp_prof.whatif.edits.kind import Request
 
 
 def communication_of(graph: Graph, request: Request) -> Flags:

@@ -12,25 +12,20 @@ our trainer, which gather each layer's weights before its first forward and keep
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.intervals import union
 from usp_prof.model.errors import UsageError
-from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.graph import EdgeKind, Graph, NodeKind
 from usp_prof.replay.insertion import Added
 from usp_prof.replay.node_work import BACKWARD, FORWARD, OPTIMIZER, WEIGHT_GRADIENT, work_of
 from usp_prof.replay.peers import calls_of
+from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.edits.kind import Request
 from usp_prof.whatif.edits.where import on_axis
 from usp_prof.whatif.fitted_times import network_of, over_gloo
-
-if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.replay.graph import Graph
-    from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.edits.kind import Request
-
 
 # Passes through a stage's layers, and the start of each layer in them.
 
