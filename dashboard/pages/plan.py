@@ -93,7 +93,7 @@ def _draw(first: str) -> None:
         )
         return
     plans = wait(data.ask_plans(question))
-    if tab == BEST or not plans.best or _is_doubtful(calibration, question):
+    if tab == BEST or not plans.best or plan_answer.is_doubtful(calibration, question):
         with place:
             verdict(plan_answer.verdict(calibration, plans, trainer))
             if remark := plan_answer.not_startable(plans, trainer):
@@ -139,14 +139,10 @@ def _trainer(calibration: Calibration | None) -> str:
 
 def _doubted(calibration: Calibration | None, question: Question, shown: str) -> bool:
     """Show a warning if the recorded step is predicted too badly to show more than what `shown` names."""
-    if calibration is None or not _is_doubtful(calibration, question):
+    if calibration is None or not plan_answer.is_doubtful(calibration, question):
         return False
     st.error(plan_answer.doubt(calibration, shown))
     return True
-
-
-def _is_doubtful(calibration: Calibration | None, question: Question) -> bool:
-    return calibration is not None and plan_answer.is_doubtful(question, calibration)
 
 
 def _order(calibration: Calibration | None, plans: Plans, trainer: str) -> None:

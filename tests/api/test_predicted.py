@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -116,7 +115,7 @@ def test_a_plan_learns_from_a_recorded_run_that_it_predicts_closely() -> None:
         assert plans.error_fraction == calibration.error_fraction
         assert "error of" in repr(plans)
     else:
-        with pytest.raises(UspProfError, match=re.escape(calibration.sentence())):
+        with pytest.raises(UspProfError, match="nothing is ranked"):
             usp_prof.plan(run_with("clean"))
 
 

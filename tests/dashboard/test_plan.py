@@ -127,7 +127,7 @@ def test_one_configuration_shows_no_times_if_the_recorded_step_is_predicted_badl
     folder = tmp_path / "synthetic"
     write(Declaration(mesh=Mesh(dp=4, tp=4, pp=4)), folder)
     with naming([folder], tmp_path / "cache", monkeypatch):
-        assert plan.is_doubtful(recorded_question(calibration := data.ask_calibration(0).result()), calibration)
+        assert plan.is_doubtful(calibration := data.ask_calibration(0).result(), recorded_question(calibration))
         app = drawn("plan", view="One configuration")
     assert "so only memory is shown" in app.error[0].value
     assert [metric.label for metric in app.metric] == ["memory", "data parallel (dp)"]
@@ -205,8 +205,8 @@ def test_a_planner_that_mispredicts_its_own_run_shows_only_the_order() -> None:
     page = written(Answer(0, "plan", "Plan", "", lambda: plan.sections(wrong, plans, plans.best[0], "megatron")))
     assert "Predicted times cannot be trusted" in page
     assert "tokens/s" not in page
-    assert plan.is_doubtful(plans.question, wrong)
-    assert not plan.is_doubtful(plans.question, calibration)
+    assert plan.is_doubtful(wrong, plans.question)
+    assert not plan.is_doubtful(calibration, plans.question)
 
 
 @pytest.mark.parametrize("figure", ["MFU", "memory"])

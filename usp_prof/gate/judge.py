@@ -158,25 +158,15 @@ def _from_zero(blank: Judgement, after: Series) -> Judgement:
     return replace(measured, reason=FROM_ZERO)
 
 
-@dataclass(frozen=True, slots=True)
-class _Worsening:
-    """A change and its interval, with signs flipped so that positive means worse."""
-
-    least: float
-    """The lower end of the interval."""
-    most: float
-    """The upper end."""
-    likely: float
-
-
-def _worsening(judgement: Judgement) -> _Worsening:
+def _worsening(judgement: Judgement) -> tuple[float, float, float]:
+    """Return a change's interval and the change itself, with signs flipped so that positive means worse."""
     low, high, change = judgement.low, judgement.high, judgement.change
     if judgement.better is Better.LOWER:
-        return _Worsening(low, high, change)
+        return low, high, change
     if judgement.better is Better.HIGHER:
-        return _Worsening(-high, -low, -change)
+        return -high, -low, -change
     least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
-    return _Worsening(least, max(abs(low), abs(high)), abs(change))
+    return least, max(abs(low), abs(high)), abs(change)
 
 
 def _with_verdict(judgement: Judgement, rule: Rule) -> Judgement:
@@ -189,13 +179,14 @@ def _with_verdict(judgement: Judgement, rule: Rule) -> Judgement:
         -1% to +3%      pass if the likely change is allowed: the interval ends below the resolution
         -1% to +5%      inconclusive
     """
-    worse, allowed = _worsening(judgement), rule.allowed.amount
-    slack = 1e-12 * max(1.0, abs(worse.likely))
-    if worse.least > allowed + slack:
+    least, most, likely = _worsening(judgement)
+    allowed = rule.allowed.amount
+    slack = 1e-12 * max(1.0, abs(likely))
+    if least > allowed + slack:
         return replace(judgement, verdict=Verdict.REGRESSED)
-    if worse.most < -allowed - slack:
+    if most < -allowed - slack:
         return replace(judgement, verdict=Verdict.IMPROVED)
-    if worse.likely <= allowed + slack and worse.most <= max(rule.resolve.amount, allowed) + slack:
+    if likely <= allowed + slack and most <= max(rule.resolve.amount, allowed) + slack:
         return replace(judgement, verdict=Verdict.PASS)
     return judgement
 

@@ -103,7 +103,9 @@ def machine_of(manifest: Manifest) -> str:
 @cache
 def metrics() -> dict[str, tuple[str, Metric]]:
     """Return every metric with the analysis that computes it, by metric id."""
-    declared = {metric.id: (name, metric) for name in NAMES for metric in _declared(name)}
+    declared = {
+        metric.id: (name, metric) for name in NAMES for metric in import_module(f"usp_prof.analyses.{name}").METRICS
+    }
     return declared | {metric.id: ("", metric) for metric in DERIVED}
 
 
@@ -121,11 +123,6 @@ def value_of(run: Run, figure: Figure) -> float:
     figures = Figures(import_module(f"usp_prof.analyses.{analysis}").compute(run.tables).values())
     value = figures.at(figure.metric, **figure.dims)
     return float("nan") if value is None else float(value)
-
-
-def _declared(analysis: str) -> tuple[Metric, ...]:
-    declared: tuple[Metric, ...] = tuple(import_module(f"usp_prof.analyses.{analysis}").METRICS)
-    return declared
 
 
 def _mean_in_step(run: Run, axis: str, *, in_bytes: bool) -> float:

@@ -82,13 +82,14 @@ class Calibration:
         """Whether the prediction of the run itself is close enough to rank others."""
         return abs(self.error_fraction) <= CLOSE
 
-    def sentence(self) -> str:
-        """Return a sentence about the error of the run's own prediction."""
-        return f"the recorded step itself is predicted with an error of {self.error_fraction:+z.1%}: nothing is ranked"
-
-    def missing(self) -> str:
-        """Return the input that would improve the prediction."""
-        return "record more steps of an even run (see usp-prof analyze), or name a model and a device"
+    def check(self) -> None:
+        """Raise `InputError` if the prediction of the run itself is too far off to rank others."""
+        if not self.is_close:
+            error = f"{self.error_fraction:+z.1%}"
+            raise InputError(
+                f"the recorded step itself is predicted with an error of {error}: nothing is ranked",
+                hint="record more steps of an even run (see usp-prof analyze), or name a model and a device",
+            )
 
 
 @dataclass(frozen=True, slots=True)

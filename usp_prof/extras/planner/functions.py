@@ -16,7 +16,7 @@ from usp_prof.extras.planner.models import planned_model
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.extras.planner.ranges import check_numbers
 from usp_prof.extras.planner.search import Plans, question_of, search
-from usp_prof.model.errors import InputError, UsageError, unknown_name
+from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.run import Run, opened
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
             raise unknown_name(kind, name, valid_names)
     check_numbers({"sequence": sequence, "devices": devices, "batch": batch})
     calibration = calibrate(opened(run).tables) if run is not None else None
-    if calibration is not None and not calibration.is_close:
-        raise InputError(calibration.sentence(), hint=calibration.missing())
+    if calibration is not None:
+        calibration.check()
     if calibration is None and not (model and device and devices and batch):
         raise UsageError("without a recorded run, a plan needs model, device, devices and batch", hint="or give run=")
     recorded = calibration.model if calibration is not None else None

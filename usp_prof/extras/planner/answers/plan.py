@@ -40,7 +40,7 @@ def sections(calibration: Calibration | None, plans: Plans, chosen: Plan | None,
     """Build the plans, and the chosen one in detail if anything fits."""
     if chosen is None:
         return (Section("plan", "Plan", (basis(calibration, plans), Text(nothing_fits(plans)))),)
-    if calibration is not None and is_doubtful(plans.question, calibration):
+    if calibration is not None and is_doubtful(calibration, plans.question):
         blocks = (Text(doubt(calibration)), basis(calibration, plans), ordered(plans, ROWS))
         return (Section("plan", f"Plan: {question_text(plans)}", blocks),)
     every = Section(
@@ -62,18 +62,16 @@ def verdict(calibration: Calibration | None, plans: Plans, trainer: str) -> str:
     place, _ = startable(plans, trainer)
     best = plans.best[max(place, 0)]
     text = f"{in_words(best.configuration)}: "
-    if calibration is None or not is_doubtful(plans.question, calibration):
+    has_times = not is_doubtful(calibration, plans.question)
+    if has_times:
         text += f"{quantity(best.step_ns, Unit.NS)} per step, "
     text += f"fits in {quantity(best.footprint.total_bytes, Unit.BYTES)} per device"
     text += f", the fastest that {trainer} can start" if place > 0 else f", the fastest of {plans.fitting:,} plans"
-    if (
-        calibration is not None
-        and not is_doubtful(plans.question, calibration)
-        and is_recorded_question(calibration, plans.question)
-    ):
-        faster = calibration.prediction.step_ns / max(best.step_ns, 1)
+    recorded = recorded_plan(calibration, plans.question)
+    if has_times and recorded is not None:
+        faster = recorded.step_ns / max(best.step_ns, 1)
         text += f". The recorded configuration takes {quantity(faster, Unit.RATIO)} as long"
-        text += f" (predicted: {quantity(calibration.prediction.step_ns, Unit.NS)})"
+        text += f" (predicted: {quantity(recorded.step_ns, Unit.NS)})"
     return f"{text}."
 
 
@@ -122,9 +120,11 @@ def startable(plans: Plans, trainer: str) -> tuple[int, str]:
     return -1, first_refusal
 
 
-def is_doubtful(question: Question, calibration: Calibration) -> bool:
+def is_doubtful(calibration: Calibration | None, question: Question) -> bool:
     """Return whether the run's own step is predicted too badly to show more than the order of plans."""
-    return question.cluster == calibration.cluster and abs(calibration.error_fraction) > MOST_ERROR
+    if calibration is None or question.cluster != calibration.cluster:
+        return False
+    return abs(calibration.error_fraction) > MOST_ERROR
 
 
 def doubt(calibration: Calibration, shown: str = "the order of the plans") -> str:
@@ -178,11 +178,8 @@ def points(plans: Plans, calibration: Calibration | None = None, labeled: int = 
 
     `labeled` is the place of the plan whose configuration labels its point.
     """
-    ran = (
-        [calibration.prediction]
-        if calibration is not None and is_recorded_question(calibration, plans.question)
-        else []
-    )
+    recorded = recorded_plan(calibration, plans.question)
+    ran = [recorded] if recorded is not None else []
     front = {plan.configuration for plan in plans.pareto()}
     shown = [*plans.best, *ran]
     return PlanPoints(
@@ -197,12 +194,14 @@ def points(plans: Plans, calibration: Calibration | None = None, labeled: int = 
     )
 
 
-def is_recorded_question(calibration: Calibration, question: Question) -> bool:
-    """Return whether plans are for the recorded model, devices and batch."""
-    same_size = (
-        question.devices == calibration.configuration.devices and question.batch == calibration.configuration.batch
-    )
-    return same_size and question.cluster == calibration.cluster and question.model == calibration.model
+def recorded_plan(calibration: Calibration | None, question: Question) -> Plan | None:
+    """Return the prediction of the recorded configuration if plans are for its model, devices and batch."""
+    if calibration is None:
+        return None
+    c = calibration.configuration
+    recorded = (calibration.model, calibration.cluster, c.devices, c.batch)
+    is_same = recorded == (question.model, question.cluster, question.devices, question.batch)
+    return calibration.prediction if is_same else None
 
 
 def plans_table(plans: Sequence[Plan], rows: int) -> DataTable:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from usp_prof.charts.inputs import PlanGrid
-from usp_prof.extras.planner.answers.plan import in_words, is_recorded_question, nothing_fits
+from usp_prof.extras.planner.answers.plan import in_words, nothing_fits, recorded_plan
 from usp_prof.extras.planner.calibration import Calibration
 from usp_prof.extras.planner.launch import refusal as refusal_by
 from usp_prof.extras.planner.predict import Prediction as Plan
@@ -66,8 +66,7 @@ def verdict(
     else:
         fastest = cells[_place(plans.best[0], down, across)]
         text = f"{trainer} can start none of the {plans.fitting:,} plans that fit: {fastest.refusal}"
-    if calibration is not None and is_recorded_question(calibration, plans.question):
-        ran = calibration.prediction
+    if (ran := recorded_plan(calibration, plans.question)) is not None:
         row, column = _place(ran, down, across)
         text += (
             f". The recorded configuration ({down} {row}, {across} {column}) is predicted at {_written(ran, figure)}"
@@ -112,8 +111,7 @@ def section(
     read, unit = FIGURES[figure]
     able = {place: cell.plan for place, cell in cells.items() if not cell.refusal}
     values = np.array([read(able[place]) if place in able else np.nan for place in places])
-    ran = calibration is not None and is_recorded_question(calibration, plans.question)
-    recorded = calibration.prediction if calibration is not None and ran else None
+    recorded = recorded_plan(calibration, plans.question)
     recorded_place = _place(recorded, down, across) if recorded is not None else None
     chart = PlanGrid(
         figure, across, down, tuple(columns), tuple(rows), values.reshape(len(rows), len(columns)),

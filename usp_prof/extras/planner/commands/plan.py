@@ -32,7 +32,7 @@ from usp_prof.extras.planner.ranges import SHARES, WHOLE, check_numbers, option
 from usp_prof.extras.planner.search import Question, question_of, search
 from usp_prof.extras.planner.table import KNOWN, predict_table, read_rows
 from usp_prof.model.configuration import modules_named
-from usp_prof.model.errors import InputError, UsageError
+from usp_prof.model.errors import UsageError
 from usp_prof.model.files import read_text
 from usp_prof.model.flops import check_convention
 from usp_prof.model.hardware import DEVICES
@@ -137,8 +137,8 @@ def run(args: argparse.Namespace) -> int:
         return _table(args)
     _check(args)
     calibration = calibrate(open_from(args).tables) if args.path else None
-    if calibration is not None and not calibration.is_close:
-        raise InputError(calibration.sentence(), hint=calibration.missing())
+    if calibration is not None:
+        calibration.check()
     args.trainer = args.trainer or ("usp-prof" if args.path else DEFAULT_TRAINER)
     question = _question(args, calibration)
     with progress_of(args, "planning") as progress:
