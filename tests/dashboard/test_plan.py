@@ -127,7 +127,8 @@ def test_one_configuration_shows_no_times_if_the_recorded_step_is_predicted_badl
     folder = tmp_path / "synthetic"
     write(Declaration(mesh=Mesh(dp=4, tp=4, pp=4)), folder)
     with naming([folder], tmp_path / "cache", monkeypatch):
-        assert plan.is_doubtful(calibration := data.ask_calibration(0).result(), recorded_question(calibration))
+        calibration = data.ask_calibration(0).result()
+        assert plan.is_doubtful(calibration, recorded_question(calibration))
         app = drawn("plan", view="One configuration")
     assert "so only memory is shown" in app.error[0].value
     assert [metric.label for metric in app.metric] == ["memory", "data parallel (dp)"]
