@@ -28,7 +28,7 @@ from usp_prof.tables.matching.members import (
 )
 from usp_prof.tables.matching.same_calls import MatchedBy, matched_parts
 from usp_prof.tables.shares import Facts
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 
 Made = TypeVar("Made")
 
@@ -210,11 +210,6 @@ def _with_columns(rows: pa.Table, **columns: Ints) -> pa.Table:
     return rows
 
 
-def match_calls(tables: TableSet) -> Calls:
-    """Match the calls of a run on one clock, memoized."""
-    return tables.memo("calls", lambda: _measure(tables))
-
-
 def of_each_rank(
     tables: TableSet,
     measure: Callable[[TableSet, int], Made],
@@ -250,7 +245,8 @@ def build_parts(tables: TableSet) -> pa.Table:
 _TEXTS = ("op", "group", "axis")
 
 
-def _measure(tables: TableSet) -> Calls:
+@memoized("calls")
+def match_calls(tables: TableSet) -> Calls:
     """Measure each call of a run from its members."""
     clocks = clock.fit_clocks(tables)
     members = members_of(matched_parts(tables), clocks)

@@ -23,7 +23,7 @@ from usp_prof.tables.matching.clock_jumps import apart_ranks, clock_jumps
 from usp_prof.tables.matching.clocks import Clock, clock_sources, hosts_of
 from usp_prof.tables.matching.same_calls import matched_parts
 from usp_prof.tables.matching.ties import Ties, ties_of
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 
 SCHEMA = Schema(
     "clock",
@@ -43,11 +43,6 @@ SCHEMA = Schema(
 )
 
 
-def fit_clocks(tables: TableSet) -> Clock:
-    """Solve the clocks of a run, memoized."""
-    return tables.memo("clock", lambda: _solve(tables))
-
-
 def build(tables: TableSet) -> pa.Table:
     """Build the table."""
     clock = fit_clocks(tables)
@@ -65,7 +60,9 @@ def build(tables: TableSet) -> pa.Table:
     return table(SCHEMA, columns, len(clock.ranks))
 
 
-def _solve(tables: TableSet) -> Clock:
+@memoized("clock")
+def fit_clocks(tables: TableSet) -> Clock:
+    """Solve the clocks of a run."""
     ranks = np.asarray(tables.ranks, np.int64)
     hosts = hosts_of(tables)
     based = np.array([has_base for _, has_base, _ in clock_sources(tables)], bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import wraps
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -317,3 +318,26 @@ class TableSet:
                 raise KeyError(f"{key!r} needs all ranks, but only some were read")
             self._memo[key] = build()
         return self._memo[key]  # type: ignore[return-value] # the key names the type
+
+
+def memoized(key: str) -> Callable[[Callable[[TableSet], T]], Callable[[TableSet], T]]:
+    """Build the result of a function of a run's tables once, and keep it under this key."""
+
+    def memoize(build: Callable[[TableSet], T]) -> Callable[[TableSet], T]:
+        @wraps(build)
+        def build_once(tables: TableSet) -> T:
+            return tables.memo(key, lambda: build(tables))
+
+        return build_once
+
+    return memoize
+
+
+def memoized_of_rank(build: Callable[[TableSet, int], T]) -> Callable[[TableSet, int], T]:
+    """Build the result of a function of one rank's tables once, and keep it while these are in memory."""
+
+    @wraps(build)
+    def build_once(tables: TableSet, rank: int) -> T:
+        return tables.memo_of_rank(rank, build_once, lambda: build(tables, rank))
+
+    return build_once

@@ -26,7 +26,7 @@ from usp_prof.model.topology import Axis
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
 from usp_prof.tables.calls import Rows
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 
 FROM_ONE_RANK = ("broadcast", "scatter")
 """Operations that carry data of a single rank."""
@@ -52,13 +52,9 @@ class Arrivals:
     """By call number: its row here; -1 for calls that are left out."""
 
 
+@memoized("arrivals")
 def arrivals(tables: TableSet) -> Arrivals:
-    """Return the arrivals at a run's calls; memoized."""
-    return tables.memo("arrivals", lambda: _measure(tables))
-
-
-def _measure(tables: TableSet) -> Arrivals:
-    """Compute the arrivals at all complete collectives of several ranks.
+    """Return the arrivals at all complete collectives of several ranks.
 
     1. A participant's own time is the time since its arrival at the group's previous call, minus its stalls.
     2. The last to arrive is late by its distance to the second-last.

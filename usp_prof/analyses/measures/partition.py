@@ -37,7 +37,7 @@ from usp_prof.model.topology import PARALLEL_AXES, Axis
 from usp_prof.replay.host_gaps import LOADS_DATA
 from usp_prof.tables import calls
 from usp_prof.tables.shares import Facts
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized, memoized_of_rank
 
 
 class Cause(StrEnum):
@@ -88,12 +88,9 @@ def _queue_empty(tables: TableSet, rank: int, gaps: Intervals) -> Intervals:
     return Intervals(gaps.start[late], gaps.end[late])
 
 
+@memoized_of_rank
 def launch_starts(tables: TableSet, rank: int) -> Ints:
-    """Return the launch time of each activity, or -1 if unknown; memoized."""
-    return tables.memo_of_rank(rank, "launch starts", lambda: _launch_starts(tables, rank))
-
-
-def _launch_starts(tables: TableSet, rank: int) -> Ints:
+    """Return the launch time of each activity, or -1 if unknown."""
     event, launches = tables.columns("activities", rank)["launch_event"], tables.columns("launches", rank)
     if not len(launches):
         return np.full(len(event), -1, np.int64)
@@ -202,11 +199,6 @@ def divide_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition
     return parts.take(is_selected)
 
 
-def sets_of(tables: TableSet, rank: int) -> Sets:
-    """Return the intervals of one rank's work; memoized."""
-    return tables.memo_of_rank(rank, "sets", lambda: _sets(tables, rank))
-
-
 def compute_times(tables: TableSet, rank: int, within: Intervals) -> dict[str, int]:
     """Return by name how long the compute of one rank runs within these intervals."""
     activities = tables.columns("activities", rank)
@@ -241,13 +233,12 @@ def _stalls_of_rank(tables: TableSet, rank: int) -> Intervals:
     return (union(start, start + waiting) | sets.bubble) - sets.compute
 
 
+@memoized("partition")
 def _measured(tables: TableSet) -> tuple[Partition, dict[int, Intervals]]:
-    """Return the partition of all ranks, and by rank when it waited for others; memoized."""
-    return tables.memo("partition", lambda: _divided(tables))
+    """Return the partition of all ranks, and by rank when it waited for others, from one pass over all ranks.
 
-
-def _divided(tables: TableSet) -> tuple[Partition, dict[int, Intervals]]:
-    """Divide the ranks' steps in one pass over all ranks. Axes that a rank does not have take none of its time."""
+    Axes that a rank does not have take none of its time.
+    """
     of_ranks, stalled = [], {}
     for rank, (parts, stalled_of_rank) in zip(tables.ranks, calls.of_each_rank(tables, _of_rank), strict=True):
         of_ranks.append(parts)
@@ -258,7 +249,9 @@ def _divided(tables: TableSet) -> tuple[Partition, dict[int, Intervals]]:
     return Partition(axes, *arrays), stalled
 
 
-def _sets(tables: TableSet, rank: int) -> Sets:
+@memoized_of_rank
+def sets_of(tables: TableSet, rank: int) -> Sets:
+    """Return the intervals of one rank's work."""
     activities = tables.columns("activities", rank)
     start = activities["start_ns"]
     end = start + activities["dur_ns"]

@@ -13,7 +13,7 @@ from usp_prof.columns.rows import distinct, lookup, rows_by_code, rows_of
 from usp_prof.columns.table import Columns
 from usp_prof.contract import parse_mark
 from usp_prof.model.selection import Selection
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized_of_rank
 
 _STARTS_WORK = ("launch", "graph_launch", "memcpy", "memset")
 
@@ -46,13 +46,13 @@ class SyncStat:
 
 def selected(tables: TableSet, name: str, rank: int, selection: Selection) -> Columns:
     """Return the rows of a table in the selected steps; memoized."""
-    key = ("selected", name, selection)
-    return tables.memo_of_rank(rank, key, lambda: _chosen(tables.columns(name, rank), selection))
 
+    def select() -> Columns:
+        rows = tables.columns(name, rank)
+        is_selected = (rows["step"] >= 0) & selection.takes_steps(rows["step"])
+        return rows if is_selected.all() else rows.take(is_selected)
 
-def _chosen(table: Columns, selection: Selection) -> Columns:
-    is_selected = (table["step"] >= 0) & selection.takes_steps(table["step"])
-    return table if is_selected.all() else table.take(is_selected)
+    return tables.memo_of_rank(rank, ("selected", name, selection), select)
 
 
 def call_stats(rank: int, launches: Columns) -> list[CallStat]:
@@ -108,12 +108,9 @@ def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int,
     return depths
 
 
+@memoized_of_rank
 def launched_at(tables: TableSet, rank: int) -> Ints:
-    """Return the launch time of each kernel, or its own start if the launch is not in the trace; memoized."""
-    return tables.memo_of_rank(rank, "begun", lambda: _launched(tables, rank))
-
-
-def _launched(tables: TableSet, rank: int) -> Ints:
+    """Return the launch time of each kernel, or its own start if the launch is not in the trace."""
     kernels, launches = (tables.columns(name, rank) for name in ("kernels", "launches"))
     if not len(launches):
         return np.asarray(kernels["start_ns"])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from usp_prof.columns.arrays import Flags, Floats, Ints
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 
 SAME_CLOCK_TOLERANCE_NS = 1_000  # uncertainty of a device's timestamps between ranks of one clock
 
@@ -68,21 +68,13 @@ def hosts_of(tables: TableSet) -> list[str]:
     return [host for host, _, _ in clock_sources(tables)]
 
 
+@memoized("hosts")
 def clock_sources(tables: TableSet) -> list[tuple[str, bool, int | None]]:
     """Return each rank's host, whether its file has a time base, and its first event; one table at a time."""
-
-    def read() -> list[tuple[str, bool, int | None]]:
-        rank_records = []
-        for rank, rows in tables.one_by_one("ranks"):
-            recorded_host = str(rows["host"][0]) if len(rows) else ""
-            first_ns = int(rows["first_ns"][0]) if len(rows) and rows["events"][0] > 0 else None
-            rank_records.append(
-                (
-                    recorded_host or tables.declared.hosts.get(str(rank), ""),
-                    bool(len(rows) and rows["base_ns"][0] > 0),
-                    first_ns,
-                )
-            )
-        return rank_records
-
-    return tables.memo("hosts", read)
+    rank_records = []
+    for rank, rows in tables.one_by_one("ranks"):
+        recorded_host = str(rows["host"][0]) if len(rows) else ""
+        host = recorded_host or tables.declared.hosts.get(str(rank), "")
+        first_ns = int(rows["first_ns"][0]) if len(rows) and rows["events"][0] > 0 else None
+        rank_records.append((host, bool(len(rows) and rows["base_ns"][0] > 0), first_ns))
+    return rank_records

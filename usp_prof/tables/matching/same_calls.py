@@ -20,7 +20,7 @@ from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import group_codes, is_uniform, numbered, occurrence, occurrence_from_end, per_code
 from usp_prof.columns.table import Columns
 from usp_prof.tables.communication.posts import P2P
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 
 Keys = tuple[Ints, ...]
 """Columns that are equal for all parts of a call and differ between calls."""
@@ -61,12 +61,9 @@ class MatchedParts:
         return int(self.call.max(initial=UNMATCHED)) + 1
 
 
+@memoized("matching")
 def matched_parts(tables: TableSet) -> MatchedParts:
-    """Return the memoized matches of a run; a predicted run reuses those of the recorded run."""
-    return tables.memo("matching", lambda: _matched(tables))
-
-
-def _matched(tables: TableSet) -> MatchedParts:
+    """Return the matches of a run; a predicted run reuses those of the recorded run."""
     columns = tables.together("collectives", _COLUMNS)
     if tables.recorded is None:
         call, by = _match(columns)
