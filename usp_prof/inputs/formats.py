@@ -14,7 +14,7 @@ from usp_prof.inputs.kineto import format as kineto
 from usp_prof.inputs.merged import format as merged
 from usp_prof.inputs.peek import Peek
 from usp_prof.inputs.remote import Location
-from usp_prof.inputs.trace_record import Fact, TraceRecord
+from usp_prof.inputs.trace_record import TraceRecord
 from usp_prof.model.health import HealthRow, Severity
 
 
@@ -30,8 +30,8 @@ class Format(Protocol):
         """Ends of the names of such files, in lower case; other files are not opened in a folder."""
 
     @property
-    def cannot_tell(self) -> frozenset[Fact]:
-        """What no file of this format tells."""
+    def cannot_tell(self) -> tuple[str, ...]:
+        """What no file of this format tells, in words."""
 
     def peek(self, path: Location, *, to_end: bool) -> Peek | None:
         """Return what a file states about itself, or None if it has another format.

@@ -1,14 +1,13 @@
 """Trace record: one rank's events as columns, in the form that every trace format is read into.
 
 Nothing above `usp_prof.inputs` knows the format of a file. What a format does not record is absent here (-1, empty
-texts), and the format declares it (`Fact`).
+texts), and the format declares it (`cannot_tell`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -53,18 +52,6 @@ THREADS = Schema(
         integer("sort_index", "Where viewers place it."),
     ),
 )
-
-
-class Fact(StrEnum):
-    """Facts that trace files usually contain and a format may lack."""
-
-    HOST_WORK = "ops and host calls"
-    LAUNCH_LINKS = "which host call launched which device work"
-    OP_INPUTS = "shapes and types of the inputs of ops"
-    LAUNCH_SIZES = "grid, block and bytes of device work"
-    COMMUNICATION = "group and size of collectives"
-    RANK_FIELDS = "host, devices and process groups of each rank"
-    WALL_CLOCK = "times that are comparable between hosts"
 
 
 DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events")

@@ -7,7 +7,7 @@ from usp_prof.inputs.kineto.reader import read
 from usp_prof.inputs.peek import Peek
 from usp_prof.inputs.process_ranks import part_of_rank, ranks_in
 from usp_prof.inputs.remote import Location
-from usp_prof.inputs.trace_record import Fact, TraceRecord
+from usp_prof.inputs.trace_record import TraceRecord
 
 
 class Kineto:
@@ -15,7 +15,7 @@ class Kineto:
 
     name = "Kineto"
     endings = (".json", ".gz", ".zst", ".trace")
-    cannot_tell: frozenset[Fact] = frozenset()
+    cannot_tell: tuple[str, ...] = ()
 
     def peek(self, path: Location, *, to_end: bool) -> Peek | None:
         """Return what a file states about itself, also if it is no trace; None if its processes state ranks."""

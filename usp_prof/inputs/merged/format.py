@@ -9,14 +9,13 @@ from usp_prof.inputs.kineto.peek import peek
 from usp_prof.inputs.peek import Peek
 from usp_prof.inputs.process_ranks import ranks_in
 from usp_prof.inputs.remote import Location
-from usp_prof.inputs.trace_record import Fact
 
 
 class Merged(Kineto):
     """The format of one file with several ranks; the events are Kineto's, the fields next to them one rank's."""
 
     name = "merged Chrome"
-    cannot_tell = frozenset({Fact.RANK_FIELDS})
+    cannot_tell = ("host, devices and process groups of each rank",)
 
     def peek(self, path: Location, *, to_end: bool) -> Peek | None:
         """Return what a file states about itself, with its ranks, if its first processes state ranks."""
