@@ -85,10 +85,6 @@ class Intervals:
         is_positive = high > low
         return Intervals(low[is_positive], high[is_positive])
 
-    def gaps(self, start: int, end: int) -> Intervals:
-        """Return the part of one window that is not in the set."""
-        return union([start], [end]) - self
-
     @property
     def _sums(self) -> Ints:
         """Return the length before each interval, and the total."""

@@ -98,7 +98,7 @@ def hardware_per_token(entry: ModelEntry, convention: str, recompute: str) -> fl
     if recompute in HFU_FACTOR:
         return model * HFU_FACTOR[recompute]
     if recompute == "selective":
-        return model + _core_attention(entry, convention)
+        return with_repeats(entry, convention, 0.0, 1.0)  # scores and weighted values
     return None
 
 
@@ -113,11 +113,6 @@ def with_repeats(entry: ModelEntry, convention: str, products: float, attention:
     scores = conventions.attention_flop_per_token(entry, convention) or 0.0
     again = products if isnan(attention) else attention
     return model + ((model - scores) * products + scores * again) / 3
-
-
-def _core_attention(entry: ModelEntry, convention: str) -> float:
-    """Return the FLOPs of scores and weighted values in forward, which selective recomputation repeats: a third."""
-    return (conventions.attention_flop_per_token(entry, convention) or 0.0) / 3
 
 
 def parts(entry: ModelEntry) -> dict[str, float]:

@@ -93,3 +93,8 @@ class Topology:
 def group_key(name: str, ranks: tuple[int, ...]) -> str:
     """Return the key of a group: its name and ranks, since neither alone is unique."""
     return f"{name}@{','.join(map(str, ranks))}"
+
+
+def ranks_in_key(key: str) -> tuple[int, ...]:
+    """Return the ranks in the key of a group; empty if it has none."""
+    return tuple(int(rank) for rank in key.rpartition("@")[2].split(",") if rank.isdigit())

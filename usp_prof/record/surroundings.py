@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from itertools import product
 from math import prod
 from numbers import Integral
 
@@ -154,13 +155,8 @@ def row_major(mesh: Mapping[str, int], world: int) -> dict[int, dict[str, int]]:
     """Return every rank's coordinates, the last axis varying fastest; none if the sizes do not match the world."""
     if not mesh or prod(mesh.values()) != world:
         return {}
-    coordinates: dict[int, dict[str, int]] = {}
-    for rank in range(world):
-        rest, place = rank, {}
-        for axis in reversed(list(mesh)):
-            rest, place[axis] = divmod(rest, mesh[axis])
-        coordinates[rank] = {axis: place[axis] for axis in mesh}
-    return coordinates
+    places = product(*map(range, mesh.values()))
+    return {rank: dict(zip(mesh, place, strict=True)) for rank, place in enumerate(places)}
 
 
 def _meshes(mesh: DeviceMesh | Sequence[DeviceMesh] | None) -> list[DeviceMesh]:

@@ -72,7 +72,8 @@ def edited(text: str, additions: Mapping[int, Mapping[str, Any]], events: Iterab
 
 def with_metadata(text: str, key: str, value: str) -> str:
     """Replace the value of a top-level key before the events; without such a key nothing changes."""
-    place = re.search(rf'"{re.escape(key)}"\s*:\s*', text[: _events_place(text)])
+    events_at = text.find('"traceEvents"')
+    place = re.search(rf'"{re.escape(key)}"\s*:\s*', text if events_at < 0 else text[:events_at])
     if place is None:
         return text
     _, end = _DECODER.raw_decode(text, place.end())
@@ -87,11 +88,6 @@ def with_events(text: str, events: Iterable[str]) -> str:
         return text
     between = "" if _END_OF_LIST.match(text, place.end()) else ","
     return text[: place.end()] + added + between + text[place.end() :]
-
-
-def _events_place(text: str) -> int:
-    place = text.find('"traceEvents"')
-    return len(text) if place < 0 else place
 
 
 def _event(text: str, name_place: int, base: int) -> TextEvent | None:

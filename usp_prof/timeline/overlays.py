@@ -6,7 +6,6 @@ They are separate rows with the same levels of detail as the slices, so they cos
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -22,6 +21,7 @@ from usp_prof.columns.arrays import Ints
 from usp_prof.columns.table import Columns
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
+from usp_prof.model.topology import ranks_in_key
 from usp_prof.report.format import quantity
 from usp_prof.tables.calls import match_calls as calls_of
 from usp_prof.tables.clock import fit_clocks as clock_of
@@ -150,8 +150,7 @@ def open_calls(folder: Path) -> TimelineStore:
 def _title_of_group(axis: str, key: str) -> str:
     """Return a group's title: its axis and members."""
     members = key.rpartition("@")[2]
-    if re.fullmatch(r"\d+(,\d+)*", members):
-        ranks = [int(rank) for rank in members.split(",")]
+    if ranks := ranks_in_key(key):
         strides = {after - before for before, after in pairwise(ranks)}
         # Equally spaced ranks are shortened to the first two and the last: 3, 7, ..., 31.
         even = len(ranks) > 3 and len(strides) == 1 and strides != {1}

@@ -10,6 +10,7 @@ import numpy as np
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import group_codes, numbered, per_code, rows_by_code
 from usp_prof.columns.table import Columns
+from usp_prof.model.topology import ranks_in_key
 from usp_prof.tables import calls as call_table
 from usp_prof.tables.events.arguments import recorded_list
 from usp_prof.tables.table_set import TableSet
@@ -119,7 +120,7 @@ def _sent(tables: TableSet, calls: Columns, row_of_call: Ints) -> dict[str, tupl
         columns = calls["axis"][row], group_of_call[row], collectives["in_split"][part], collectives["in_bytes"][part]
         count_of_kind = Counter(zip(*(column.tolist() for column in columns), strict=True))
         for (name, code, text, size), repeated in sorted(count_of_kind.items()):
-            members = _members(group_keys[code])
+            members = ranks_in_key(group_keys[code])
             split = _split(text)
             if len(split) != len(members) or sum(split) <= 0 or size < 0:
                 continue
@@ -131,11 +132,6 @@ def _sent(tables: TableSet, calls: Columns, row_of_call: Ints) -> dict[str, tupl
         name: tuple((source, target, round(total)) for (n, source, target), total in ordered if n == name)
         for name in sorted({key[0] for key in sums})
     }
-
-
-def _members(group: str) -> list[int]:
-    ranks = group.rpartition("@")[2]
-    return [int(rank) for rank in ranks.split(",") if rank.strip().isdigit()]
 
 
 def _split(text: str) -> list[int]:

@@ -53,16 +53,17 @@ class Layout:
 
 def layout_of(module: torch.nn.Module) -> Layout:
     """Read the layout from the module's distributed parameters; without any, it is data parallelism over the world."""
-    layout = Layout()
+    layout, is_distributed = Layout(), False
     is_fully_sharded = any(isinstance(part, FSDPModule) for part in module.modules())
     for parameter in module.parameters():
         if isinstance(parameter, DTensor):
+            is_distributed = True
             mesh = parameter.device_mesh
             # Without a mesh argument, `fully_shard` creates one without names; so does tensor parallelism without
             # FSDP2.
             unnamed = ("dp_shard",) if is_fully_sharded and mesh.ndim == 1 else ()
             add_mesh(layout, mesh, mesh.mesh_dim_names or unnamed)
-    if not (layout.mesh or layout.groups or _has_distributed(module.parameters())):
+    if not (layout.mesh or layout.groups or is_distributed):
         add_world(layout)
     return layout
 
@@ -122,7 +123,3 @@ def model_of(module: torch.nn.Module) -> object:
     """Return the configuration of a module, also inside a wrapper such as DDP's, or `None`."""
     inner = getattr(module, "module", None)
     return getattr(module, "config", None) or getattr(inner, "config", None)
-
-
-def _has_distributed(parameters: Iterable[torch.nn.Parameter]) -> bool:
-    return any(isinstance(parameter, DTensor) for parameter in parameters)

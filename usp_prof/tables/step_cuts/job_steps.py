@@ -20,6 +20,7 @@ import numpy as np
 from usp_prof.columns.table import Columns
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
+from usp_prof.model.topology import ranks_in_key
 from usp_prof.tables.matching.shared_calls import shared_calls
 from usp_prof.tables.step_cuts.boundaries import CALLS, Cut, cut_like, recut, some_of, with_host
 from usp_prof.tables.step_cuts.device_work import Alphabet, DeviceWork, device_work, whole_periods
@@ -192,8 +193,7 @@ def _hold_the_same(sources: Mapping[int, Source], own: Mapping[int, Columns], gu
         return False
     calls = {rank: _calls_by_group(source) for rank, source in sources.items()}
     for group in sorted(set().union(*calls.values())):
-        rank_text = group.rpartition("@")[2]
-        members = [rank for rank in sources if not rank_text or str(rank) in rank_text.split(",")]
+        members = [rank for rank in ranks_in_key(group) or sources if rank in sources]
         if len({calls[rank].get(group, 0) for rank in members}) > 1:
             return False
     return True
