@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.analyses.measures import partition
 from usp_prof.analyses.measures.partition import CAUSES, Cause, Partition
-from usp_prof.analyses.result import frame, in_order, rank_means, spread
+from usp_prof.analyses.result import DataFrame, frame, in_order, rank_means, spread
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import Axis
 from usp_prof.tables import calls
 from usp_prof.tables.table_set import TableSet
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _LEVELS = "Per rank: mean over steps; without a rank: mean of these."
 COMPUTE_TIME = Metric(
@@ -100,7 +96,7 @@ class BreakdownResult:
             values += spread(IDLE_TIME, p.rank, p.step, p.idle[:, i], cause=str(cause))
         return in_order(values)
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """Return one row per rank and step, with one column per part."""
         p = self.parts
         columns = {"rank": p.rank, "step": p.step, "step_ns": p.wall, "compute_ns": p.compute}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from usp_prof.analyses.measures.arrivals import EVERY_AXIS, Waiting, waiting_of
 from usp_prof.analyses.measures.device_bounds import roof
 from usp_prof.analyses.measures.exchange import Exchange, Pair, exchanges, pairs
-from usp_prof.analyses.result import Listing, fields_of, frame, in_order, spread
+from usp_prof.analyses.result import DataFrame, Listing, fields_of, frame, in_order, spread
 from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import combinations, group_codes, lookup
 from usp_prof.columns.table import Columns
@@ -22,9 +22,6 @@ from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import calls as call_table
 from usp_prof.tables.matching.same_calls import matched_parts
 from usp_prof.tables.table_set import TableSet
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _KIND = ("axis", "collective", "size")
 WAIT_TIME = Metric(
@@ -154,7 +151,7 @@ class CollectivesResult:
         values += [Value(IMBALANCE, e.imbalance, {"axis": e.axis}) for e in self.exchanges]
         return in_order(values)
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """Return one row per axis, operation and size class. Unknown sizes are NaN."""
         columns = dict(self.listing())
         for name in ("size_bytes", "bytes"):

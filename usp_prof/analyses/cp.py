@@ -7,21 +7,17 @@ Imbalance is the slowest rank's compute over the mean of its context-parallel gr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.analyses.measures.op_work import of_rank
 from usp_prof.analyses.measures.ranges import axis_groups, host_marks, marked, step_count
-from usp_prof.analyses.result import frame, in_order
+from usp_prof.analyses.result import DataFrame, frame, in_order
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import Axis
 from usp_prof.tables.table_set import TableSet
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 CP_IMBALANCE = Metric(
     "cp_imbalance", Unit.RATIO, Better.LOWER, "Sequence imbalance",
@@ -90,7 +86,7 @@ class CpResult:
             values.append(Value(CP_IMBALANCE, self.imbalance))
         return in_order(values)
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """Return one row per rank of a context-parallel group."""
         kinds = sorted({kind for kind, _ in self.times})
         rows = self.ranks

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof.analyses.measures import partition
 from usp_prof.analyses.measures.partition import Cause, Partition
-from usp_prof.analyses.result import fields_of, frame, in_order, spread
+from usp_prof.analyses.result import DataFrame, fields_of, frame, in_order, spread
 from usp_prof.columns.arrays import Ints
 from usp_prof.columns.intervals import Intervals, by_priority, union
 from usp_prof.columns.rows import lookup
@@ -26,10 +25,6 @@ from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
 from usp_prof.tables.table_set import TableSet
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # The walk: from the last end back to the begin.
 #
@@ -172,7 +167,7 @@ class CriticalPathResult:
             values += [Value(PATH_TIME, ns, dims), Value(PATH_FRACTION, ns / length_ns, dims)]
         return in_order(values + spread(SLACK, self.parts.rank, self.parts.step, self.parts.stalled))
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """Return one row per rank and part."""
         return frame(fields_of(self.shares, Share))
 

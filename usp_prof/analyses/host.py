@@ -6,13 +6,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.analyses.measures import ranges
 from usp_prof.analyses.measures.ranges import CallStat, SyncStat
-from usp_prof.analyses.result import Listing, fields_of, frame, in_order
+from usp_prof.analyses.result import DataFrame, Listing, fields_of, frame, in_order
 from usp_prof.columns.intervals import time_of, union, union_of
 from usp_prof.columns.rows import totals
 from usp_prof.columns.table import Columns
@@ -21,9 +20,6 @@ from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import shares
 from usp_prof.tables.table_set import TableSet
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 QUEUE_LIMIT = 1023
 """Unfinished launches at which a CUDA stream is full and the next launch blocks. Other devices have no such limit."""
@@ -124,7 +120,7 @@ class HostResult:
         worst = sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:_CAUSES]
         return [(cause, time / max(1, self.steps) / max(1, len(self.ranks))) for cause, time in worst]
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """Return one row per rank. Unknown figures are NaN, including the queue depth."""
         columns = dict(self.listing())
         columns["deepest_queue"] = [depth if depth >= 0 else float("nan") for depth in columns["deepest_queue"]]

@@ -10,20 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import nan
-from typing import TYPE_CHECKING
 
 from usp_prof.analyses.measures import device_bounds
 from usp_prof.analyses.measures.device_bounds import Roof
 from usp_prof.analyses.measures.kernel_tally import PACED, SMALL_NS, KernelStat, OpStat, of_rank, sum_up
-from usp_prof.analyses.result import Listed, Listing, columns_of, frame, in_order
+from usp_prof.analyses.result import DataFrame, Listed, Listing, columns_of, frame, in_order
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import shares
 from usp_prof.tables.table_set import TableSet
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 KERNEL_EFFICIENCY = Metric(
     "kernel_efficiency", Unit.FRACTION, Better.HIGHER, "Kernel efficiency",
@@ -130,7 +126,7 @@ class KernelsResult(Listed):
                 values.append(Value(MATRIX_CORE_FRACTION, matrix_core_ns / (total_ns - unknown_ns), dims))
         return values
 
-    def top(self) -> pd.DataFrame:
+    def top(self) -> DataFrame:
         """Return one row per kernel name (on CPUs: per op), longest first, with statistics over its calls."""
         return frame(self.top_listing())
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from usp_prof.analyses import kernels, step_time
 from usp_prof.analyses.kernels import KernelsResult
 from usp_prof.analyses.measures import device_bounds, flop_check
 from usp_prof.analyses.measures.flop_check import Part, Traced
-from usp_prof.analyses.result import Listing, columns_of, frame, in_order
+from usp_prof.analyses.result import DataFrame, Listing, columns_of, frame, in_order
 from usp_prof.analyses.step_time import StepTimeResult
 from usp_prof.contract import ModelEntry
 from usp_prof.model import flops
@@ -30,10 +29,6 @@ from usp_prof.model.topology import data_degree
 from usp_prof.replay import backward
 from usp_prof.tables.completeness.losses import withheld
 from usp_prof.tables.table_set import TableSet
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 MFU = Metric(
     "mfu", Unit.FRACTION, Better.HIGHER, "MFU",
@@ -122,7 +117,7 @@ class MfuResult:
         ]
         return in_order(values)
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """Return one row per convention, with all inputs of its MFU."""
         every, peak = len(self.flop_per_token), self.peak or float("nan")
         return frame({**self.listing(), "devices": [self.devices] * every, "peak_flop_per_second": [peak] * every})

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.analyses.measures.ranges import axis_groups, host_marks, marked, step_count
-from usp_prof.analyses.result import frame, in_order
+from usp_prof.analyses.result import DataFrame, frame, in_order
 from usp_prof.columns.arrays import Floats
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
@@ -23,9 +22,6 @@ from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import Axis
 from usp_prof.tables import shares
 from usp_prof.tables.table_set import TableSet
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MOE_IMBALANCE = Metric(
     "moe_imbalance", Unit.RATIO, Better.LOWER, "Expert imbalance",
@@ -104,7 +100,7 @@ class MoeResult:
             values.append(Value(EXPERT_IMBALANCE, fullest_over_mean))
         return in_order(values)
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """Return one row per routing and rank."""
         rows = [(load, place) for load in self.loads for place in range(len(load.ranks))]
         return frame(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.analyses.measures import partition
 from usp_prof.analyses.measures.partition import Partition
-from usp_prof.analyses.result import frame, in_order, spread, spread_ratio, stacked
+from usp_prof.analyses.result import DataFrame, frame, in_order, spread, spread_ratio, stacked
 from usp_prof.columns.arrays import Ints
 from usp_prof.columns.intervals import Intervals, union
 from usp_prof.columns.rows import first_rows, group_codes, lookup
@@ -20,9 +19,6 @@ from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import calls
 from usp_prof.tables.completeness.losses import ranks_without_work, withheld
 from usp_prof.tables.table_set import TableSet
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COMM_TIME = Metric(
     "comm_time", Unit.NS, Better.LOWER, "Communication",
@@ -104,7 +100,7 @@ class OverlapResult:
                 values.append(Value(OVERLAP_FRACTION, kind.hidden_ns / kind.comm_ns, dims))
         return in_order(values)
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """Return one row per rank, step and axis."""
         p = self.parts
         overlap = p.hidden / np.where(p.comm > 0, p.comm, np.nan)  # NaN: no communication

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from _typeshed import DataclassInstance
 
+DataFrame: TypeAlias = "pd.DataFrame"
+"""Type of a pandas table, for annotations without importing pandas, which is slow."""
 Listing = Mapping[str, Sequence[Any] | NDArray[Any]]
 "Plain columns of equal length. Reports show them without loading pandas; DataFrames are built from them."
 
@@ -32,7 +34,7 @@ class Result(Protocol):
     def values(self) -> Values:
         """Return the metric values within their declared ranges, sorted by dimension."""
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """Return the result as one table."""
 
 
@@ -82,12 +84,12 @@ class Listed:
         """Return the table as plain columns."""
         raise NotImplementedError
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """Return the same data as a DataFrame."""
         return frame(self.listing())
 
 
-def frame(columns: Mapping[str, NDArray[Any] | Sequence[object]]) -> pd.DataFrame:
+def frame(columns: Mapping[str, NDArray[Any] | Sequence[object]]) -> DataFrame:
     """Build a DataFrame; pandas is imported here, at first use."""
     import pandas as pd  # noqa: PLC0415 - slow to import, and only DataFrames need it
 
@@ -97,7 +99,7 @@ def frame(columns: Mapping[str, NDArray[Any] | Sequence[object]]) -> pd.DataFram
     return pd.DataFrame(typed)
 
 
-def stacked(frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+def stacked(frames: Sequence[DataFrame], columns: Sequence[str]) -> DataFrame:
     """Concatenate frames by rows, or return an empty frame with these columns if there are none."""
     import pandas as pd  # noqa: PLC0415 - as above
 

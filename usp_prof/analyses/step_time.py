@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.analyses.measures import partition
-from usp_prof.analyses.result import frame, in_order, spread
+from usp_prof.analyses.result import DataFrame, frame, in_order, spread
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.statistics import outliers
 from usp_prof.model.health import HealthRow, Severity
@@ -18,9 +17,6 @@ from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import clock
 from usp_prof.tables.step_cuts.job_steps import RECORD_MARKS, WINDOW
 from usp_prof.tables.table_set import TableSet
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STEP_TIME = Metric(
     "step_time", Unit.NS, Better.LOWER, "A rank's step, mean",
@@ -106,7 +102,7 @@ class StepTimeResult:
             values.append(Value(STEP_SPREAD, float(np.median([_spread(s) for s in self.ordinary]))))
         return in_order(values)
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """Return one row per rank and step."""
         flags = {s.step: s for s in self.job}
         of_step = [flags.get(step) for step in self.step.tolist()]
