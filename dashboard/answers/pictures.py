@@ -244,14 +244,15 @@ def bandwidth_of_axes(document: Document) -> KeyFigures | None:
     calls = _calls(document)
     figures = Figures(document.values)
     exposed, waited = (figures.along(metric, "axis") for metric in ("exposed_comm_time", "wait_time"))
-    late = verdicts.latest_by_axis(document)
+    # The straggler that costs most on each axis that has one.
+    straggler_of_axis = {late.axis: late.rank for late in reversed(document.verdict.late_ranks)}
     key_figures = []
     for axis in sorted(map(str, exposed), key=lambda axis: -exposed[axis])[:MOST_AXES]:
         measured = [call for call in calls if str(call["axis"]) == axis and isinstance(call.get("busbw"), int | float)]
         largest = max(measured, key=lambda call: _number(call["volume"]), default=None)
         notes = ["unknown without message sizes"] if largest is None else [str(largest["collective"]), *_link(largest)]
         if waited.get(axis):
-            longest = f", longest for rank {late[axis]}" if axis in late else ""
+            longest = f", longest for rank {straggler_of_axis[axis]}" if axis in straggler_of_axis else ""
             notes.append(f"ranks wait {quantity(waited[axis], Unit.NS)} per step{longest}")
         label = f"{'unknown axis' if axis == verdicts.UNKNOWN_AXIS else axis} bus bandwidth"
         value = _number(largest["busbw"]) if largest is not None else None

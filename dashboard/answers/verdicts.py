@@ -50,18 +50,13 @@ def ranks(document: Document) -> str:
         if not document.sections:
             return ""
         read = document.run.ranks
-        return (
-            f"Stragglers are unknown: only rank {read[0]} was read."
-            if len(read) == 1
-            else (sentences.stragglers(figures))
-        )
+        if len(read) == 1:
+            return f"Stragglers are unknown: only rank {read[0]} was read."
+        return sentences.stragglers(figures)
     rank, _ = sentences.largest(cost)
     late = document.verdict.late_rank(rank)
-    if late is None:
-        return sentences.stragglers(figures)
-    if late.why != "unknown":
-        return f"{sentences.stragglers(figures)} Cause: {late.why}."
-    return sentences.stragglers(figures)
+    cause = f" Cause: {late.why}." if late is not None and late.why != "unknown" else ""
+    return f"{sentences.stragglers(figures)}{cause}"
 
 
 def larger_cause(document: Document) -> str:
@@ -106,11 +101,6 @@ def _late_on(document: Document, axis: Key) -> str:
     return (
         f"Rank {latest.rank} arrives last in {quantity(latest.late_fraction, Unit.FRACTION)} of its {_calls_of(axis)}."
     )
-
-
-def latest_by_axis(document: Document) -> dict[str, int]:
-    """Return the straggler that costs most on each axis that has one."""
-    return {late.axis: late.rank for late in reversed(document.verdict.late_ranks)}
 
 
 def _late_anywhere(document: Document) -> str:
@@ -190,7 +180,7 @@ def host(document: Document) -> str:
         few = "the gaps are few and long: " if empty < FEW and sum(idle.values()) >= NOTABLE * step_ns else ""
         clauses.append(f"{few}{quantity(empty, Unit.FRACTION)} of all launches find an empty queue")
     text = "; ".join(clauses)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def idle_for_host(figures: Figures) -> dict[Key, float]:
