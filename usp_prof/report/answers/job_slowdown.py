@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import LEAST_LOSS
@@ -12,10 +11,8 @@ from usp_prof.model.printable import counted
 from usp_prof.report.document import Block, KeyFigure, KeyFigures, Section, Text, data_table
 from usp_prof.report.format import Cell, quantity
 from usp_prof.report.writers.json_text import answer_text
-
-if TYPE_CHECKING:
-    from usp_prof.whatif.attribution import Part, Slowdown
-    from usp_prof.whatif.op_replay import JobSlowdown
+from usp_prof.whatif.attribution import Part, Slowdown
+from usp_prof.whatif.op_replay import JobSlowdown
 
 TITLE = "Job slowdown: the step compared with an ideal run"
 IDEAL = "all ranks perform like their peers"

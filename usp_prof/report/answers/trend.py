@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from usp_prof.gate.change_points import FEWEST
+from usp_prof.gate.history import MetricTrend
 from usp_prof.gate.judgement import worsening
 from usp_prof.model.printable import counted
 from usp_prof.report.format import quantity
 from usp_prof.report.writers.json_text import answer_text
-
-if TYPE_CHECKING:
-    from usp_prof.gate.history import MetricTrend
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDEST = 60

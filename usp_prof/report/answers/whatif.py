@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from usp_prof.analyses import breakdown, mfu
 from usp_prof.charts.inputs import PipelineSchedule, Waterfall
@@ -28,12 +27,9 @@ from usp_prof.report.words import mean_rank_step
 from usp_prof.report.writers.json_text import ChangeJson, MemoryJson, PredictionJson, write_prediction
 from usp_prof.schedule_orders import Timeline as SimulatedSchedule
 from usp_prof.whatif.layout import memory_of
+from usp_prof.whatif.predict import Prediction
 from usp_prof.whatif.predicted import predicted_tables
-
-if TYPE_CHECKING:
-    from usp_prof.whatif.predict import Prediction
-    from usp_prof.whatif.rescheduled import Rescheduled
-
+from usp_prof.whatif.rescheduled import Rescheduled
 
 LEAST_SHARE = 0.0005
 """Parts below this share of the step are not listed."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.analyses.collectives import CollectivesResult
+from usp_prof.analyses.overlap import OverlapResult
 from usp_prof.charts.inputs import AxisCommunication, BandwidthPoints, PeerMatrix
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Block, Chart, DataTable, Text, data_table
@@ -14,11 +15,6 @@ from usp_prof.report.figures import Context, Figures, axes_in_order
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import ROWS, listing_table, rows_table
 from usp_prof.report.sections.summary import communication
-
-if TYPE_CHECKING:
-    from usp_prof.analyses.collectives import CollectivesResult
-    from usp_prof.analyses.overlap import OverlapResult
-
 
 _SUMS = Text(
     "Total is the time in which any call of the axis runs. It is hidden while compute runs; otherwise it is exposed, "

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.analyses.host import HostResult
+from usp_prof.analyses.kernels import KernelsResult
 from usp_prof.analyses.memory import MemoryResult, line_of
+from usp_prof.analyses.mfu import MfuResult
 from usp_prof.analyses.result import Listing
 from usp_prof.charts.inputs import MemoryLine, MemoryLines, RooflinePoints
 from usp_prof.columns.arrays import Ints
@@ -28,9 +30,6 @@ from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-    from usp_prof.analyses.kernels import KernelsResult
-    from usp_prof.analyses.mfu import MfuResult
 
 
 _OPS = (

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from usp_prof.analyses.clock import ClockResult
 from usp_prof.findings.causes import causes_of
 from usp_prof.report.document import Block, Findings, Health
 from usp_prof.report.figures import Context
 from usp_prof.report.sections.plain import key_figures, length, listing_table
-
-if TYPE_CHECKING:
-    from usp_prof.analyses.clock import ClockResult
 
 
 def build_findings(context: Context) -> list[Block]:

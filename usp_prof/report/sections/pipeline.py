@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
 from usp_prof.analyses.measures.pipeline_actions import middle_step
 from usp_prof.analyses.pipeline import PipelineResult
+from usp_prof.analyses.stragglers import StragglersResult
 from usp_prof.charts.inputs import PipelineSchedule
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
@@ -19,10 +20,6 @@ from usp_prof.report.figures import Context
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import key_figures, listing_table, without_blanks
 from usp_prof.schedule_orders import Timeline
-
-if TYPE_CHECKING:
-    from usp_prof.analyses.stragglers import StragglersResult
-
 
 _RANKS = (
     "rank", "step", "bubble_fraction", "window_ns", "busy_ns", "warm_up_idle_ns", "steady_idle_ns",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.analyses.breakdown import BreakdownResult
+from usp_prof.analyses.step_time import StepTimeResult
+from usp_prof.analyses.stragglers import StragglersResult
 from usp_prof.charts.inputs import BreakdownRows, HeatMap, Part, RankGrid
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
@@ -17,12 +19,6 @@ from usp_prof.report.format import Cell
 from usp_prof.report.sections.plain import key_figures, listing_table
 from usp_prof.report.sections.summary import where_the_step_goes
 from usp_prof.report.verdict import gains_in_messages
-
-if TYPE_CHECKING:
-    from usp_prof.analyses.breakdown import BreakdownResult
-    from usp_prof.analyses.step_time import StepTimeResult
-    from usp_prof.analyses.stragglers import StragglersResult
-
 
 _STEPS = 40
 

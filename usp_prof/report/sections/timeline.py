@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.analyses.critical_path import CriticalPathResult
 from usp_prof.charts.inputs import TimelineSlices
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import first_of_run, lookup
@@ -19,10 +19,6 @@ from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import key_figures, rows_table
 from usp_prof.tables import clock
 from usp_prof.tables.table_set import TableSet
-
-if TYPE_CHECKING:
-    from usp_prof.analyses.critical_path import CriticalPathResult
-
 
 # Levels of detail: a million slices at any zoom, short slices of a row merged into buckets.
 #

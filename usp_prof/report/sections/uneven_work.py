@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from usp_prof.analyses.cp import CpResult
+from usp_prof.analyses.moe import MoeResult
 from usp_prof.charts.inputs import RankBars
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Block, Chart, DataTable, KeyFigure, KeyFigures, data_table
 from usp_prof.report.figures import Context
 from usp_prof.report.format import Cell
 from usp_prof.report.sections.plain import ROWS
-
-if TYPE_CHECKING:
-    from usp_prof.analyses.cp import CpResult
-    from usp_prof.analyses.moe import MoeResult
-
 
 PHASES = ("dispatch", "experts", "combine", "counts", "all_to_all")
 _MOST_RANKS = 64
