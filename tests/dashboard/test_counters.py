@@ -10,8 +10,8 @@ import pytest
 from usp_prof import open_run
 from usp_prof.tables.calls import match_calls as calls_of
 from usp_prof.timeline import counters, overlays
-from usp_prof.timeline.counters import Counter, counters_of
-from usp_prof.timeline.rows import category_number
+from usp_prof.timeline.counters import counters_of
+from usp_prof.timeline.rows import Track, category_number
 from usp_prof.timeline.store import load, prepare
 from usp_prof.timeline.tiles import encode
 
@@ -27,12 +27,13 @@ def tables(synthetic_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def of_rank_0(tables: TableSet) -> dict[str, Counter]:
-    return {counter.track: counter for counter in counters_of(tables, 0)}
+def of_rank_0(tables: TableSet) -> dict[str, Track]:
+    return {counter.name: counter for counter in counters_of(tables, 0)}
 
 
 def made(time: list[int], value: list[float], highest: float) -> list[tuple[int, int, int]]:
     counter = counters._counter("c", "what is counted", "1 B", np.array(time), np.array(value, float), highest)
+    assert counter.level is not None
     return list(zip(counter.start_ns.tolist(), counter.dur_ns.tolist(), counter.level.tolist(), strict=True))
 
 
@@ -62,18 +63,19 @@ def test_many_changes_become_means_that_keep_the_whole(monkeypatch: pytest.Monke
     assert mean[:-1] == pytest.approx([0.5] * 10)
 
 
-def test_the_queue_counts_launches_that_have_not_ended(tables: TableSet, of_rank_0: dict[str, Counter]) -> None:
+def test_the_queue_counts_launches_that_have_not_ended(tables: TableSet, of_rank_0: dict[str, Track]) -> None:
     kernels, launches = tables.columns("kernels", 0), tables.columns("launches", 0)
     launch_of = dict(zip(launches["event"].tolist(), launches["start_ns"].tolist(), strict=True))
     starts = [launch_of[event] for event in kernels["launch_event"].tolist()]
     queue = of_rank_0["queue"]
+    assert queue.level is not None
     at = int(queue.start_ns[queue.level.argmax()] + 1)
     ends = kernels["start_ns"] + kernels["dur_ns"]
     held = sum(1 for start, end in zip(starts, ends.tolist(), strict=True) if start < at <= end)
-    assert queue.top == f"{held} kernels"
+    assert queue.lane == f"{held} kernels"
 
 
-def test_bandwidth_is_drawn_where_calls_transfer(tables: TableSet, of_rank_0: dict[str, Counter]) -> None:
+def test_bandwidth_is_drawn_where_calls_transfer(tables: TableSet, of_rank_0: dict[str, Track]) -> None:
     calls = calls_of(tables).columns()
     is_of_rank = np.isin(calls["call"], calls_of(tables).parts.of_rank(0, "call")["call"]) & (calls["transfer_ns"] > 0)
     bandwidth = of_rank_0["bandwidth"]

@@ -7,10 +7,8 @@ for a value of zero. The maximum is shown next to the row, as the scale.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from usp_prof.analyses.collectives import bus_bandwidth
 from usp_prof.analyses.measures.ranges import launched_at
@@ -21,6 +19,7 @@ from usp_prof.report.format import quantity
 from usp_prof.tables.calls import match_calls as calls_of
 from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.tables.table_set import TableSet
+from usp_prof.timeline.rows import Track, category_number
 
 MOST_SPANS = 131_072
 """Maximum number of spans; a counter that changes more often is stored as means of equal intervals: 3 MB per row."""
@@ -28,26 +27,13 @@ TOP_SHARE = 0.001
 """Share of the transfers' time above the maximum of the bandwidth; otherwise one short call would set the scale."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counter:
-    """One row: its name, the value of its maximum height, and its spans in common time."""
-
-    track: str
-    name: str
-    """Name of the counter in words; `track` is limited to one or two."""
-    top: str
-    start_ns: Ints
-    dur_ns: Ints
-    level: NDArray[np.uint8]
-
-
-def counters_of(tables: TableSet, rank: int) -> Iterator[Counter]:
-    """Yield the counters available in a rank's trace."""
+def counters_of(tables: TableSet, rank: int) -> Iterator[Track]:
+    """Yield the counters available in a rank's trace, in common time."""
     made = (_memory(tables, rank), _queue(tables, rank), _bandwidth(tables, rank))
     yield from (counter for counter in made if counter is not None)
 
 
-def _memory(tables: TableSet, rank: int) -> Counter | None:
+def _memory(tables: TableSet, rank: int) -> Track | None:
     line = memory_line_of(tables, rank)
     has_value = line["allocated_bytes"] >= 0
     time = np.asarray(clock_of(tables).align(rank, line["start_ns"][has_value]))
@@ -59,7 +45,7 @@ def _memory(tables: TableSet, rank: int) -> Counter | None:
     return _counter("memory", "memory in use", quantity(top, Unit.BYTES), time, in_use, top)
 
 
-def _queue(tables: TableSet, rank: int) -> Counter | None:
+def _queue(tables: TableSet, rank: int) -> Track | None:
     """Count launched work that has not ended, over all streams: +1 at the launch, -1 at the end."""
     kernels, launched = tables.columns("kernels", rank), launched_at(tables, rank)
     queued = launched < kernels["start_ns"]  # work without a recorded launch is excluded
@@ -72,7 +58,7 @@ def _queue(tables: TableSet, rank: int) -> Counter | None:
     return _counter("queue", "launched and not finished", f"{top:.0f} kernels", aligned, depth, top)
 
 
-def _bandwidth(tables: TableSet, rank: int) -> Counter | None:
+def _bandwidth(tables: TableSet, rank: int) -> Track | None:
     """Sum the bus bandwidth of the calls in transfer, from the last member's arrival to the end."""
     matched = calls_of(tables)
     calls = matched.columns()
@@ -99,8 +85,11 @@ def _running_sum(start: Ints, end: Ints, height: Floats) -> tuple[Ints, Floats]:
     return time, np.maximum(value, 0.0)
 
 
-def _counter(track: str, name: str, top: str, time: Ints, value: Floats, highest: float) -> Counter:
-    """Build spans of a value that holds from each time to the next; `time` is sorted, the last value has no end."""
+def _counter(track: str, name: str, top: str, time: Ints, value: Floats, highest: float) -> Track:
+    """Build spans of a value that holds from each time to the next; `time` is sorted, the last value has no end.
+
+    `track` names the row in one or two words, `name` its spans, and `top` is the value of its maximum height.
+    """
     if len(time) > MOST_SPANS:
         time, value = _means(time, value)
     level = np.clip(np.ceil(255 * value[:-1] / highest), 0, 255).astype(np.uint8)
@@ -108,7 +97,10 @@ def _counter(track: str, name: str, top: str, time: Ints, value: Floats, highest
     start = time[:-1][changes]
     end = np.append(start[1:], time[-1])
     stands = (level[changes] > 0) & (end > start)
-    return Counter(track, name, top, start[stands], (end - start)[stands], level[changes][stands])
+    start, dur, level = start[stands], (end - start)[stands], level[changes][stands]
+    zero = np.zeros(len(start), np.int64)
+    category = np.full(len(start), category_number("counter"), np.uint8)
+    return Track(track, "counters", top, zero, start, dur, zero - 1, zero, [name], category, level)
 
 
 def _means(time: Ints, value: Floats) -> tuple[Ints, Floats]:

@@ -40,7 +40,8 @@ def prepare(tables: TableSet, folder: Path, progress: Callable[[int, int], None]
     """Build and write the overlay rows of every rank."""
     pieces = critical_path_of(tables).pieces
     for done, rank in enumerate(tables.ranks):
-        tracks = [*_communication(tables, rank), _actions(tables, rank), _path(pieces, rank), *_counters(tables, rank)]
+        tracks = [*_communication(tables, rank), _actions(tables, rank), _path(pieces, rank)]
+        tracks += counters_of(tables, rank)
         write(slices_of(rank, [track for track in tracks if len(track.start_ns)]), folder / f"rank{rank}")
         if progress is not None:
             progress(done + 1, len(tables.ranks))
@@ -75,13 +76,6 @@ def _path(pieces: tuple[Piece, ...], rank: int) -> Track:
     start = np.array([piece.begin_ns for piece in on_rank], np.int64)
     dur = np.array([piece.end_ns for piece in on_rank], np.int64) - start
     return _track("path", start, dur, ["critical path"] * len(start), ["path"] * len(start))
-
-
-def _counters(tables: TableSet, rank: int) -> Iterator[Track]:
-    for counter in counters_of(tables, rank):
-        count = len(counter.start_ns)
-        track = _track("counters", counter.start_ns, counter.dur_ns, [counter.name] * count, ["counter"] * count)
-        yield replace(track, name=counter.track, lane=counter.top, level=counter.level)
 
 
 def _track(kind: str, start: Ints, dur: Ints, names: list[str], categories: list[str]) -> Track:
