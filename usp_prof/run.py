@@ -25,8 +25,9 @@ import pyarrow as pa
 from usp_prof.api.questions import Questions
 from usp_prof.contract import Manifest
 from usp_prof.inputs.discovery import Discovery, Skipped, discover
+from usp_prof.inputs.peek import TraceFile
 from usp_prof.inputs.remote import Location, RemotePath
-from usp_prof.inputs.runs import FoundRun, TraceFile
+from usp_prof.inputs.runs import FoundRun
 from usp_prof.model.errors import UsageError
 from usp_prof.model.health import HealthRow, gathered
 from usp_prof.model.printable import readable

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from usp_prof.inputs.runs import TraceFile
+    from usp_prof.inputs.peek import TraceFile
     from usp_prof.inputs.trace_record import TraceRecord
 
 

@@ -22,7 +22,7 @@ from usp_prof.tables.table_set import MemorySource
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from usp_prof.inputs.runs import TraceFile
+    from usp_prof.inputs.peek import TraceFile
 
 
 def run_of(folder: Path, ranks: int = 3) -> list[TraceFile]:

@@ -17,9 +17,9 @@ from typing import NoReturn
 from usp_prof.contract import MANIFEST_NAME
 from usp_prof.inputs.formats import all_endings, by_name, peek
 from usp_prof.inputs.object_stores import HTTP
-from usp_prof.inputs.peek import FileKind, Peek, rank_from_words, ranks_from_numbers
+from usp_prof.inputs.peek import FileKind, TraceFile, rank_from_words, ranks_from_numbers
 from usp_prof.inputs.remote import Location, RemotePath, location, parts_below
-from usp_prof.inputs.runs import FoundRun, TraceFile, is_made_name, split_runs
+from usp_prof.inputs.runs import FoundRun, is_made_name, split_runs
 from usp_prof.model.errors import InputError, unknown_name
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
@@ -60,10 +60,10 @@ def discover(path: str | Location, *, without: Collection[Location] = ()) -> Dis
     if not files:
         reasons = "".join(f"; {item.path.name}: {item.reason}" for item in skipped[:4])
         raise InputError(f"no trace in {root}{reasons}", hint=_HINT)
-    if len(files) == 1 and files[0][1].rank < 0:
+    if len(files) == 1 and files[0].rank < 0:
         # Viewers may write process names anywhere: a single file without a rank is searched to its end.
-        file, seen = files[0]
-        files = [(file, replace(seen, ranks=seen.ranks or by_name(seen.format).ranks(file)))]
+        ranks = files[0].ranks or by_name(files[0].format).ranks(files[0].path)
+        files = [replace(files[0], ranks=ranks)]
     files, host_processes = _without_host_processes(files)
     skipped += host_processes
     health = _notes(skipped)
@@ -148,7 +148,7 @@ def _hidden(file: Location, top: Location) -> bool:
     return any(part.startswith(".") or part == "__pycache__" for part in inside)
 
 
-def _look(files: list[Location]) -> tuple[list[tuple[Location, Peek]], list[Skipped]]:
+def _look(files: list[Location]) -> tuple[list[TraceFile], list[Skipped]]:
     readable, skipped = [], []
     alone, endings = len(files) == 1, all_endings()
     for file in files:
@@ -163,31 +163,31 @@ def _look(files: list[Location]) -> tuple[list[tuple[Location, Peek]], list[Skip
             skipped.append(Skipped(file, error.message))
             continue
         if seen.kind is FileKind.TRACE:
-            readable.append((file, seen))
+            readable.append(seen)
         else:
             skipped.append(Skipped(file, seen.kind))
     return readable, skipped
 
 
-def _without_host_processes(files: list[tuple[Location, Peek]]) -> tuple[list[tuple[Location, Peek]], list[Skipped]]:
+def _without_host_processes(files: list[TraceFile]) -> tuple[list[TraceFile], list[Skipped]]:
     """Remove processes that are not ranks (a server's frontend, a tokenizer), even if their names contain a number.
 
     Such a file states no rank. It has neither device work nor calls that launch it, while other files do.
     """
-    silent = [file for file, seen in files if seen.rank < 0]
+    silent = [file for file in files if file.rank < 0]
     if not silent or len(files) < 2:
         return files, []
-    format_of_file = {file: by_name(seen.format) for file, seen in files}
-    without = {file for file in silent if not format_of_file[file].has_device_work(file)}
-    stating_rank = (file for file in format_of_file if file not in silent)
+    without = [file for file in silent if not _has_device_work(file)]
+    stating_rank = (file for file in files if file.rank >= 0)
     # Files that state their rank are read only if no file without a rank has device work.
-    others_have_device_work = len(without) < len(silent) or any(
-        format_of_file[file].has_device_work(file) for file in stating_rank
-    )
-    if not without or not others_have_device_work:
+    if not without or not (len(without) < len(silent) or any(map(_has_device_work, stating_rank))):
         return files, []
-    rank_files = [(file, seen) for file, seen in files if file not in without]
-    return rank_files, [Skipped(file, FileKind.HOST_PROCESS) for file in silent if file in without]
+    rank_files = [file for file in files if file not in without]
+    return rank_files, [Skipped(file.path, FileKind.HOST_PROCESS) for file in without]
+
+
+def _has_device_work(file: TraceFile) -> bool:
+    return by_name(file.format).has_device_work(file.path)
 
 
 def _kind_by_name(file: Location) -> FileKind:
@@ -199,26 +199,24 @@ def _kind_by_name(file: Location) -> FileKind:
     return FileKind.DYNAMO_LOG if file.name.startswith("dedicated_log_") else FileKind.FOREIGN
 
 
-def _ranked(files: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[HealthRow]]:
+def _ranked(files: list[TraceFile]) -> tuple[list[TraceFile], list[HealthRow]]:
     """Assign a rank to each file; a file without one is read only if it is the only file."""
-    merged = [
-        _file(file, seen, rank, "processes") for file, seen in files if len(seen.ranks) > 1 for rank in seen.ranks
-    ]
-    files = [(file, seen) for file, seen in files if len(seen.ranks) < 2]
+    merged = [_with_rank(file, rank, "processes") for file in files if len(file.ranks) > 1 for rank in file.ranks]
+    files = [file for file in files if len(file.ranks) < 2]
     if merged and not files:
         return merged, []
     ranks: dict[Location, tuple[int, str]] = {}
-    for file, seen in files:
-        if seen.rank >= 0:
-            ranks[file] = seen.rank, seen.rank_source
-        elif (rank_in_name := rank_from_words(file)) is not None:
-            ranks[file] = rank_in_name, "name"
-        elif seen.ranks:
-            ranks[file] = seen.ranks[0], "processes"
+    for file in files:
+        if file.rank >= 0:
+            ranks[file.path] = file.rank, file.rank_source
+        elif (rank_in_name := rank_from_words(file.path)) is not None:
+            ranks[file.path] = rank_in_name, "name"
+        elif file.ranks:
+            ranks[file.path] = file.ranks[0], "processes"
     if not ranks:
-        counted = ranks_from_numbers([file for file, _ in files]) or {}
-        ranks = {file: (rank, "name") for file, rank in counted.items()}
-    unknown = [file for file, _ in files if file not in ranks]
+        counted = ranks_from_numbers([file.path for file in files]) or {}
+        ranks = {path: (rank, "name") for path, rank in counted.items()}
+    unknown = [file.path for file in files if file.path not in ranks]
     health = []
     if unknown and len(files) == 1:
         ranks[unknown[0]] = 0, "unknown"
@@ -234,11 +232,12 @@ def _ranked(files: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[H
         health = [
             HealthRow("rank_unknown", Severity.DATA_LOSS, count=len(unknown), detail=detail, file=str(unknown[0]))
         ]
-    return [*merged, *(_file(file, seen, *ranks[file]) for file, seen in files if file in ranks)], health
+    ranked = [_with_rank(file, *ranks[file.path]) for file in files if file.path in ranks]
+    return [*merged, *ranked], health
 
 
-def _file(path: Location, seen: Peek, rank: int, source: str) -> TraceFile:
-    return TraceFile(path, seen.format, rank, source, seen.world_size, seen.host, seen.start_ns, seen.step, seen.device)
+def _with_rank(file: TraceFile, rank: int, source: str) -> TraceFile:
+    return replace(file, rank=rank, rank_source=source)
 
 
 def _notes(skipped: list[Skipped]) -> list[HealthRow]:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from usp_prof.inputs.kineto import format as kineto
 from usp_prof.inputs.merged import format as merged
-from usp_prof.inputs.peek import Peek
+from usp_prof.inputs.peek import TraceFile
 from usp_prof.inputs.remote import Location
 from usp_prof.inputs.trace_record import TraceRecord
 from usp_prof.model.health import HealthRow, Severity
@@ -33,7 +33,7 @@ class Format(Protocol):
     def cannot_tell(self) -> tuple[str, ...]:
         """What no file of this format tells, in words."""
 
-    def peek(self, path: Location, *, to_end: bool) -> Peek | None:
+    def peek(self, path: Location, *, to_end: bool) -> TraceFile | None:
         """Return what a file states about itself, or None if it has another format.
 
         Only a small part of the file is read; with `to_end`, all of it, for times and steps that are only there.
@@ -56,7 +56,7 @@ FORMATS: tuple[Format, ...] = (kineto.FORMAT, merged.FORMAT)
 """All formats, in the order in which they are tried; a format for files with the same endings comes before Kineto."""
 
 
-def peek(path: Location, *, to_end: bool = False) -> Peek:
+def peek(path: Location, *, to_end: bool = False) -> TraceFile:
     """Return what a file states about itself, by the first format that recognizes it."""
     return next(seen for format_ in FORMATS if (seen := format_.peek(path, to_end=to_end)) is not None)
 

@@ -1,4 +1,4 @@
-"""Peek: what a file states about itself, and the rank that its path states."""
+"""Trace files: what a file states about itself, and the rank that its path states."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class FileKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Peek:
-    """Facts that a file states about itself; -1 and "" for missing values."""
+class TraceFile:
+    """A file and the facts that it states about itself; -1 and "" for missing values. A run's files have a rank."""
 
+    path: Location
     kind: FileKind
     format: str = ""
     """Name of the trace's format, by which it is read."""

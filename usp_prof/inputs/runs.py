@@ -23,24 +23,9 @@ from itertools import pairwise
 from typing import TypeVar
 
 from usp_prof.inputs.formats import by_name, peek
+from usp_prof.inputs.peek import TraceFile
 from usp_prof.inputs.remote import Location, parts_below
 from usp_prof.model.errors import InputError
-
-
-@dataclass(frozen=True, slots=True)
-class TraceFile:
-    """One trace file and its rank."""
-
-    path: Location
-    format: str
-    """Name of its format."""
-    rank: int
-    rank_source: str
-    world_size: int = -1
-    host: str = ""
-    start_ns: int = -1
-    step: int = -1
-    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from usp_prof.columns.arrow import Parted
 from usp_prof.columns.table import View
 from usp_prof.contract import Manifest
 from usp_prof.inputs.object_stores import ExpiredError
+from usp_prof.inputs.peek import TraceFile
 from usp_prof.inputs.remote import Location
-from usp_prof.inputs.runs import TraceFile
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import readable

@@ -18,8 +18,8 @@ from usp_prof.inputs.formats import read_rank
 from usp_prof.inputs.manifest import manifest_from
 from usp_prof.inputs.memory import no_collection
 from usp_prof.inputs.object_stores import ExpiredError
+from usp_prof.inputs.peek import TraceFile
 from usp_prof.inputs.remote import Location, RemotePath
-from usp_prof.inputs.runs import TraceFile
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import Severity
 from usp_prof.model.printable import readable

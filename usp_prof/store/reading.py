@@ -12,8 +12,9 @@ from pathlib import Path
 from usp_prof.contract import Manifest
 from usp_prof.inputs.discovery import Discovery, discover
 from usp_prof.inputs.manifest import find_manifest, manifest_from, read_manifest
+from usp_prof.inputs.peek import TraceFile
 from usp_prof.inputs.remote import Location
-from usp_prof.inputs.runs import FoundRun, TraceFile
+from usp_prof.inputs.runs import FoundRun
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.printable import first_few

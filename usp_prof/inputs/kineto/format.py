@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from usp_prof.inputs.kineto.peek import has_device_events, last_ns, peek
 from usp_prof.inputs.kineto.reader import read
-from usp_prof.inputs.peek import Peek
+from usp_prof.inputs.peek import TraceFile
 from usp_prof.inputs.process_ranks import part_of_rank, ranks_in
 from usp_prof.inputs.remote import Location
 from usp_prof.inputs.trace_record import TraceRecord
@@ -17,7 +17,7 @@ class Kineto:
     endings = (".json", ".gz", ".zst", ".trace")
     cannot_tell: tuple[str, ...] = ()
 
-    def peek(self, path: Location, *, to_end: bool) -> Peek | None:
+    def peek(self, path: Location, *, to_end: bool) -> TraceFile | None:
         """Return what a file states about itself, also if it is no trace; None if its processes state ranks."""
         seen, states_ranks = peek(path, self.name, to_end=to_end)
         return None if states_ranks else seen

@@ -18,7 +18,7 @@ from usp_prof.inputs.kineto import wire
 from usp_prof.inputs.kineto.nanoseconds import ABSENT, from_texts
 from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
 from usp_prof.inputs.kineto.split import Feed, checked_head, last_seam, parse_head
-from usp_prof.inputs.peek import FileKind, Peek
+from usp_prof.inputs.peek import FileKind, TraceFile
 from usp_prof.inputs.process_ranks import states_ranks
 from usp_prof.inputs.remote import Location
 from usp_prof.inputs.source import Source, is_packed, wide_encoding
@@ -69,7 +69,7 @@ def last_ns(path: Location) -> int:
     return max(times, default=-1) * 1000 + (int(base[1]) if base else 0) if times else -1
 
 
-def peek(path: Location, format_name: str, *, to_end: bool) -> tuple[Peek, bool]:
+def peek(path: Location, format_name: str, *, to_end: bool) -> tuple[TraceFile, bool]:
     """Inspect a file; return what it states, and whether its first processes state their ranks."""
     source = Source(path)
     scan = _Scan(source.blocks())
@@ -77,22 +77,22 @@ def peek(path: Location, format_name: str, *, to_end: bool) -> tuple[Peek, bool]
     feed.fill(1 << 16)
     kind = _other_kind(path, feed.buffer)
     if kind is not None:
-        return Peek(kind, format_name), False
+        return TraceFile(path, kind, format_name), False
     head = feed.open_events()
     if head is None:
         is_unreadable = source.fault is not None and not feed.buffer
-        return Peek(FileKind.OTHER if is_unreadable else FileKind.JSON, format_name), False
+        return TraceFile(path, FileKind.OTHER if is_unreadable else FileKind.JSON, format_name), False
     feed.fill(_EVENTS)
     start = feed.buffer[:_EVENTS]
     first = _first_events(start)
     if not first and feed.buffer.strip()[:1] not in {b"]", b""} and b'"ph"' not in feed.buffer:
-        return Peek(FileKind.JSON, format_name), False
+        return TraceFile(path, FileKind.JSON, format_name), False
     fields = salvage_fields(head)[0] if feed.fields is None else feed.fields
     info = fields.get("distributedInfo")
     if to_end or not (isinstance(info, dict) and isinstance(info.get("rank"), int)):
         fields = fields if feed.fields is None else parse_head(head) or {}
         fields = {**_end_fields(path, source, scan, fields, to_end=to_end), **fields}
-    return _stated(format_name, fields, first, scan.step), states_ranks(start)
+    return _stated(path, format_name, fields, first, scan.step), states_ranks(start)
 
 
 def _first_events(text: bytes) -> list[wire.ExactEvent]:
@@ -161,7 +161,7 @@ def _packed(path: Location) -> bool:
     return is_packed(first) or bool(wide_encoding(first))
 
 
-def _stated(format_name: str, fields: dict[str, Any], first: list[Any], step: int) -> Peek:
+def _stated(path: Location, format_name: str, fields: dict[str, Any], first: list[Any], step: int) -> TraceFile:
     fields, _ = checked_head(fields)
     info = fields.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
@@ -171,7 +171,8 @@ def _stated(format_name: str, fields: dict[str, Any], first: list[Any], step: in
         rank, rank_source = _number(recorded.get("rank"), limits.RANK), "manifest"
     base = _number(fields.get("baseTimeNanoseconds"), limits.EPOCH_NS)
     host = fields.get("host_name", fields.get("hostname", ""))
-    return Peek(
+    return TraceFile(
+        path,
         FileKind.TRACE,
         format_name,
         rank=rank,
