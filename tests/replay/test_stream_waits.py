@@ -51,3 +51,33 @@ def test_a_wait_that_holds_in_one_place_of_the_step_is_a_wait_there() -> None:
 def test_after_a_long_wait_work_may_start_later(late_us: int, waits: int) -> None:
     """The first lookup waited for 8.8 ms, of which 1% is 88 us."""
     assert _waits(graph_of(table_set({0: _lookups(late_us)}))) == waits
+
+
+def _opens_busy(*, launched: bool) -> Trace:
+    """Run two kernels and, on another stream, a collective between them; only later work is launched in the trace.
+
+    The collective may be launched in the trace. The lookup is, after a wait call.
+    """
+    trace = Trace(0, 1).group("0", [0], "tp").step(0, 0, STEP)
+    trace.kernel("backward", 100 * US, 900 * US, correlation=901)
+    launch = {"launch_at": 90 * US} if launched else {}
+    trace.collective("all_reduce", 200 * US, 300 * US, group="0", sequence=0, **launch)
+    trace.collective("all_reduce", 1_002 * US, 4_000 * US, group="0", sequence=1, **launch)
+    trace.launch(9_000, 300 * US, name="cudaStreamWaitEvent")
+    return trace.kernel("lookup", 5_004 * US, 100 * US, stream=25, launch_at=310 * US)
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_work_waits_for_what_was_launched_before_the_recording(launched: bool) -> None:
+    """It started at its recorded time, so a repair of the first step saved nothing there."""
+    assert _waits(graph_of(table_set({0: _opens_busy(launched=launched)}))) == 1
+
+
+def test_work_launched_before_the_recording_waits_for_other_streams() -> None:
+    """The second collective starts 2 us after the kernel ends, and 500 us after the collective before it."""
+    graph = graph_of(table_set({0: _opens_busy(launched=False)}))
+    edges, names = graph.edges.take(graph.edges.kind == EdgeKind.ISSUE), np.array(graph.names)[graph.nodes.name]
+    assert ("backward", "ncclDevKernel_AllReduce_Sum_f32_RING_LL") in [
+        (before, behind.partition("(")[0])
+        for before, behind in zip(names[edges.source].tolist(), names[edges.target].tolist(), strict=True)
+    ]

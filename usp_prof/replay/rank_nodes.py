@@ -21,6 +21,8 @@ _KINDS = {
 }
 HOST_LANE = "host"
 COMPUTING_LANE = "cpu"
+ROUNDING_NS = 1_000
+"""Older traces round times to whole microseconds, so a call may seem to start before the one before it returned."""
 STAGED_NS = 100_000
 """A call that stages a copy takes less time than this."""
 STAGED_BYTES = 65_536
@@ -155,8 +157,8 @@ def _host_calls(tables: TableSet, rank: int, work: Columns, shift: int) -> dict[
     queued = waited_for_room(launches, work, shift) & ~waits
     rows = np.flatnonzero(waits | starts_work)
     waits, queued = waits[rows], queued[rows]
-    event, start, length, step = (launches[name][rows] for name in ("event", "start_ns", "dur_ns", "step"))
-    start = start + shift
+    event, step = launches["event"][rows], launches["step"][rows]
+    start, length = _in_turn(thread[rows], launches["start_ns"][rows] + shift, launches["dur_ns"][rows])
     zeros = np.zeros(len(rows), np.int64)
     # A call that waits has no duration; its return node has it. A launch that waited for room in the queue takes the
     # usual launch time before it waits.
@@ -166,7 +168,24 @@ def _host_calls(tables: TableSet, rank: int, work: Columns, shift: int) -> dict[
     return_kind = np.where(queued, int(NodeKind.ADMITTED), int(NodeKind.RETURN))
     back = {"event": event, "start": start + length, "duration": zeros, "kind": return_kind, "step": step}
     comes_back = waits | queued
-    return {column: np.append(values, back[column][comes_back]) for column, values in call.items()}
+    columns = {column: np.append(values, back[column][comes_back]) for column, values in call.items()}
+    # A call that starts when the one before it returns comes after this return.
+    turn = np.append(2 * np.arange(len(rows)), 2 * np.flatnonzero(comes_back) + 1)
+    order = np.lexsort((turn, columns["start"]))
+    return {column: values[order] for column, values in columns.items()}
+
+
+def _in_turn(thread: Ints, start: Ints, length: Ints) -> tuple[Ints, Ints]:
+    """Return starts and lengths of calls, of which none starts before the one before it on its thread has returned.
+
+    Only differences due to rounding are corrected; calls inside other calls remain.
+    """
+    order = sorted_within(thread, start)
+    end = (start + length)[order]
+    early = np.where(first_of_run(thread[order]), 0, np.roll(end, 1) - start[order])
+    late_by = np.zeros(len(start), np.int64)
+    late_by[order] = np.where((early > 0) & (early <= ROUNDING_NS), early, 0)
+    return start + late_by, np.maximum(length - late_by, 0)
 
 
 def waits_for_own_copy(tables: TableSet, rank: int, shift: int) -> Flags:

@@ -71,8 +71,12 @@ class Candidates:
 
 
 def candidates(tables: TableSet, nodes: RankNodes, explained_at: Ints, launched_at: Ints) -> Candidates:
-    """Return the candidate pairs of one rank; `explained_at` is when stream and launch allowed each node to start."""
+    """Return the candidate pairs of one rank; `explained_at` is when stream and launch allowed each node to start.
+
+    Work whose launch is not in the trace was launched before it, so other work can wait for it.
+    """
     device = np.flatnonzero(nodes.of_device & (launched_at > NEVER))
+    sources = np.flatnonzero(nodes.of_device)
     called_at, has_calls = _wait_calls(tables, nodes, device)
     # A wait belongs to the launch that follows its call. Without wait calls in the trace, each launch may have one.
     is_with_call = called_at > NEVER if has_calls else _follows_other_stream(nodes, device, launched_at)
@@ -84,8 +88,8 @@ def candidates(tables: TableSet, nodes: RankNodes, explained_at: Ints, launched_
     called = np.concatenate([np.ones(len(with_call), bool), np.zeros(len(late), bool)])
     nothing = np.zeros(0, np.int64)
     pairs = [(nothing, nothing, called[:0])]
-    for lane in distinct(nodes.lane[device]).tolist():
-        of_lane = sorted_by(launched_at, device[nodes.lane[device] == lane])
+    for lane in distinct(nodes.lane[sources]).tolist():
+        of_lane = sorted_by(launched_at, sources[nodes.lane[sources] == lane])
         place = np.searchsorted(launched_at[of_lane], before, side="right") - 1  # at equal times, the call came later
         chosen = np.flatnonzero((place >= 0) & (nodes.lane[target] != lane))
         last = of_lane[place[chosen]]
@@ -102,7 +106,28 @@ def candidates(tables: TableSet, nodes: RankNodes, explained_at: Ints, launched_
         has_ended = ended >= 0
         pairs.append((of_lane[ended[has_ended]], late_row[has_ended], np.zeros(int(has_ended.sum()), bool)))
     source, row, is_called = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    return _judged(nodes, source, target[row], is_called, explained_at, launched_at)
+    queued = _queued_pairs(nodes, explained_at, launched_at)
+    source, target = np.append(source, queued[0]), np.append(target[row], queued[1])
+    is_called = np.append(is_called, np.zeros(len(queued[0]), bool))
+    return _judged(nodes, source, target, is_called, explained_at, launched_at)
+
+
+def _queued_pairs(nodes: RankNodes, explained_at: Ints, launched_at: Ints) -> tuple[Ints, Ints]:
+    """Return pairs of work launched before the recording: late work, and what ended last on each other stream by then.
+
+    The order of their launches is unknown.
+    """
+    queued = np.flatnonzero(nodes.of_device & (launched_at <= NEVER))
+    late = queued[nodes.start[queued] - np.maximum(explained_at[queued], NEVER // 2) > UNEXPLAINED_NS]
+    late = late[~nodes.first_of_lane[late]]
+    sources, targets = [late[:0]], [late[:0]]
+    for lane in distinct(nodes.lane[queued]).tolist():
+        of_lane = queued[nodes.lane[queued] == lane]
+        place = np.searchsorted(nodes.end[of_lane], nodes.start[late] + ROUNDING_NS, side="right") - 1
+        chosen = (place >= 0) & (nodes.lane[late] != lane)
+        sources.append(of_lane[place[chosen]])
+        targets.append(late[chosen])
+    return np.concatenate(sources), np.concatenate(targets)
 
 
 def _follows_other_stream(nodes: RankNodes, device: Ints, launched_at: Ints) -> Flags:

@@ -15,12 +15,13 @@ import numpy as np
 from usp_prof.columns.arrays import Floats, Ints
 from usp_prof.model.errors import UsageError
 from usp_prof.model.printable import first_few
-from usp_prof.replay.graph import NEVER, Graph
-from usp_prof.replay.host_gaps import holds_thought, think_times, thinks
+from usp_prof.replay.graph import Graph
+from usp_prof.replay.host_gaps import holds_thought, think_times
 from usp_prof.replay.peers import peer_groups
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.host_steps import host_steps, own_times, without_hosts
-from usp_prof.whatif.peer_steps import PeerStep, RankStep, adding_up, peer_steps, repaired
+from usp_prof.whatif.lead import with_usual_lead
+from usp_prof.whatif.peer_steps import PeerStep, adding_up, peer_steps, repaired
 from usp_prof.whatif.time_shares import shared_out
 
 
@@ -37,7 +38,7 @@ def with_equal_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Gr
             usual_ns = _of_all(step.took_ns)
             for rank in set(ranks).intersection(step.ranks):
                 _set_target(target, step, rank, usual_ns)
-    return _with_usual_lead(_with_own_times(graph, own, target), tables, hosts, set(ranks))
+    return with_usual_lead(_with_own_times(graph, own, target), tables, hosts, set(ranks))
 
 
 def with_repaired_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Graph:
@@ -52,7 +53,7 @@ def with_repaired_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) ->
         steps = [] if set(ranks).isdisjoint(group) else list(peer_steps(hosts, group))
         for step, rank, should_ns in repaired(steps, ranks) if steps else ():
             _set_target(target, step, rank, should_ns)
-    return _with_usual_lead(_with_own_times(graph, own, target), tables, hosts, set(ranks))
+    return with_usual_lead(_with_own_times(graph, own, target), tables, hosts, set(ranks))
 
 
 def _of_all(took_ns: Floats) -> Floats:
@@ -65,43 +66,6 @@ def _set_target(target: Ints, step: PeerStep, rank: int, should_take_ns: Floats)
     place = step.ranks.index(rank)
     host, piece = step.of_rank[place], step.pieces[place]
     target[host.rows] = shared_out(host.own_ns, piece, should_take_ns)
-
-
-def _with_usual_lead(graph: Graph, tables: TableSet, hosts: dict[int, dict[int, RankStep]], wanted: set[int]) -> Graph:
-    """Return the graph with late hosts starting the recording when their median peer does.
-
-    A host may already run ahead of its device when the recording starts. This lead is measured in the first step that
-    all peers recorded: when the own time before the host's first node started. A device whose recording
-    opens with this step is busy with earlier work until then, so it starts the step no earlier than its peers' devices.
-    """
-    think, earliest = think_times(graph), graph.earliest.copy()
-    for group in peer_groups(tables, graph):
-        present = [rank for rank in group if hosts.get(rank)]
-        if len(present) < 2 or wanted.isdisjoint(present):
-            continue
-        common = set.intersection(*(set(hosts[rank]) for rank in present))
-        if not common:
-            continue
-        first = {rank: hosts[rank][min(common)].rows[0] for rank in present}
-        began = {rank: int(graph.nodes.start[row] - think[row]) for rank, row in first.items()}
-        for rank in wanted.intersection(present):
-            late_by = began[rank] - float(np.median([when for other, when in began.items() if other != rank]))
-            opens = graph.nodes.of_rank(rank)
-            opens = opens[graph.nodes.first_of_lane[opens] & thinks(graph)[opens] & (earliest[opens] > NEVER)]
-            if late_by > 0:
-                earliest[opens] -= round(late_by)
-                _keep_busy(graph, earliest, rank, [other for other in present if other != rank], min(common))
-    return graph.with_changes(earliest=earliest)
-
-
-def _keep_busy(graph: Graph, earliest: Ints, rank: int, peers: list[int], step: int) -> None:
-    """Let a rank's first recorded device work start no earlier than its median peer's first work of the step."""
-    nodes = graph.nodes
-    in_step = ~nodes.of_host & (nodes.step == step) & graph.measured
-    begun = [nodes.start[rows].min() for peer in peers if len(rows := np.flatnonzero(in_step & (nodes.rank == peer)))]
-    opens = np.flatnonzero(in_step & (nodes.rank == rank) & nodes.first_of_lane & (graph.earliest <= NEVER))
-    if begun and len(opens):
-        earliest[opens] = np.minimum(nodes.start[opens], round(float(np.median(begun))))
 
 
 def _need_hosts(tables: TableSet, ranks: Iterable[int]) -> None:

@@ -1,0 +1,55 @@
+"""Lead: a rank that was late before the recording is repaired in the first step, too."""
+
+from __future__ import annotations
+
+import pytest
+from tiny import Trace, table_set
+
+from usp_prof.model.edit import Edit
+from usp_prof.replay.step_times import timeline_of
+from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.predict import as_recorded
+
+US = 1_000
+STEPS = 3
+
+
+def _late_start(rank: int, late_us: int) -> Trace:
+    """Work for 3 ms and reduce in each step, all on one stream; the launches of a step follow its start.
+
+    Rank 2 starts its first step late. Ranks 0 and 1 wait for it in a collective of the step before; rank 2 ran its part
+    before it was recorded.
+    """
+    trace = Trace(rank, 3).group("0", [0, 1, 2], "dp")
+    is_late, at = rank == 2, late_us + 1_500
+    begin = late_us if is_late else 0
+    if not is_late:
+        trace.collective("all_reduce", 1_000 * US, (late_us + 500) * US, group="0", sequence=0, stream=7)
+    for step in range(STEPS):
+        launch = (begin if step == 0 else at) * US
+        trace.kernel("work", at * US, 3_000 * US, launch_at=launch + 100 * US)
+        trace.collective(
+            "all_reduce",
+            (at + 3_000) * US,
+            500 * US,
+            group="0",
+            sequence=step + 1,
+            stream=7,
+            launch_at=launch + 200 * US,
+        )
+        trace.step(step, launch, (at + 3_500) * US - launch)
+        at += 3_500
+    return trace
+
+
+def _earlier(tables: TableSet, rank: int) -> float:
+    """Return by how many us the last work of a rank ends earlier if rank 2 is repaired."""
+    graph = as_recorded(tables).then(tables, Edit("rank_as_peers", "2")).graph
+    rows = graph.nodes.of_rank(rank)
+    return float(graph.nodes.end[rows].max() - timeline_of(tables, graph).end[rows].max()) / US
+
+
+@pytest.mark.parametrize("late_us", [4_000, 20_000])
+def test_peers_do_not_wait_for_a_repaired_rank_in_calls_that_it_did_not_record(late_us: int) -> None:
+    tables = table_set({rank: _late_start(rank, late_us) for rank in range(3)})
+    assert [_earlier(tables, rank) for rank in range(3)] == pytest.approx([late_us] * 3, abs=600)
