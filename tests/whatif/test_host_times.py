@@ -148,6 +148,18 @@ def test_a_copy_that_ends_within_its_call_is_waited_for() -> None:
     assert think_times(graph).max() < MS
 
 
+def test_a_pageable_copy_to_the_host_waits_whatever_other_copies_do() -> None:
+    """A copy that starts 1 ms after its call returned made all calls of this name seem not to wait."""
+    trace = Trace().step(0, 0, 30_000 * US).kernel("long", 110 * US, 9_000 * US, launch_at=100 * US)
+    trace.memcpy(9_130 * US, 10 * US, correlation=7, kind="DtoH (Device -> Pageable)")
+    trace.launch(7, 200 * US, 8_930 * US, name="cudaMemcpyAsync")
+    trace.memcpy(10_300 * US, 10 * US, correlation=8, kind="DtoH (Device -> Pageable)")
+    trace.launch(8, 9_150 * US, 10 * US, name="cudaMemcpyAsync")
+    graph = graph_of(table_set({0: trace.kernel("after", 10_400 * US, 10 * US, launch_at=9_200 * US)}))
+    assert (graph.edges.kind == EdgeKind.SYNC).sum() == 1
+    assert think_times(graph).max() < MS
+
+
 @pytest.mark.parametrize("early_ns", [0, 500, 1_000])
 def test_a_call_that_seems_to_start_before_the_copy_returned_comes_after_it(early_ns: int) -> None:
     """Whole microseconds make the sync start within the copy; the wait for the copy was then taken for a pause."""

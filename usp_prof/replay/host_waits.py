@@ -54,6 +54,8 @@ class HostWaits:
     name: NDArray[np.object_]
     is_sync: Flags
     """By call: it only waits. Other calls, such as freeing memory, also do work."""
+    is_copy: Flags
+    """By call: it waits for its own copy, whatever other calls of this name do, unless it returned before."""
     source: Ints
     """By awaited work: its node."""
     call: Ints
@@ -84,7 +86,8 @@ def host_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints) -> HostWai
     code, texts = launches.codes("name")
     name = np.array([*texts, ""], object)[code[row]]
     awaited = _awaited(launches, row, called_at, nodes, back, device, launched_at)
-    return HostWaits(back, called_at, name, launches.matches("kind", "sync")[row], *awaited)
+    is_copy = _own_copy(nodes, device, nodes.event[back]) >= 0
+    return HostWaits(back, called_at, name, launches.matches("kind", "sync")[row], is_copy, *awaited)
 
 
 def names_that_wait(nodes: Sequence[RankNodes], waits: Sequence[HostWaits]) -> set[str]:
@@ -101,8 +104,9 @@ def names_that_wait(nodes: Sequence[RankNodes], waits: Sequence[HostWaits]) -> s
         ended = of_rank.ended(own)
         had_to_wait = ended > of_rank.called_at
         is_wrong = ended > own.start[of_rank.back] + LEFT_BY_CLOCKS_NS
-        pending.update(of_rank.name[had_to_wait & ~of_rank.is_sync])
-        contradicted.update(of_rank.name[is_wrong & ~of_rank.is_sync])
+        is_judged = ~of_rank.is_sync & ~of_rank.is_copy
+        pending.update(of_rank.name[had_to_wait & is_judged])
+        contradicted.update(of_rank.name[is_wrong & is_judged])
     return {name for name in waiting if contradicted[name] <= CONTRADICTED * pending[name]}
 
 
@@ -113,7 +117,8 @@ def add_returns(
     if not len(waits.back):
         return
     back, returned = waits.back, nodes.start[waits.back]
-    waits = waits.without(~np.isin(waits.name, list(names)))
+    waits = waits.without(~np.isin(waits.name, list(names)) & ~waits.is_copy)
+    waits = waits.without(waits.is_copy & (waits.ended(nodes) > returned + LEFT_BY_CLOCKS_NS))
     ended = waits.ended(nodes)
     # A sync waited for other work if its inferred work ended after the return, or long before it.
     is_wrong = ended > returned + LEFT_BY_CLOCKS_NS

@@ -12,7 +12,7 @@ import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import group_codes
-from usp_prof.replay.graph import NEVER, Graph, Nodes
+from usp_prof.replay.graph import NEVER, Graph, NodeKind, Nodes
 from usp_prof.replay.host_gaps import think_times, thinks
 from usp_prof.replay.peers import calls_of, peer_groups
 from usp_prof.tables.table_set import TableSet
@@ -100,8 +100,10 @@ def _shorten_waits(graph: Graph, tables: TableSet, times: tuple[Ints, Ints], ran
         if len(alike):
             wait_ns = graph.transfer[row] - int(np.median(graph.transfer[alike]))
             transfer[row] -= max(0, min(wait_ns, late_by))
+    talked = own[nodes.kind[own] == NodeKind.COMMUNICATION]
     queued = nodes.first_of_lane & (graph.earliest > NEVER) & nodes.of_ranks_with(nodes.of_host)
-    opens = rows[queued[rows] & has_rank[nodes.call[rows]] & is_before]
+    queued &= (nodes.rank != rank) & (nodes.start <= nodes.start[talked].min(initial=np.iinfo(np.int64).max))
+    opens = rows[queued[rows] & has_rank[nodes.call[rows]]]
     for row in opens.tolist():
         first = int(nodes.start[_rows(~nodes.of_host & graph.measured, nodes, int(nodes.rank[row]))].min())
         earliest[row] = max(first, earliest[row] - late_by)
