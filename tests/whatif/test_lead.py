@@ -14,14 +14,14 @@ US = 1_000
 STEPS = 3
 
 
-def _late_start(rank: int, late_us: int) -> Trace:
+def _late_start(rank: int, late_us: int, late_ranks: tuple[int, ...] = (2,), ranks: int = 3) -> Trace:
     """Work for 3 ms and reduce in each step, all on one stream; the launches of a step follow its start.
 
-    Rank 2 starts its first step late. Ranks 0 and 1 wait for it in a collective of the step before; rank 2 ran its part
-    before it was recorded.
+    Late ranks start their first step late. The others wait for them in a collective of the step before; late ranks ran
+    their parts before they were recorded.
     """
-    trace = Trace(rank, 3).group("0", [0, 1, 2], "dp")
-    is_late, at = rank == 2, late_us + 1_500
+    trace = Trace(rank, ranks).group("0", list(range(ranks)), "dp")
+    is_late, at = rank in late_ranks, late_us + 1_500
     begin = late_us if is_late else 0
     if not is_late:
         trace.collective("all_reduce", 1_000 * US, (late_us + 500) * US, group="0", sequence=0, stream=7)
@@ -42,9 +42,9 @@ def _late_start(rank: int, late_us: int) -> Trace:
     return trace
 
 
-def _earlier(tables: TableSet, rank: int) -> float:
-    """Return by how many us the last work of a rank ends earlier if rank 2 is repaired."""
-    graph = as_recorded(tables).then(tables, Edit("rank_as_peers", "2")).graph
+def _earlier(tables: TableSet, rank: int, repaired: str = "2") -> float:
+    """Return by how many us the last work of a rank ends earlier if some ranks are repaired."""
+    graph = as_recorded(tables).then(tables, Edit("rank_as_peers", repaired)).graph
     rows = graph.nodes.of_rank(rank)
     return float(graph.nodes.end[rows].max() - timeline_of(tables, graph).end[rows].max()) / US
 
@@ -53,3 +53,11 @@ def _earlier(tables: TableSet, rank: int) -> float:
 def test_peers_do_not_wait_for_a_repaired_rank_in_calls_that_it_did_not_record(late_us: int) -> None:
     tables = table_set({rank: _late_start(rank, late_us) for rank in range(3)})
     assert [_earlier(tables, rank) for rank in range(3)] == pytest.approx([late_us] * 3, abs=600)
+
+
+def test_two_late_ranks_do_not_shorten_the_wait_for_them_twice() -> None:
+    late_ranks = (3, 4)
+    tables = table_set({rank: _late_start(rank, 4_000, late_ranks, 5) for rank in range(5)})
+    graph = as_recorded(tables).then(tables, Edit("rank_as_peers", "3+4")).graph
+    assert graph.transfer[graph.tied].min() >= 0
+    assert [_earlier(tables, rank, "3+4") for rank in range(5)] == pytest.approx([4_000] * 5, abs=600)

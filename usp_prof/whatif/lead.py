@@ -47,6 +47,7 @@ def with_usual_lead(
             opens = opens[graph.nodes.first_of_lane[opens] & thinks(graph)[opens] & (earliest[opens] > NEVER)]
             earliest[opens] -= late_by
             _shorten_waits(graph, tables, (earliest, transfer), rank, late_by)
+            # Peers that no longer wait for other repaired ranks start earlier, too.
             saved_ns = np.bincount(graph.nodes.rank, graph.transfer - transfer, max(tables.ranks) + 1)
             _move_device(graph, earliest, rank, {peer: saved_ns[peer] for peer in peers}, min(common), late_by)
     return graph.with_changes(earliest=earliest, transfer=transfer)
@@ -98,7 +99,7 @@ def _shorten_waits(graph: Graph, tables: TableSet, times: tuple[Ints, Ints], ran
     for row in rows[lacks_rank[nodes.call[rows]] & is_before].tolist():
         alike = rows[(kind[rows] == kind[row]) & calls["complete"][nodes.call[rows]]]
         if len(alike):
-            wait_ns = graph.transfer[row] - int(np.median(graph.transfer[alike]))
+            wait_ns = int(transfer[row]) - int(np.median(graph.transfer[alike]))
             transfer[row] -= max(0, min(wait_ns, late_by))
     talked = own[nodes.kind[own] == NodeKind.COMMUNICATION]
     queued = nodes.first_of_lane & (graph.earliest > NEVER) & nodes.of_ranks_with(nodes.of_host)
