@@ -10,7 +10,7 @@ from usp_prof.model.edit import Edit
 from usp_prof.model.finding import PlainMap
 from usp_prof.model.health import spans
 from usp_prof.tables.table_set import TableSet
-from usp_prof.whatif.predict import gain_alone
+from usp_prof.whatif.predict import gains_alone
 
 STANDS_OUT = 1.5
 """A rank is named if it spends this many times as much as every other rank. Where all ranks of a real run pause, the
@@ -42,14 +42,16 @@ def costly_part(
 
     A rank costs the step if removing its time saves as much as removing that of all ranks, to within `least` of the
     step: the time of the others passes while they would wait for this rank anyway. Without such a rank, the arguments
-    are returned as they are.
+    are returned as they are. Ranks are not replayed if even all of them together save less than `least`.
     """
     spending = sorted((rank for rank in spent if spent[rank]), key=lambda rank: (-spent[rank], rank))
     if len(spending) < 2:
         return spent, edit
-    of_all = gain_alone(tables, edit)
+    (of_all,) = gains_alone(tables, [edit])
+    if of_all < least:
+        return spent, edit
     edits = {rank: replace(edit, places=(("rank", str(rank)),)) for rank in spending[:MOST_TRIED]}
-    alone = {rank: gain_alone(tables, of_rank) for rank, of_rank in edits.items()}
+    alone = dict(zip(edits, gains_alone(tables, list(edits.values())), strict=True))
     costly = max(alone, key=lambda rank: alone[rank])
     if alone[costly] < max(COVERS * of_all, of_all - least, least):
         return spent, edit

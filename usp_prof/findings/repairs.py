@@ -30,7 +30,7 @@ from usp_prof.replay.step_times import unedited
 from usp_prof.replay.unexplained import NOTABLE, unexplained_shares, unexplained_times
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.attribution import ideal_step
-from usp_prof.whatif.predict import as_recorded, gain_alone, gain_of
+from usp_prof.whatif.predict import as_recorded, gain_of, gains_alone
 
 MOST_RANKS = 3
 """Ranks whose repair is replayed, latest first; as many of those that are late in sends and receives only."""
@@ -86,8 +86,10 @@ def repair_edit(tables: TableSet, rank: int) -> Edit:
     for axis in (Axis.EP, Axis.CP):
         worst, even = worst_of(tables, axis), Edit("even_work", str(axis))
         is_uneven = worst is not None and worst.rank == rank and worst.ratio >= UNEVEN
-        if is_uneven and gain_alone(tables, even) >= COVERS * gain_alone(tables, like_peers):
-            return even
+        if is_uneven:
+            gain_of_even, gain_like_peers = gains_alone(tables, [even, like_peers])
+            if gain_of_even >= COVERS * gain_like_peers:
+                return even
     compared = slowness(tables, graph).get(rank)
     if compared is not None and has_longer_sequences(tables, rank, compared.peers, compared.ratio):
         return evened(graph)

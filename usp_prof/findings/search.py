@@ -6,7 +6,7 @@ to it. An edit that cannot be combined with those before it is left out of the c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -23,10 +23,10 @@ from usp_prof.model.printable import first_few
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.graph import Graph, Timeline
 from usp_prof.replay.rank_clocks import rank_clocks
-from usp_prof.replay.step_times import graphs_per_pass, timeline_of, timelines_of, unedited
+from usp_prof.replay.step_times import timeline_of, unedited
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits.kind import MODEL_DOUBT
-from usp_prof.whatif.predict import Edited, Gain, as_recorded, gain_of
+from usp_prof.whatif.predict import Gain, as_recorded, gain_of, replayed_alone
 from usp_prof.whatif.recording_cost import recording_cost
 
 
@@ -180,7 +180,9 @@ def _judged(
     judged: list[Judged] = []
     refused: set[str] = set()
     doubtful = {f"rank_as_peers={repair.rank}" for repair in repairs_of(tables) if repair.disagrees}
-    for rule, draft, replayed in _replayed(tables, [pair for pair in drafts if str(pair[1].edit) not in doubtful]):
+    certain = [(rule, draft) for rule, draft in drafts if str(draft.edit) not in doubtful]
+    replays = replayed_alone(tables, [draft.edit for _, draft in certain])
+    for (rule, draft), replayed in zip(certain, replays, strict=True):
         if rule.CODE in refused:
             continue
         try:
@@ -195,26 +197,6 @@ def _judged(
         if gain.gain_fraction >= draft.least_gain and _is_selected(draft, selection):
             judged.append(Judged(rule, draft, _as_known(draft, gain, doubt)))
     return judged
-
-
-def _replayed(
-    tables: TableSet, drafts: Sequence[tuple[Rule, Draft]]
-) -> Iterator[tuple[Rule, Draft, tuple[Edited, Timeline] | UspProfError]]:
-    """Yield each draft with its edited run and replay, or why there is none; several are replayed in one pass."""
-    at_once = graphs_per_pass(tables)
-    for first in range(0, len(drafts), at_once):
-        some = drafts[first : first + at_once]
-        runs = [_edited_or_error(tables, draft.edit) for _, draft in some]
-        timelines = iter(timelines_of(tables, [run.graph for run in runs if isinstance(run, Edited)]))
-        for (rule, draft), run in zip(some, runs, strict=True):
-            yield rule, draft, run if isinstance(run, UspProfError) else (run, next(timelines))
-
-
-def _edited_or_error(tables: TableSet, edit: Edit) -> Edited | UspProfError:
-    try:
-        return as_recorded(tables).then(tables, edit)
-    except UspProfError as error:
-        return error
 
 
 def _in_order(judged: Sequence[Judged]) -> list[Judged]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
@@ -13,7 +13,7 @@ from usp_prof.model.finding import GAIN, Basis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import Graph, Timeline
 from usp_prof.replay.representatives import Representatives
-from usp_prof.replay.step_times import step_times, timeline_of, unedited
+from usp_prof.replay.step_times import graphs_per_pass, step_times, timeline_of, timelines_of, unedited
 from usp_prof.replay.unexplained import (
     as_little_as_peers,
     unexplained_shares,
@@ -290,10 +290,34 @@ def gain_of(tables: TableSet, made: Edited, least: float = -inf, timeline: Timel
     return Gain(effect.gain_fraction, effect.basis, error, effect.before_ns, effect.unexplained_error())
 
 
-def gain_alone(tables: TableSet, edit: Edit) -> float:
-    """Return the gain of one edit as a fraction of the step, or 0 if it cannot be made."""
+def replayed_alone(tables: TableSet, edits: Sequence[Edit]) -> Iterator[tuple[Edited, Timeline] | UspProfError]:
+    """Yield the run with each edit alone and its replay, or why there is none; several are replayed in one pass."""
+    at_once = graphs_per_pass(tables)
+    for first in range(0, len(edits), at_once):
+        runs = [_edited_or_error(tables, edit) for edit in edits[first : first + at_once]]
+        timelines = iter(timelines_of(tables, [run.graph for run in runs if isinstance(run, Edited)]))
+        for run in runs:
+            yield run if isinstance(run, UspProfError) else (run, next(timelines))
+
+
+def _edited_or_error(tables: TableSet, edit: Edit) -> Edited | UspProfError:
     try:
-        return gain_of(tables, as_recorded(tables).then(tables, edit), least=inf).gain_fraction
+        return as_recorded(tables).then(tables, edit)
+    except UspProfError as error:
+        return error
+
+
+def gains_alone(tables: TableSet, edits: Sequence[Edit]) -> list[float]:
+    """Return the gain of each edit alone as a fraction of the step, or 0 if it cannot be made."""
+    return [_gain_or_nothing(tables, replayed) for replayed in replayed_alone(tables, edits)]
+
+
+def _gain_or_nothing(tables: TableSet, replayed: tuple[Edited, Timeline] | UspProfError) -> float:
+    if isinstance(replayed, UspProfError):
+        return 0.0
+    made, timeline = replayed
+    try:
+        return gain_of(tables, made, inf, timeline).gain_fraction
     except UspProfError:
         return 0.0
 
