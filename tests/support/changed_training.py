@@ -54,9 +54,9 @@ class ChangedJob(Job):
         return [work] if self.change == "comm_removed" else super().members(work)
 
     def awaited(self, rank: Rank, call: Call) -> list[Work]:
-        """Return the work that a call waits for; without blocking, only the last wait of a step remains."""
+        """Return the work that a call waits for; without blocking, only the last read of a step remains."""
         if self.change != "no_blocking" or not call.awaited:
             return call.awaited
         first, after = rank.steps[call.step]
-        last = max(number for number in range(first, after) if rank.calls[number].awaited)
-        return call.awaited if call is rank.calls[last] else []
+        reads = [other for other in rank.calls[first:after] if other.awaited and other.op == "aten::item"]
+        return call.awaited if call in reads[-1:] else []

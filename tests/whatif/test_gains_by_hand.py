@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tiny import Trace, table_set
 
-from usp_prof.findings.rules.blocked_host import BlockingCopies, MemoryPressure
+from usp_prof.findings.rules.blocked_host import BlockingCopies, BlockingSync, MemoryPressure
 from usp_prof.model.edit import parse_edit
 from usp_prof.whatif.predict import predict
 
@@ -73,17 +73,43 @@ def test_no_allocator_calls_removes_their_time_and_memory_pressure_finds_it() ->
     assert str(draft.edit) == "no_allocator_calls"
 
 
-def test_no_blocking_removes_all_waits_but_one_per_step() -> None:
+def _waiting_run(op: str) -> Host:
+    """Return a host that waits for each of four kernels per step inside an op, and is then busy on its own."""
     host = Host()
     for step in range(STEPS):
         begin = host.now
         for _ in range(4):
             host.runs("aten::mm", 100 * US, [[64, 64], [64, 64]])
+            host.trace.op(op, host.now, max(host.device_free - host.now, 0) + 3 * US)
             host.waits()
             host.now += 50 * US  # the host is busy while the device is idle
         host.trace.step(step, begin, host.now - begin)
+    return host
+
+
+def test_no_blocking_keeps_one_read_of_a_value_per_step() -> None:
     # Between the four kernels of a step there are three waits; each keeps the device idle for about 65 us.
-    assert gain(host, "no_blocking") == pytest.approx(3 * 65, abs=20)
+    assert gain(_waiting_run("aten::item"), "no_blocking") == pytest.approx(3 * 65, abs=20)
+
+
+def test_no_blocking_removes_all_plain_syncs() -> None:
+    # Eleven waits lie between the twelve kernels.
+    assert gain(_waiting_run("my::sync"), "no_blocking") == pytest.approx(11 * 65 / STEPS, abs=20)
+
+
+def test_a_free_that_waits_is_removed_with_the_allocator_and_is_no_blocking_sync() -> None:
+    host = Host()
+    for step in range(STEPS):
+        begin = host.now
+        for _ in range(2):
+            host.runs("aten::mm", 300 * US, [[64, 64], [64, 64]])
+            host.calls("cudaFree", host.device_free - host.now + 20 * US)
+            host.now += 50 * US  # the host is busy while the device is idle
+        host.trace.step(step, begin, host.now - begin)
+    # Five waits lie between the six kernels; the device idles 20 us in each free and 60 us after it.
+    assert gain(host, "no_allocator_calls") == pytest.approx(5 * 85 / STEPS, abs=20)
+    assert gain(host, "no_blocking") == 0
+    assert not [*BlockingSync.look(table_set(host.trace))]
 
 
 def test_pinned_copies_run_at_bus_speed_and_blocking_copies_finds_them() -> None:

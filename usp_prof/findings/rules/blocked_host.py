@@ -28,11 +28,12 @@ class BlockingSync:
     """The host waits for the device, or for a value of all ranks, within the step.
 
     What it finds
-        Device traces with more than one call per step in which the host waits for the device (`cudaStreamSynchronize`,
+        Device traces with calls in which the host waits for the device (`cudaStreamSynchronize`,
         `cudaDeviceSynchronize`, a copy to the host), if removing them would shorten the step by at least 2%. The title
-        names the op, mark or function around the most expensive call. One wait per step is accepted, because a loss
-        must be read some time. Without a device: small collectives whose result the host reads immediately (`.item()`
-        is the next op), more than one per step, if removing them would shorten the step by at least 1%.
+        names the op, mark or function around the most expensive call. One wait per step is accepted if it is in an op
+        that copies or reads a value, because a loss must be read some time. Calls that free device memory belong to
+        `memory-pressure`. Without a device: small collectives whose result the host reads immediately (`.item()` is the
+        next op), more than one per step, if removing them would shorten the step by at least 1%.
 
     Why it costs time
         While the host waits, it launches nothing, and the device is idle until the next launch. Without a device, all
@@ -48,8 +49,8 @@ class BlockingSync:
         - our trainer: only with `--fault blocking-sync`.
 
     How the gain is predicted
-        The run is replayed with the host continuing immediately after all such calls or collectives except the last of
-        each step (`no_blocking`).
+        The run is replayed with the host continuing immediately after all such calls or collectives except the last
+        read of each step (`no_blocking`).
 
     When it is wrong
         If the value decides what is launched next, as in routing without padding or early stopping.
@@ -80,12 +81,13 @@ _LOGGING = {
 def _device_waits(tables: TableSet, graph: Graph, rows: Flags) -> Draft:
     syncs = host.compute(tables).syncs
     worst = max(_by_cause(syncs).items(), key=lambda item: (item[1], item[0]), default=("", 0))
+    waits = _per_step(graph, rows)
+    count = "once" if round(waits) == 1 else f"{waits:.0f} times"
     return Draft(
-        f"The host waits for the device {_per_step(graph, rows):.0f} times per step, "
-        f"longest in {worst[0] or 'an unknown op'}",
+        f"The host waits for the device {count} per step, longest in {worst[0] or 'an unknown op'}",
         {},
         {
-            "waits_per_step": _per_step(graph, rows),
+            "waits_per_step": waits,
             "source": worst[0],
             "source_ns": worst[1],
             **longest(graph, rows, np.maximum(graph.gap, 0)),
@@ -204,8 +206,8 @@ class MemoryPressure:
         - our trainer: smaller `--micro-batch`, or `--recompute selective`.
 
     How the gain is predicted
-        The run is replayed without the host's time in these calls (`no_allocator_calls`), or only without that of the
-        rank that costs the step (`no_allocator_calls,rank=3`).
+        The run is replayed without the host's time in these calls, including waits for the device
+        (`no_allocator_calls`), or only without that of the rank that costs the step (`no_allocator_calls,rank=3`).
 
     When it is wrong
         If the recorded steps are warm-up, in which every run allocates.

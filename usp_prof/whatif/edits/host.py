@@ -9,6 +9,7 @@ The graph stores host time in three places, and an edit removes it from each one
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from usp_prof.columns.rows import last_of_run, lookup, rows_of
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import NEVER, EdgeKind, Graph, NodeKind, events_of
 from usp_prof.replay.host_gaps import (
+    TAKES_MEMORY,
     allocating,
     holds_thought,
     hosts_seen,
@@ -142,7 +144,7 @@ def _removed(before: Ints, after: Ints, request: Request) -> Ints:
 
 
 def no_blocking(graph: Graph, request: Request) -> Graph:
-    """Remove the host's waits for the device except one per step; with `=copies`, only waits for copies.
+    """Remove the host's waits for the device except one read per step; with `=copies`, only waits for copies.
 
     Without a device, remove the waits for values that all ranks compute together.
     """
@@ -162,27 +164,31 @@ def _sync_edges(graph: Graph, freed: Flags) -> Flags:
 def blocks(graph: Graph, tables: TableSet, *, copies_only: bool) -> Flags:
     """Mark the returns from calls that wait for the device, or only those from copies.
 
-    The last wait of each rank's step is not marked, because the loss must be read. Copies are always marked.
+    The last wait of each rank's step in which the host may read a value is not marked, because the loss must be read;
+    a plain sync reads nothing. Copies are always marked, and calls that free device memory never.
     """
     nodes = graph.nodes
     is_return = np.zeros(len(nodes), dtype=bool)
-    returns = np.flatnonzero((nodes.kind == NodeKind.RETURN) & (nodes.step >= 0))
+    is_wait = (nodes.kind == NodeKind.RETURN) & ~_in_allocator(graph, tables, tables.ranks)
+    returns = np.flatnonzero(is_wait & (nodes.step >= 0))
     if not len(returns):
         return is_return
     if copies_only:
         is_return[returns] = True
-        return is_return & _copying(graph, tables)
-    is_return[returns[~last_of_run(nodes.rank[returns], nodes.step[returns])]] = True
+        return is_return & _copying(graph, tables, *_COPY_OPS)
+    is_return[returns] = True
+    reads = returns[_copying(graph, tables, *_COPY_OPS, *_READS)[returns]]
+    is_return[reads[last_of_run(nodes.rank[reads], nodes.step[reads])]] = False
     return is_return
 
 
-def _copying(graph: Graph, tables: TableSet) -> Flags:
-    """Mark the host calls that copy, or that wait for a copy inside the op that launched it."""
+def _copying(graph: Graph, tables: TableSet, *ops_that_copy: str) -> Flags:
+    """Mark the host calls that copy, or that wait for a copy inside one of these ops, which launched it."""
     events, of_host = events_of(graph), graph.nodes.of_host
     is_copying = np.zeros(len(graph.nodes), dtype=bool)
     for rank in tables.ranks:
         launches, ops = tables.columns("launches", rank), tables.columns("ops", rank)
-        is_copy_op = ops.matches("name", *_COPY_OPS)
+        is_copy_op = ops.matches("name", *ops_that_copy)
         begin, end = ops["start_ns"][is_copy_op], (ops["start_ns"] + ops["dur_ns"])[is_copy_op]
         is_copy = launches.matches("kind", "memcpy")
         waits = np.flatnonzero(launches.matches("kind", "sync"))
@@ -256,7 +262,7 @@ def host_as_peers(graph: Graph, request: Request) -> Graph:
 
 
 def no_allocator_calls(graph: Graph, request: Request) -> Graph:
-    """Remove the host's time for allocating and freeing device memory; keys: rank."""
+    """Remove the host's time for allocating and freeing device memory, including waits for the device; keys: rank."""
     gap = graph.gap.copy()
     clocks, before = rank_clocks(request.tables), lane_before(graph)
     for rank in request.ranks_of_key():
@@ -265,7 +271,20 @@ def no_allocator_calls(graph: Graph, request: Request) -> Graph:
         rows = rows[graph.nodes.of_host[rows]]
         covered = overlap(begin, end, before[rows], graph.nodes.start[rows])
         gap[rows] -= np.minimum(covered, np.maximum(gap[rows], 0))
-    return graph.with_changes(gap=gap)
+    freed = _in_allocator(graph, request.tables, request.ranks_of_key())
+    return graph.with_changes(gap=gap, edges=graph.edges.without(_sync_edges(graph, freed)))
+
+
+def _in_allocator(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Flags:
+    """Mark the host's nodes of the ranks' calls that allocate or free device memory."""
+    events, is_in_allocator = events_of(graph), np.zeros(len(graph.nodes), dtype=bool)
+    for rank in ranks:
+        launches = tables.columns("launches", rank)
+        rows = graph.nodes.of_rank(rank)
+        rows = rows[graph.nodes.of_host[rows]]
+        calls = launches["event"][launches.satisfies("name", TAKES_MEMORY.search)]
+        is_in_allocator[rows] = np.isin(events[rows], calls)
+    return is_in_allocator
 
 
 EDITS = (
