@@ -46,6 +46,10 @@ class Draft:
     settings: PlainMap = field(default_factory=lambda: EMPTY)
     rows: str = ""
     """SELECT whose rows prove the finding; see `proof`."""
+    spent: Mapping[int, float] = field(default_factory=dict)
+    """Time that each rank spends, if the time of one rank may cost as much as that of all; see `place.of_ranks`."""
+    of_time: Callable[[Mapping[int, float], Edit], Draft] | None = None
+    """Returns the draft for other times that ranks spend, and the edit that removes them."""
 
 
 class Rule(Protocol):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from usp_prof.analyses.measures.lateness import COVERS
+from usp_prof.findings.draft import LEAST_GAIN, Draft
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import PlainMap
 from usp_prof.model.health import spans
@@ -35,24 +36,23 @@ def place_of(spent: Mapping[int, float]) -> PlainMap:
     return {"ranks": spans(spending)} if len(spending) < len(spent) else {}
 
 
-def costly_part(
-    tables: TableSet, spent: Mapping[int, float], edit: Edit, least: float
-) -> tuple[Mapping[int, float], Edit]:
-    """Return the time of the one rank that costs the step, and the edit that removes only this rank's time.
+def of_ranks(of_time: Callable[[Mapping[int, float], Edit], Draft], spent: Mapping[int, float], edit: Edit) -> Draft:
+    """Return the draft for the time of all ranks, which `of_costly_rank` narrows down to one of them."""
+    return replace(of_time(spent, edit), spent=spent, of_time=of_time)
 
-    A rank costs the step if removing its time saves as much as removing that of all ranks, to within `least` of the
-    step: the time of the others passes while they would wait for this rank anyway. Without such a rank, the arguments
-    are returned as they are. Ranks are not replayed if even all of them together save less than `least`.
+
+def of_costly_rank(tables: TableSet, draft: Draft, gain: float) -> Draft | None:
+    """Return the draft for the one rank that costs the step, if there is one; `gain` is that of the draft.
+
+    A rank costs the step if removing its time saves as much as removing that of all ranks, to within `LEAST_GAIN` of
+    the step: the time of the others passes while they would wait for this rank anyway.
     """
-    spending = sorted((rank for rank in spent if spent[rank]), key=lambda rank: (-spent[rank], rank))
-    if len(spending) < 2:
-        return spent, edit
-    (of_all,) = gains_alone(tables, [edit])
-    if of_all < least:
-        return spent, edit
-    edits = {rank: replace(edit, places=(("rank", str(rank)),)) for rank in spending[:MOST_TRIED]}
+    spending = sorted((rank for rank, time in draft.spent.items() if time), key=lambda rank: (-draft.spent[rank], rank))
+    if draft.of_time is None or len(spending) < 2 or gain < LEAST_GAIN:
+        return None
+    edits = {rank: replace(draft.edit, places=(("rank", str(rank)),)) for rank in spending[:MOST_TRIED]}
     alone = dict(zip(edits, gains_alone(tables, list(edits.values())), strict=True))
     costly = max(alone, key=lambda rank: alone[rank])
-    if alone[costly] < max(COVERS * of_all, of_all - least, least):
-        return spent, edit
-    return {rank: time if rank == costly else 0.0 for rank, time in spent.items()}, edits[costly]
+    if alone[costly] < max(COVERS * gain, gain - LEAST_GAIN, LEAST_GAIN):
+        return None
+    return draft.of_time({rank: time if rank == costly else 0.0 for rank, time in draft.spent.items()}, edits[costly])

@@ -13,6 +13,7 @@ from math import inf
 from usp_prof.columns.rows import distinct
 from usp_prof.findings.causes import same_place, with_causes
 from usp_prof.findings.draft import Draft, Rule, damage, skipped_rules
+from usp_prof.findings.place import of_costly_rank
 from usp_prof.findings.registry import all_rules
 from usp_prof.findings.repairs import ideal_of, repairs_of, unexplained_notes
 from usp_prof.model.edit import Edit
@@ -89,7 +90,8 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
     """Run every rule and predict the gain of each finding; findings of ranks outside the selection are excluded.
 
     1. Each rule returns drafts. A rule with damaged input, or one that fails, is skipped with the reason.
-    2. Each draft's edit is replayed alone; drafts below their least gain are dropped.
+    2. Each draft's edit is replayed alone; drafts below their least gain are dropped. A draft on all ranks whose cost
+       is that of one rank is narrowed down to it.
     3. The other drafts are sorted and replayed together: the first, the first two, and so on.
     4. Drafts that add almost nothing to an earlier one at the same place become part of it (`causes.py`).
 
@@ -190,6 +192,10 @@ def _judged(
                 raise replayed
             edited_run, timeline = replayed
             gain = gain_of(tables, edited_run, draft.least_gain, timeline)
+            narrower = of_costly_rank(tables, draft, gain.gain_fraction)
+            if narrower is not None:
+                draft = narrower  # noqa: PLW2901 - it takes the place of the draft of all ranks
+                gain = gain_of(tables, as_recorded(tables).then(tables, draft.edit), draft.least_gain)
         except UspProfError as error:
             refused.add(rule.CODE)
             skipped[rule.CODE] = error.message

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -11,8 +12,8 @@ from usp_prof.analyses.measures.ranges import SyncStat
 from usp_prof.analyses.step_time import is_window
 from usp_prof.columns.arrays import Flags
 from usp_prof.findings import proof
-from usp_prof.findings.draft import LEAST_GAIN, Draft, Input
-from usp_prof.findings.place import costly_part, outstanding_rank, place_of
+from usp_prof.findings.draft import Draft, Input
+from usp_prof.findings.place import of_ranks, outstanding_rank, place_of
 from usp_prof.findings.proof import longest
 from usp_prof.model.edit import Edit
 from usp_prof.model.rule_code import RuleCode
@@ -231,34 +232,34 @@ class MemoryPressure:
                 spent[rank], place[rank] = int((end - begin).sum()), (begin[most], end[most])
         if not spent:
             return
-        in_all, edit = costly_part(
-            tables,
-            {rank: float(spent.get(rank, 0)) for rank in tables.ranks},
-            Edit("no_allocator_calls"),
-            LEAST_GAIN,
-        )
-        worst = max(in_all, key=lambda rank: (in_all[rank], -rank))
-        usage = memory.compute(tables)
-        full = {peak.rank: 1 - usage.headroom(peak) for peak in usage.peaks}.get(worst, float("nan"))
-        first, last = (int(clock.fit_clocks(tables).align(worst, when)) for when in place[worst])
-        outstanding = outstanding_rank(in_all)
-        whose = "" if outstanding is None else f", most on rank {outstanding}"
-        yield Draft(
-            f"Device memory is allocated within the step{whose}",
-            place_of(in_all),
-            {
-                "calls_per_step": usage.allocator_calls.get(worst, 0.0),
-                "host_ns": spent[worst],
-                "memory_in_use": full if np.isfinite(full) else "unknown: record memory",
-                "at_rank": worst,
-                "start_ns": first,
-                "end_ns": last,
-            },
-            edit,
-            "Leave memory free; set expandable_segments:True",
-            least_gain=0.01,
-            rows=proof.largest(
-                "launches", f"rank = {worst} AND regexp_matches(name, '{TAKES_MEMORY.pattern}')", "dur_ns"
-            ),
-            settings={"torch": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"},
-        )
+        of_all = {rank: float(spent.get(rank, 0)) for rank in tables.ranks}
+        yield of_ranks(partial(_allocating, tables, place), of_all, Edit("no_allocator_calls"))
+
+
+def _allocating(
+    tables: TableSet, place: Mapping[int, tuple[int, int]], spent: Mapping[int, float], edit: Edit
+) -> Draft:
+    """Draft the finding on the ranks that allocate in `spent`; `place` is the longest call of each of them."""
+    worst = max(spent, key=lambda rank: (spent[rank], -rank))
+    usage = memory.compute(tables)
+    full = {peak.rank: 1 - usage.headroom(peak) for peak in usage.peaks}.get(worst, float("nan"))
+    first, last = (int(clock.fit_clocks(tables).align(worst, when)) for when in place[worst])
+    outstanding = outstanding_rank(spent)
+    whose = "" if outstanding is None else f", most on rank {outstanding}"
+    return Draft(
+        f"Device memory is allocated within the step{whose}",
+        place_of(spent),
+        {
+            "calls_per_step": usage.allocator_calls.get(worst, 0.0),
+            "host_ns": int(spent[worst]),
+            "memory_in_use": full if np.isfinite(full) else "unknown: record memory",
+            "at_rank": worst,
+            "start_ns": first,
+            "end_ns": last,
+        },
+        edit,
+        "Leave memory free; set expandable_segments:True",
+        least_gain=0.01,
+        rows=proof.largest("launches", f"rank = {worst} AND regexp_matches(name, '{TAKES_MEMORY.pattern}')", "dur_ns"),
+        settings={"torch": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"},
+    )

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import numpy as np
 
 from usp_prof.columns.rows import lookup
 from usp_prof.findings import proof
-from usp_prof.findings.draft import LEAST_GAIN, Draft
-from usp_prof.findings.place import costly_part, outstanding_rank, place_of
+from usp_prof.findings.draft import Draft
+from usp_prof.findings.place import of_ranks, outstanding_rank, place_of
 from usp_prof.findings.proof import spot
 from usp_prof.model.edit import Edit
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.graph import EdgeKind
+from usp_prof.replay.graph import EdgeKind, Graph
 from usp_prof.replay.host_gaps import LOADS_DATA, loading_ns
 from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.tables.table_set import TableSet
@@ -126,34 +127,38 @@ class HostPause:
         """Find pauses of the hosts."""
         graph = graph_of(tables)
         paused_nodes = pauses(graph, tables)
-        if not len(paused_nodes):
-            return
-        think, of_rank = think_times(graph)[paused_nodes], graph.nodes.rank[paused_nodes]
-        of_all = {rank: float(think[of_rank == rank].sum()) for rank in tables.ranks}
-        paused_ns, edit = costly_part(tables, of_all, Edit("no_pauses"), LEAST_GAIN)
-        is_costly = np.isin(of_rank, [rank for rank, ns in paused_ns.items() if ns])
-        paused_nodes, think, of_rank = paused_nodes[is_costly], think[is_costly], of_rank[is_costly]
-        worst = outstanding_rank(paused_ns)
-        longest = np.argmax(np.where(of_rank == worst, think, 0) if worst is not None else think)
-        node, length = int(paused_nodes[longest]), int(think[longest])
-        rank, end = int(graph.nodes.rank[node]), int(graph.nodes.start[node])
-        ran = _ran_in(tables, rank, int(rank_clocks(tables).local_host(rank, np.array([end]))[0]) - length, length)
-        collects = GARBAGE.search(ran) is not None
-        yield Draft(
-            f"{_who_pauses(paused_ns, worst, len(paused_nodes))}{_where_in(ran, len(paused_nodes))}",
-            {**place_of(paused_ns), **({} if worst is None else {"step": int(graph.nodes.step[node])})},
-            {
-                "pauses": len(paused_nodes),
-                "longest_ns": length,
-                "total_ns": int(think.sum()),
-                "ran_in_longest": ran,
-                **spot(graph, node, end - length, end),
-            },
-            edit,
-            COLLECT if collects else f"Check what {ran} does" if ran else UNTOLD,
-            settings=SETTINGS if collects else {},
-            rows=proof.gaps_before(graph, paused_nodes, think_times(graph)),
-        )
+        if len(paused_nodes):
+            think, of_rank = think_times(graph)[paused_nodes], graph.nodes.rank[paused_nodes]
+            paused_ns = {rank: float(think[of_rank == rank].sum()) for rank in tables.ranks}
+            yield of_ranks(partial(_pausing, tables, graph), paused_ns, Edit("no_pauses"))
+
+
+def _pausing(tables: TableSet, graph: Graph, paused_ns: Mapping[int, float], edit: Edit) -> Draft:
+    """Draft the finding on the ranks that pause in `paused_ns`."""
+    paused_nodes = pauses(graph, tables)
+    paused_nodes = paused_nodes[np.isin(graph.nodes.rank[paused_nodes], [rank for rank, ns in paused_ns.items() if ns])]
+    think, of_rank = think_times(graph)[paused_nodes], graph.nodes.rank[paused_nodes]
+    worst = outstanding_rank(paused_ns)
+    longest = np.argmax(np.where(of_rank == worst, think, 0) if worst is not None else think)
+    node, length = int(paused_nodes[longest]), int(think[longest])
+    rank, end = int(graph.nodes.rank[node]), int(graph.nodes.start[node])
+    ran = _ran_in(tables, rank, int(rank_clocks(tables).local_host(rank, np.array([end]))[0]) - length, length)
+    collects = GARBAGE.search(ran) is not None
+    return Draft(
+        f"{_who_pauses(paused_ns, worst, len(paused_nodes))}{_where_in(ran, len(paused_nodes))}",
+        {**place_of(paused_ns), **({} if worst is None else {"step": int(graph.nodes.step[node])})},
+        {
+            "pauses": len(paused_nodes),
+            "longest_ns": length,
+            "total_ns": int(think.sum()),
+            "ran_in_longest": ran,
+            **spot(graph, node, end - length, end),
+        },
+        edit,
+        COLLECT if collects else f"Check what {ran} does" if ran else UNTOLD,
+        settings=SETTINGS if collects else {},
+        rows=proof.gaps_before(graph, paused_nodes, think_times(graph)),
+    )
 
 
 def _who_pauses(paused_ns: Mapping[int, float], worst: int | None, count: int) -> str:
@@ -221,24 +226,26 @@ class LateInput:
     def look(tables: TableSet) -> Iterable[Draft]:
         """Measure the host's time in the data loader, per step and rank."""
         loading = {rank: loading_ns(tables, rank) / max(len(tables.columns("steps", rank)), 1) for rank in tables.ranks}
-        worst = max(loading, key=lambda rank: (loading[rank], -rank), default=-1)
-        if worst < 0 or not loading[worst]:
-            return
-        costly, edit = costly_part(tables, loading, Edit("no_input_wait"), LEAST_GAIN)
-        outstanding = outstanding_rank(costly)
-        yield Draft(
-            f"The step waits for input data{'' if outstanding is None else f', longest on rank {outstanding}'}",
-            place_of(costly),
-            {
-                "loading_ns_per_step": max(costly.values()),
-                "median_ns_per_step": sorted(loading.values())[len(loading) // 2],
-            },
-            edit,
-            "Load ahead: more workers, prefetching, pinned memory",
-            least_gain=0.03,
-            rows=_rows(worst if outstanding is None else outstanding),
-            settings={"torch": "DataLoader(num_workers=, prefetch_factor=, pin_memory=True)"},
-        )
+        if any(loading.values()):
+            yield of_ranks(partial(_loading, loading), loading, Edit("no_input_wait"))
+
+
+def _loading(of_all: Mapping[int, float], loading: Mapping[int, float], edit: Edit) -> Draft:
+    """Draft the finding on the ranks that load data in `loading`; `of_all` is the time of all ranks."""
+    outstanding = outstanding_rank(loading)
+    return Draft(
+        f"The step waits for input data{'' if outstanding is None else f', longest on rank {outstanding}'}",
+        place_of(loading),
+        {
+            "loading_ns_per_step": max(loading.values()),
+            "median_ns_per_step": sorted(of_all.values())[len(of_all) // 2],
+        },
+        edit,
+        "Load ahead: more workers, prefetching, pinned memory",
+        least_gain=0.03,
+        rows=_rows(max(loading, key=lambda rank: (loading[rank], -rank))),
+        settings={"torch": "DataLoader(num_workers=, prefetch_factor=, pin_memory=True)"},
+    )
 
 
 def _rows(rank: int) -> str:
