@@ -7,7 +7,7 @@ removed from its longest think times first, so pauses go before ordinary work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -19,9 +19,10 @@ from usp_prof.replay.graph import Graph
 from usp_prof.replay.host_gaps import holds_thought, think_times
 from usp_prof.replay.peers import peer_groups
 from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.extra_waits import without_extra_waits
 from usp_prof.whatif.host_steps import host_steps, own_times, without_hosts
 from usp_prof.whatif.lead import with_usual_lead
-from usp_prof.whatif.peer_steps import PeerStep, adding_up, peer_steps, repaired
+from usp_prof.whatif.peer_steps import PeerStep, RankStep, adding_up, peer_steps, repaired
 from usp_prof.whatif.time_shares import shared_out
 
 
@@ -38,7 +39,7 @@ def with_equal_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Gr
             usual_ns = _of_all(step.took_ns)
             for rank in set(ranks).intersection(step.ranks):
                 _set_target(target, step, rank, usual_ns)
-    return with_usual_lead(_with_own_times(graph, own, target), tables, hosts, set(ranks))
+    return _with_hosts(graph, tables, hosts, target, set(ranks))
 
 
 def with_repaired_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Graph:
@@ -53,7 +54,15 @@ def with_repaired_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) ->
         steps = [] if set(ranks).isdisjoint(group) else list(peer_steps(hosts, group))
         for step, rank, should_ns in repaired(steps, ranks) if steps else ():
             _set_target(target, step, rank, should_ns)
-    return with_usual_lead(_with_own_times(graph, own, target), tables, hosts, set(ranks))
+    return _with_hosts(graph, tables, hosts, target, set(ranks))
+
+
+def _with_hosts(
+    graph: Graph, tables: TableSet, hosts: Mapping[int, Mapping[int, RankStep]], target: Ints, ranks: set[int]
+) -> Graph:
+    """Return the graph with these own times, and hosts that start and wait as those of their peers do."""
+    changed = _with_own_times(graph, own_times(graph), target)
+    return with_usual_lead(without_extra_waits(changed, tables, hosts, ranks), tables, hosts, ranks)
 
 
 def _of_all(took_ns: Floats) -> Floats:

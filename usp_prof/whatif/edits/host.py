@@ -252,7 +252,7 @@ def pageable(graph: Graph) -> Flags:
 
 
 def host_as_peers(graph: Graph, request: Request) -> Graph:
-    """Make a rank's host as fast as the median of its peers: think time, data loading, pauses and launches."""
+    """Make a rank's host as fast as the median of its peers: think time, loading, pauses, launches, number of waits."""
     seen, ranks = hosts_seen(graph, request.tables), request.ranks()
     for rank in ranks:
         if not seen.get(rank):

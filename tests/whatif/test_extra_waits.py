@@ -1,0 +1,56 @@
+"""Extra waits: a rank whose host waits for its device more often than its peers is repaired by waiting as they do."""
+
+from __future__ import annotations
+
+import pytest
+from tiny import Trace, table_set
+
+from usp_prof.model.edit import parse_edit
+from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.predict import predict
+
+US = 1_000
+STEPS, KERNELS = 4, 5
+KERNEL_US, THINK_US, TRANSFER_US = 300, 100, 200
+
+
+def _host(rank: int, call: str, waits: int) -> Trace:
+    """Launch kernels and a reduction in each step; the host thinks after each kernel, and waits after the first ones.
+
+    Hosts run ahead of their devices, so thinking costs time only after a wait. All ranks begin each step together.
+    """
+    trace = Trace(rank, 3).group("0", [0, 1, 2], "dp")
+    slowest_us = KERNELS * KERNEL_US + 2 * THINK_US  # of the rank with two waits
+    for step in range(STEPS):
+        start = step * (slowest_us + TRANSFER_US + THINK_US)
+        now, device = start, start
+        for kernel in range(KERNELS):
+            trace.kernel("work", (device := max(now + 5, device)) * US, KERNEL_US * US, launch_at=now * US)
+            device, now = device + KERNEL_US, now + 10
+            if kernel < waits:
+                trace.launch(now * US, now * US, (device - now) * US, name=call)
+                now = device
+            now += THINK_US
+        ends = start + slowest_us + TRANSFER_US + 20
+        trace.collective("all_reduce", device * US, (ends - device) * US, group="0", sequence=step, launch_at=now * US)
+        now += 10
+        trace.launch(now * US, now * US, (ends - now) * US, name="cudaStreamSynchronize")
+        trace.step(step, start * US, (ends - start) * US)
+    return trace
+
+
+def _gain_us(tables: TableSet, edit: str) -> float:
+    prediction = predict(tables, [parse_edit(edit)])
+    return (prediction.before_ns - prediction.after_ns) / US
+
+
+@pytest.mark.parametrize("call", ["cudaDeviceSynchronize", "cudaFree"])
+def test_a_rank_that_waits_more_often_than_its_peers_is_repaired(call: str) -> None:
+    tables = table_set({rank: _host(rank, call, 2 if rank == 1 else 0) for rank in range(3)})
+    for edit in ("rank_as_peers=1", "host_as_peers=1"):
+        assert _gain_us(tables, edit) == pytest.approx(2 * THINK_US, abs=40)
+
+
+def test_waits_that_all_ranks_have_stay() -> None:
+    tables = table_set({rank: _host(rank, "cudaDeviceSynchronize", 2) for rank in range(3)})
+    assert _gain_us(tables, "rank_as_peers=1") == pytest.approx(0, abs=1)
