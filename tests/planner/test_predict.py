@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN, PLAIN_TRAINER
+from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN, PLAIN_TRAINER, cases
 
 from usp_prof.contract import ModelEntry
+from usp_prof.extras.planner import compute
 from usp_prof.extras.planner.cluster import Cluster, cluster_of
 from usp_prof.extras.planner.predict import Prediction, predict
 from usp_prof.extras.planner.profiles import PROFILES, Profile
@@ -101,6 +102,43 @@ def test_large_8_bit_products_are_faster_than_16_bit_ones(trainer: str) -> None:
         for dtype in ("bf16", "fp8")
     )
     assert 1.15 < wide.compute_ns / narrow.compute_ns < 1.8
+
+
+@pytest.mark.parametrize(("device", "slower_device"), [("MI355X", "MI350X"), ("MI300X", "MI300A")])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_a_chip_with_less_power_or_fewer_units_is_slower(device: str, slower_device: str, dtype: str) -> None:
+    """Without a measurement, 75% of the peak was assumed, which neither chip reaches."""
+    rates = [
+        cluster.peak_flops * cluster.efficiency
+        for cluster in (cluster_of(device, dtype), cluster_of(slower_device, dtype))
+    ]
+    assert 0.7 * rates[0] < rates[1] < 0.9 * rates[0]
+
+
+def test_a_type_that_was_not_measured_reaches_the_share_of_a_wider_one() -> None:
+    assert cluster_of("MI355X", "fp8").efficiency == cluster_of("MI355X", "bf16").efficiency < 0.65
+    assert cluster_of("B300", "fp4").efficiency == cluster_of("B300", "fp8").efficiency
+
+
+def test_attention_is_as_fast_next_to_8_bit_products() -> None:
+    wide, narrow = (cluster_of("H100", dtype) for dtype in ("bf16", "fp8"))
+    assert narrow.core_flops * narrow.core_efficiency == wide.core_flops * wide.core_efficiency
+
+
+def test_attention_with_small_heads_is_slower() -> None:
+    """Heads of 64 have half the FLOPs per exponential; on an H100, 128 exponentials take half as long as products."""
+    times = [
+        compute.core_times(
+            cases(
+                Configuration(),
+                model=replace(LLAMA_8B, heads=heads, kv_heads=heads, head_dim=size),
+                cluster=cluster_of("H100"),
+            )
+        )
+        for heads, size in ((32, 128), (64, 64))
+    ]
+    assert float(times[1].forward[0] / times[0].forward[0]) == pytest.approx(2 / 1.5, rel=0.01)
+    assert 1.1 < float(times[1].backward[0] / times[0].backward[0]) < 1.25
 
 
 def test_unfused_operations_move_more_bytes() -> None:

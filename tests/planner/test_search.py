@@ -12,6 +12,7 @@ from usp_prof.extras.planner.calibration import calibrate
 from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.launch import refusal
 from usp_prof.extras.planner.memory import SAFE_PROBABILITY
+from usp_prof.extras.planner.profiles import PROFILES
 from usp_prof.extras.planner.search import EQUAL, Question, configurations, search, search_both
 from usp_prof.model.configuration import Recompute, broken_rule
 from usp_prof.model.errors import UsageError
@@ -34,6 +35,15 @@ def test_all_plans_are_legal_distinct_and_use_all_devices() -> None:
     assert {plan.batch for plan in plans} == {32}
     assert not any(broken_rule(EXPERTS, plan) for plan in plans)
     assert {plan.ep for plan in plans} == {1, 2, 4, 8}
+
+
+def test_no_plan_with_the_habits_of_nanotron_leaves_a_rank_without_layers() -> None:
+    """The table refuses such rows, so plans do not list them."""
+    model = model_named("Llama-3.2-1B", 4096)
+    question = Question(model, cluster_of("H100"), devices=32, batch=64)
+    depths = {plan.pp for plan in configurations(question)}
+    depths_of_nanotron = {plan.pp for plan in configurations(replace(question, profile=PROFILES["nanotron"]))}
+    assert depths - depths_of_nanotron == {16}
 
 
 def test_plans_that_do_not_fit_are_excluded() -> None:

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from planned import EXPERTS, cases
 
-from usp_prof.extras.planner.stages import by_cost, head_cost, leaves_stage_empty, stages_of
+from usp_prof.extras.planner.stages import by_cost, head_cost, leaves_rank_empty, stages_of
 from usp_prof.model.configuration import Configuration
+from usp_prof.model.known_models import model_named
 from usp_prof.model.shape import shape_of
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.whatif.layout import in_flight
@@ -24,9 +25,10 @@ def test_by_cost_the_stage_with_the_head_has_fewer_layers() -> None:
 def test_a_split_by_cost_may_leave_the_last_stage_without_a_block() -> None:
     """The sweep's 1B model: after the head, casts and the loss fill at most two more stages."""
     assert by_cost(16, 16, 4.0)[-3:] == (0, 0, 0)
-    assert leaves_stage_empty(16, 16, 4.0)
-    assert not leaves_stage_empty(16, 8, 4.0)
-    assert not leaves_stage_empty(28, 16, 3.5)
+    small, medium = (shape_of(model_named(f"Llama-3.2-{size}", 4096)) for size in ("1B", "3B"))
+    assert leaves_rank_empty(small, 16)
+    assert not leaves_rank_empty(small, 8)
+    assert not leaves_rank_empty(medium, 16)
 
 
 def test_the_cost_of_the_head_is_relative_to_the_active_experts() -> None:

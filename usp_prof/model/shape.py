@@ -19,6 +19,8 @@ Column = float | NDArray[Any]
 """One number, or an array with one entry per case."""
 T = TypeVar("T")
 LATENT_FORMS = ("latent", "sparse")
+USUAL_HEAD = 128
+"""Size of most models' heads, for models without attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Shape:
     """Width of all keys and values together, as attention sees them."""
     core_out: Column
     """Width of the output of attention: heads x value size."""
+    head_size: Column
+    """Mean size of a head's query and value."""
     latent: Column
     """Width from which queries, keys and values are projected up (MLA); 0: from the layer's input."""
     sequence: Column
@@ -85,7 +89,7 @@ def shape_of(model: ModelEntry) -> Shape:
     matrices = 3 if model.gated_ffn else 2
     width, kv_heads = conventions.attention_width(model), model.kv_heads or model.heads
     query, key_value = float(width), 2.0 * width * kv_heads / max(model.heads, 1)
-    core_out, latent = query, 0.0
+    core_out, latent, head_size = query, 0.0, width / max(model.heads, 1)
     attention = float(conventions.attention_parameters(model))
     out = float(model.hidden * width)
     blocks = [block for place in model.layer_order for block in model.layer_kinds[place].blocks]
@@ -98,6 +102,7 @@ def shape_of(model: ModelEntry) -> Shape:
         query = sum(block.heads * block.qk_size for block in cores) / model.layers
         key_value = sum(block.kv_heads * (block.qk_size + block.v_size) for block in cores) / model.layers
         core_out = sum(block.heads * block.v_size for block in cores) / model.layers
+        head_size = sum(block.qk_size + block.v_size for block in cores) / 2 / len(cores) if cores else USUAL_HEAD
         # A latent has a norm with one weight per channel. Besides products, such a block has no other weights (except
         # biases, which no published model with latents has).
         compressed = [block for block in cores if block.form in LATENT_FORMS]
@@ -112,6 +117,7 @@ def shape_of(model: ModelEntry) -> Shape:
         query=query,
         key_value=key_value,
         core_out=core_out,
+        head_size=head_size,
         latent=latent,
         sequence=model.sequence,
         attention_in=max(attention - out, 0.0),

@@ -54,7 +54,7 @@ HABITS = ("sums_once", "layer_by_layer", "is_fsdp2", "ends_are_units")
 SHARDING_TRAINERS = ("usp-prof", "megatron", "fsdp", "torchtitan")
 """Trainers of ZeRO-2 and -3; if their messages are equally close, the first is used."""
 NEUTRAL = Profile(
-    "the recorded run", gemm_share=1.0, imbalance=1.0, host_layer=0.0, host_tensor=0.0, fixed=0.0, time_spread=0.1,
+    "the recorded run", gemm_share=1.0, host_layer=0.0, host_tensor=0.0, fixed=0.0, time_spread=0.1,
     mixture_spread=0.0, overhead_bytes=0.0, rest_kernels=0, bucket_bytes=25e6, least_buckets=4.0, sums_once=1,
     layer_by_layer=1,
 )  # fmt: skip

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.cases import Cases, concatenated, rows_of, selected
 from usp_prof.extras.planner.profiles import gradient_bytes_of
-from usp_prof.extras.planner.stages import Stages
+from usp_prof.extras.planner.stages import Stages, leaves_rank_empty
 from usp_prof.model.configuration import (
     FULL,
     MODULES,
@@ -38,7 +38,7 @@ from usp_prof.model.configuration import (
     modules_named,
 )
 from usp_prof.model.errors import unknown_name
-from usp_prof.model.shape import Column
+from usp_prof.model.shape import Column, shape_of
 from usp_prof.schedule import Schedule, schedule_by_name
 
 if TYPE_CHECKING:
@@ -126,6 +126,9 @@ def legal(question: Question) -> Columns:
     if "zero" not in pinned:  # without shards, all stages are the same
         keep &= (zero == 0) | (dp * cp > 1)
     keep &= ~breaks_rule(question.model, columns)
+    if question.profile.uneven:
+        shape, depths = shape_of(question.model), np.unique(pp)
+        keep &= ~np.isin(pp, [depth for depth in depths.tolist() if leaves_rank_empty(shape, depth)])
     for name in ("dp", "tp", "cp", "pp", "micro_batches"):
         if name in pinned:
             keep &= getattr(columns, name) == pinned[name]

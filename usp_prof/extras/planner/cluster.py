@@ -38,11 +38,13 @@ REACHED = {
     # The same chips with other links or memory: A800 like A100, H800 like H100.
     ("A800 SXM 80GB", "bf16"): 271.2, ("H800 SXM", "bf16"): 794.5, ("H800 SXM", "fp8"): 1402.6,
     ("GH200 96GB", "bf16"): 828.6, ("GH200 96GB", "fp8"): 1535.0,
-    # Estimated, not measured: a card limited to 500 W instead of 700 keeps about 0.82 of the clock of an H100 SXM.
-    ("H100 96GB HBM2e", "bf16"): 650.0, ("H100 96GB HBM2e", "fp8"): 1150.0,
+    ("MI300A", "bf16"): 504.2,  # 228 of the MI300X's 304 compute units
+    # Estimated, not measured: cards limited to 5/7 of the power keep about 0.82 of the clock. They are an H100 SXM of
+    # 500 W instead of 700, and an MI355X of 1,000 W instead of 1,400.
+    ("H100 96GB HBM2e", "bf16"): 650.0, ("H100 96GB HBM2e", "fp8"): 1150.0, ("MI350X", "bf16"): 1283.0,
 }  # fmt: skip
 """TFLOP/s of the fastest matrix product measured (stas00/ml-engineering, MAMF table, 744d01e)."""
-SUSTAINED = {("B200 SXM", "bf16"): 0.488 * 2250}
+SUSTAINED = dict.fromkeys((("B200 SXM", "bf16"), ("B200 SXM", "fp16")), 0.488 * 2250)
 """TFLOP/s of products with shapes from training, if these were measured rather than the fastest product.
 
 B200: 514 shapes on an 8-GPU node, mean 48.8% of the peak, standard deviation 7.8 (MooreThreads/SimuMax, 4dcaae513).
@@ -66,6 +68,8 @@ DRIVER_MIB = {
     "MI325X": 262_128, "MI350X": 294_896, "MI355X": 294_896,
 }  # fmt: skip
 """Memory that the driver reports (`nvidia-smi`, `rocm-smi`), in MiB; data sheets round it to GB."""
+WIDER = {"fp16": "bf16", "fp8": "bf16", "fp4": "fp8"}
+"""Type whose share of the peak holds for another one that was not measured on the device: the chip is limited alike."""
 NARROW = ("fp8", "fp4")
 """Types of products with which attention's core and the head keep 16 bits."""
 LINK_SHARE = 0.75
@@ -164,9 +168,11 @@ def cluster_of(name: str, dtype: str = "bf16") -> Cluster:
             f"{device.name} cannot be planned for: no trainer here runs on TPUs", hint="choose a GPU (--devices-known)"
         )
     peak = _peak(device, dtype)
-    best, measured = (_reached(table, device, dtype) for table in (REACHED, SUSTAINED))
+    best = _reached(REACHED, device, dtype)
+    measured = 1e12 * SUSTAINED.get((device.name, dtype), 0.0) / peak if peak else 0.0
     is_blackwell = device.name in BLACKWELL
     reached = measured or (best or EFFICIENCY) * (BLACKWELL_SUSTAINED if is_blackwell else 1.0)
+    best_half = _reached(REACHED, device, "bf16" if dtype in NARROW else dtype)
     half = device.peak(Precision.BF16) or device.peak(Precision.FP16)
     host_link, host_memory = HOST_OF_DEVICE.get(device.name, HOST_OF_LINK.get(device.link, HOST))
     if not peak:
@@ -181,7 +187,7 @@ def cluster_of(name: str, dtype: str = "bf16") -> Cluster:
         network_rate=NETWORK_OF_LINK.get(device.link, NETWORK_RATE),
         efficiency=reached,
         memory_share=max(MEMORY_SHARE, 1 - MOST_RESERVED / memory_bytes),
-        core_efficiency=BLACKWELL_CORE if is_blackwell else CORE_SHARE * (best or EFFICIENCY),
+        core_efficiency=BLACKWELL_CORE if is_blackwell else CORE_SHARE * (best_half or EFFICIENCY),
         basis="measured products" if best or measured else "assumed",
         product_bytes=PRODUCT_BYTES.get(dtype, 2.0),
         core_flops=half if dtype in NARROW and half else peak,
@@ -192,10 +198,11 @@ def cluster_of(name: str, dtype: str = "bf16") -> Cluster:
 
 
 def _reached(table: Mapping[tuple[str, str], float], device: Device, dtype: str) -> float:
-    """Return the measured share of the peak, or 0 if not measured; fp16 uses that of bf16."""
-    measured_in = "bf16" if dtype == "fp16" else dtype
-    peak = _peak(device, measured_in)
-    return 1e12 * table.get((device.name, measured_in), 0.0) / peak if peak else 0.0
+    """Return the measured share of the peak, or 0 if neither this type nor a wider one was measured."""
+    measured, peak = table.get((device.name, dtype)), _peak(device, dtype)
+    if measured and peak:
+        return 1e12 * measured / peak
+    return _reached(table, device, WIDER[dtype]) if dtype in WIDER else 0.0
 
 
 def _peak(device: Device, dtype: str) -> float:

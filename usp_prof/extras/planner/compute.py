@@ -17,7 +17,7 @@ import numpy as np
 from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.cases import Cases
 from usp_prof.model.configuration import SELECTIVE
-from usp_prof.model.shape import Column
+from usp_prof.model.shape import USUAL_HEAD, Column
 
 SHORT_SUM = 150.0
 """Inner dimension of a product at which half of the efficiency is lost."""
@@ -30,6 +30,10 @@ KERNEL_LATENCY = 30e-6
 A100)."""
 CORE_BACKWARD = 2.5
 """Ratio of backward to forward FLOP in attention's core, which recomputes its scores."""
+FORWARD_FLOPS, BACKWARD_FLOPS = 4.0, 10.0
+"""FLOPs per score of attention and channel of a head; each direction also takes one exponential per score."""
+EXPONENTIALS = 3.9e12
+"""Exponentials per second of an H100 SXM (FlashAttention-3, arXiv 2407.08608); other devices have 2.4e12 to 4.4e12."""
 SHORT_BLOCK = 256.0
 """Positions per block at which half of attention's efficiency is lost: two tiles of flash attention, 128 x 128."""
 SHARPNESS = 8
@@ -80,16 +84,16 @@ def layer(c: Cases) -> Direction:
     down = product(c, rows, s.hidden, np.maximum(s.dense_width, 1) / c.tp)
     dense, mixture = np.where(s.dense_width > 0, up + down, 0.0), s.mixed * experts(c)
     products = attention + dense + mixture
-    core = core_time(c)
+    core = core_times(c)
     rest, cast = elementwise(c), casting(c)
-    forward = products + core + rest + cast
-    backward = 2 * products + CORE_BACKWARD * core + 2 * rest + cast
+    forward = products + core.forward + rest + cast
+    backward = 2 * products + core.backward + 2 * rest + cast
     # torchtitan's policy `op` repeats keys, attention's output, the second product of the feed-forward block, experts
     # and everything outside of products except attention's core.
     keys = product(c, rows, s.key_value / 2 / c.tp, s.hidden)
     second = np.where(s.dense_width > 0, up / (s.matrices - 1), 0.0)
     ops_again = keys + attention_out + second + mixture + rest + cast
-    selective = np.where(c.profile.is_selective_by_op, ops_again, _modules_again(c, core, dense, mixture))
+    selective = np.where(c.profile.is_selective_by_op, ops_again, _modules_again(c, core.forward, dense, mixture))
     again = c.recomputed_share * forward + np.where(c.recompute == SELECTIVE, selective, 0.0)
     return Direction(forward, backward + again, products)
 
@@ -115,7 +119,7 @@ def _modules_again(c: Cases, core: Column, dense: Column, mixture: Column) -> Co
 
 
 def experts(c: Cases) -> Column:
-    """Return the time of one mixture's grouped products: each expert has its own rows, and the fullest rank decides."""
+    """Return the time of one mixture's grouped products: each expert has its own rows, the same number for each."""
     s = c.shape
     chosen = c.tokens / c.tp * s.experts_per_token
     local = np.maximum(s.experts / c.ep, 1)
@@ -126,11 +130,11 @@ def experts(c: Cases) -> Column:
     area_up, area_down = rows * s.expert_width * (s.matrices - 1), rows * s.hidden
     up = up * (area_up * local + TILES) / (area_up + TILES) / local
     down = down * (area_down * local + TILES) / (area_down + TILES) / local
-    return local * (up + down) * c.profile.imbalance + 2 * LAUNCH
+    return local * (up + down) + 2 * LAUNCH
 
 
-def core_time(c: Cases) -> Column:
-    """Return the forward time of attention's core."""
+def core_times(c: Cases) -> Direction:
+    """Return the times of attention's core."""
     s = c.shape
     flops = s.core_flops * c.tokens / c.tp
     # A causal sequence is two halves per rank of cp; short blocks use the device poorly.
@@ -139,7 +143,19 @@ def core_time(c: Cases) -> Column:
     once = flops / (c.machine.core_peak * c.machine.core_efficiency) * short
     scores = c.tokens * s.sequence * s.heads / c.tp * 2 * SCORE_PASSES / c.machine.memory_rate
     # Unfused, the half above the diagonal is computed as well.
-    return np.where(c.fused_attention, once, 2 * once + scores * c.profile.rest_scale)
+    unfused = 2 * once + scores * c.profile.rest_scale
+    forward = np.where(c.fused_attention, once * _of_small_heads(c, FORWARD_FLOPS), unfused)
+    backward = np.where(c.fused_attention, once * _of_small_heads(c, BACKWARD_FLOPS), unfused)
+    return Direction(forward, CORE_BACKWARD * backward)
+
+
+def _of_small_heads(c: Cases, flops_of_score: float) -> Column:
+    """Return the factor on attention's time by the size of its heads; efficiencies were measured with 128 channels.
+
+    Small heads have fewer FLOPs per exponential, and matrix units do not compute exponentials.
+    """
+    channels = c.machine.core_peak / (flops_of_score * EXPONENTIALS)
+    return np.asarray((1 + channels / c.shape.head_size) / (1 + channels / USUAL_HEAD))
 
 
 def elementwise(c: Cases) -> Column:

@@ -5,10 +5,8 @@ The keys are those of `src/nanotron/config/` (huggingface/nanotron, 2025). Witho
 
 from __future__ import annotations
 
-import numpy as np
-
 from usp_prof.contract import ModelEntry
-from usp_prof.extras.planner.stages import head_cost, leaves_stage_empty
+from usp_prof.extras.planner.stages import leaves_rank_empty
 from usp_prof.extras.planner.trainer_rules import Rules, Trainer, has_plain_layers, rules_except_megatron, torchrun
 from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.model.shape import shape_of
@@ -94,11 +92,6 @@ logging:
 """
 
 
-def has_empty_rank(model: ModelEntry, c: Configuration) -> bool:
-    """Return whether nanotron leaves a pipeline rank without a block."""
-    return c.pp > 1 and leaves_stage_empty(model.layers, c.pp, float(np.asarray(head_cost(shape_of(model)))))
-
-
 def _yes(value: object) -> str:
     return "true" if value else "false"
 
@@ -117,7 +110,7 @@ def _rules(model: ModelEntry, c: Configuration) -> Rules:
     yield c.replicas > 1, "it has no hybrid sharding"
     yield c.dtype != "bf16", "plans for it are in bf16"
     yield c.pp > 1 and schedule_by_name(c.schedule) not in ENGINES, f"it has no schedule {c.schedule}"
-    yield has_empty_rank(model, c), f"its split by cost leaves a rank of pp={c.pp} without a block"
+    yield leaves_rank_empty(shape_of(model), c.pp), f"its split by cost leaves a rank of pp={c.pp} without a block"
     yield c.recompute is Recompute.SELECTIVE, "it has no selective recomputation"
     yield c.offload is not Offload.NONE, "it does not offload the optimizer"
     yield c.loss_chunks > 1, "it cannot compute the loss in chunks"

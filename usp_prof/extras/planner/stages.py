@@ -124,9 +124,9 @@ def _in_flight(kind: Schedule, shape: Shape) -> tuple[float, ...]:
     return tuple(count / v for count in in_flight(kind, shape))
 
 
-def leaves_stage_empty(layers: int, stages: int, head: float) -> bool:
-    """Return whether nanotron's split by cost leaves a stage without any block, which it cannot run."""
-    return _stages_of_blocks(layers, stages, head)[-1] < stages - 1
+def leaves_rank_empty(s: Model, ranks: int) -> bool:
+    """Return whether nanotron's split by cost leaves a pipeline rank without any block, which it cannot run."""
+    return ranks > 1 and _stages_of_blocks(int(s.layers), ranks, float(head_cost(s)))[-1] < ranks - 1
 
 
 def by_cost(layers: int, stages: int, head: float) -> tuple[int, ...]:

@@ -154,9 +154,9 @@ def _ring(c: Cases) -> Column:
     """Return the exposed time of the ring of keys and values during attention's core; backward sends twice as much."""
     values = c.tokens * c.shape.key_value / c.tp * c.width
     send_time = cluster.send(c, "cp", values)
-    core = compute.core_time(c) / c.cp
-    forward = data_parallel.exposed_part(send_time, core)
-    backward = data_parallel.exposed_part(2 * send_time, compute.CORE_BACKWARD * core)
+    core = compute.core_times(c)
+    forward = data_parallel.exposed_part(send_time, core.forward / c.cp)
+    backward = data_parallel.exposed_part(2 * send_time, core.backward / c.cp)
     return np.where(c.cp > 1, (c.cp - 1) * (forward + backward) * c.profile.context_exposed, 0.0)
 
 

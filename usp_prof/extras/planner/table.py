@@ -16,10 +16,10 @@ from usp_prof import limits
 from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.cases import Cases, cases_of, machine_of
 from usp_prof.extras.planner.cluster import Cluster, cluster_of
-from usp_prof.extras.planner.launch_nanotron import has_empty_rank
 from usp_prof.extras.planner.predict import Prediction, records
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, Profile, profile_named
 from usp_prof.extras.planner.ranges import most_of
+from usp_prof.extras.planner.stages import leaves_rank_empty
 from usp_prof.model.configuration import MODULES, Configuration, Offload, Recompute, broken_rule, modules_named
 from usp_prof.model.errors import UsageError, UspProfError
 from usp_prof.model.files import csv_rows
@@ -125,7 +125,7 @@ def understood(row: Mapping[str, str]) -> Case:
     degrees = {name: _integer(cells, name, 1, least=1) for name in DEGREES}
     dp = _data_ranks(cells, degrees["tp"] * degrees["cp"] * degrees["pp"])
     trainer = cells.get("trainer", DEFAULT_TRAINER)
-    profile_named(trainer)
+    profile = profile_named(trainer)
     schedule = cells.get("schedule", "interleaved" if degrees["chunks"] > 1 else "1f1b")
     if schedule_by_name(schedule) is None:
         raise UsageError(f"no schedule is named {schedule!r}", hint=_HINT)
@@ -151,8 +151,10 @@ def understood(row: Mapping[str, str]) -> Case:
     )
     if rule := broken_rule(model, configuration):
         raise UsageError(rule, hint=_HINT)
-    if trainer == "nanotron" and has_empty_rank(model, configuration):
-        raise UsageError(f"nanotron's split by cost leaves a rank of pp={configuration.pp} without a block", hint=_HINT)
+    if profile.uneven and leaves_rank_empty(shape_of(model), configuration.pp):
+        raise UsageError(
+            f"{trainer}'s split by cost leaves a rank of pp={configuration.pp} without a block", hint=_HINT
+        )
     return Case(model, cluster, configuration, trainer)
 
 
