@@ -83,6 +83,13 @@ def test_a_finding_that_adds_no_gain_to_those_above_says_so() -> None:
     assert rest[0][1][1] == "saves at most 9.8% \u00b11.5% of the step"
 
 
+def test_further_findings_state_their_root_cause_or_that_they_are_noise() -> None:
+    first, part = FINDING, replace(FINDING, code="late-input", part_of=0)
+    noise = replace(FINDING, code="host-pause", error_fraction=2 * FINDING.gain_fraction)
+    _, rest = lines_of_findings(Findings((Cause(first, (part,)),), rest=(part, noise)))
+    assert [lines[-1] for _, lines in rest] == ["same root cause as finding 1", "within measurement noise"]
+
+
 def test_a_finding_without_gain_claims_none() -> None:
     assert finding_lines(Finding("X001", "Something", {}, {}, basis=Basis.BOUND)) == ["Something"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tiny import Trace, table_set
 
+from usp_prof.findings.rules.slow_ranks import LateRank
 from usp_prof.model.edit import parse_edit
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.predict import predict
@@ -54,3 +55,9 @@ def test_a_rank_that_waits_more_often_than_its_peers_is_repaired(call: str) -> N
 def test_waits_that_all_ranks_have_stay() -> None:
     tables = table_set({rank: _host(rank, "cudaDeviceSynchronize", 2) for rank in range(3)})
     assert _gain_us(tables, "rank_as_peers=1") == pytest.approx(0, abs=1)
+
+
+def test_late_rank_says_that_the_rank_waits_more_often() -> None:
+    tables = table_set({rank: _host(rank, "cudaDeviceSynchronize", 2 if rank == 1 else 0) for rank in range(3)})
+    (draft,) = LateRank.look(tables)
+    assert draft.title.endswith("its host waits for the device more often than its peers")

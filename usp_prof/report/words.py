@@ -56,7 +56,14 @@ def lines_of_findings(findings: Findings) -> tuple[list[tuple[Finding, list[str]
     for cause in findings.causes:
         causes.append((cause.finding, cause_lines(cause, above, proof=findings.proofs)))
         above = max(above, cause.finding.cumulative_gain_fraction)
-    return causes, [(finding, finding_lines(finding, proof=findings.proofs)) for finding in findings.rest]
+    rest = []
+    for finding in findings.rest:
+        lines = finding_lines(finding, proof=findings.proofs)
+        of_cause = [place for place, cause in enumerate(findings.causes, start=1) if finding in cause.parts]
+        lines += [f"same root cause as finding {place}" for place in of_cause]
+        lines += ["within measurement noise"] if finding.is_noise and not of_cause else []
+        rest.append((finding, lines))
+    return causes, rest
 
 
 def finding_lines(finding: Finding, above: float | None = None, *, proof: bool = False) -> list[str]:

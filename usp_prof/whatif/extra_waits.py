@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.replay.graph import EdgeKind, Graph, NodeKind, events_of
 from usp_prof.replay.host_gaps import lane_before
@@ -17,19 +18,25 @@ from usp_prof.replay.peers import peer_groups
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.peer_steps import RankStep
 
+Hosts = Mapping[int, Mapping[int, RankStep]]
+"""What each rank's host did, by rank and step."""
 
-def without_extra_waits(
-    graph: Graph, tables: TableSet, hosts: Mapping[int, Mapping[int, RankStep]], ranks: Collection[int]
-) -> Graph:
-    """Return the graph in which the ranks' hosts wait for the device as often as the median peer.
 
-    Calls are counted by step and name. Of a rank's calls, those that lasted longest no longer wait.
+def without_extra_waits(graph: Graph, tables: TableSet, hosts: Hosts, ranks: Collection[int]) -> Graph:
+    """Return the graph in which the ranks' hosts wait for the device as often as the median peer."""
+    is_extra, edges = extra_waits(graph, tables, hosts, ranks), graph.edges
+    return graph.with_changes(edges=edges.without((edges.kind == EdgeKind.SYNC) & is_extra[edges.target]))
+
+
+def extra_waits(graph: Graph, tables: TableSet, hosts: Hosts, ranks: Collection[int]) -> Flags:
+    """Mark the returns from waits of these ranks beyond those of the median peer in the same step.
+
+    Calls are counted by name. If a rank has more calls than its peers, those that lasted longest are extra.
     """
-    nodes = graph.nodes
     waits = _waits_by_call(graph, tables)
     count = Counter({call: len(rows) for call, rows in waits.items()})
-    lasted = nodes.start - lane_before(graph)
-    is_extra = np.zeros(len(nodes), dtype=bool)
+    lasted = wait_times(graph)
+    is_extra = np.zeros(len(graph.nodes), dtype=bool)
     for group in peer_groups(tables, graph):
         for (rank, step, name), rows in waits.items():
             peers = [peer for peer in group if peer != rank and step in hosts.get(peer, ())]
@@ -37,8 +44,12 @@ def without_extra_waits(
                 usual = np.ceil(np.median([count[peer, step, name] for peer in peers]))
                 extra = max(len(rows) - int(usual), 0)
                 is_extra[sorted(rows, key=lambda row: -lasted[row])[:extra]] = True
-    edges = graph.edges
-    return graph.with_changes(edges=edges.without((edges.kind == EdgeKind.SYNC) & is_extra[edges.target]))
+    return is_extra
+
+
+def wait_times(graph: Graph) -> Ints:
+    """Return how long each call that waits has lasted, by the node of its return."""
+    return graph.nodes.start - lane_before(graph)
 
 
 def _waits_by_call(graph: Graph, tables: TableSet) -> dict[tuple[int, int, str], list[int]]:

@@ -24,7 +24,8 @@ from usp_prof.replay.graph import Graph, NodeKind
 from usp_prof.replay.host_gaps import pauses, think_times
 from usp_prof.replay.peers import Slowness, compute_by_step, slowness
 from usp_prof.tables.table_set import TableSet
-from usp_prof.whatif.host_steps import host_slowness
+from usp_prof.whatif.extra_waits import extra_waits, wait_times
+from usp_prof.whatif.host_steps import host_slowness, host_steps
 
 SLOW_COMPUTE = 1.05
 STEADY = 0.8
@@ -198,6 +199,7 @@ SAYS_WHY = (
 """Findings that name what makes the rank late."""
 COLLECTIVES, MESSAGES = "collectives", "sends and receives"
 PAUSES = "its host pauses"
+WAITS = "its host waits for the device more often than its peers"
 CAUSES = {
     Why.SLOW_COMPUTE: "its compute takes longer",
     Why.MORE_WORK: "it has more work",
@@ -275,7 +277,11 @@ def _draft(tables: TableSet, graph: Graph, culprit: Culprit, kind: str) -> Draft
     often = "" if culprit.persistent else " in some steps"
     edit = repair_edit(tables, culprit.rank)
     why = Why.MORE_WORK if edit.name == "even_work" else culprit.why
-    cause = PAUSES if why is Why.HOST and _is_paused(tables, graph, culprit) else CAUSES[why]
+    cause, advice = CAUSES[why], ADVICE[why]
+    if why is Why.HOST and _is_paused(tables, graph, culprit):
+        cause = PAUSES
+    elif why is Why.HOST and _waits_more(tables, graph, culprit):
+        cause, advice = WAITS, "Remove device synchronizations and reads of values that its peers do not have"
     calls = f"{kind} of unknown axis" if culprit.axis == Axis.UNKNOWN else f"{culprit.axis} {kind}"
     nodes = graph.nodes
     own = (nodes.rank == culprit.rank) & np.isin(nodes.step, culprit.steps)
@@ -292,7 +298,7 @@ def _draft(tables: TableSet, graph: Graph, culprit: Culprit, kind: str) -> Draft
             **slowest_step(graph, own),
         },
         edit,
-        ADVICE[why],
+        advice,
         covers=SAYS_WHY,
         rows=proof.largest("calls", f"late_rank = {culprit.rank}", "wait_ns"),
     )
@@ -306,3 +312,10 @@ def _is_paused(tables: TableSet, graph: Graph, culprit: Culprit) -> bool:
     ]
     paused_ns = int(think_times(graph)[of_culprit].sum())
     return paused_ns >= COVERS * culprit.cost_ns * len(culprit.steps)
+
+
+def _waits_more(tables: TableSet, graph: Graph, culprit: Culprit) -> bool:
+    """Return whether waits for its device that its peers do not have cover what the rank costs."""
+    is_extra = extra_waits(graph, tables, host_steps(graph, tables), (culprit.rank,))
+    is_extra &= np.isin(graph.nodes.step, culprit.steps)
+    return int(wait_times(graph)[is_extra].sum()) >= COVERS * culprit.cost_ns * len(culprit.steps)
