@@ -81,15 +81,14 @@ def draw() -> None:
 
 
 def sentence_of_answer(question: str, frame: pd.DataFrame) -> str:
-    """Describe the number of rows and the first one."""
+    """Return the answer if it is one row, or else the number of rows."""
     subject = "Your question" if question == OWN else question
     if not len(frame):
         return f"{subject}: no row answers it."
-    count = "1 row" if len(frame) == 1 else f"{len(frame):,} rows"
-    first = ", ".join(
-        f"{head} {_short(value)}" for head, value in list(zip(frame.columns, frame.iloc[0], strict=True))[:MOST_TOLD]
-    )
-    return f"{subject}: {count}. First row: {first}."
+    if len(frame) > 1:
+        return f"{subject}: {len(frame):,} rows."
+    cells = list(zip(frame.columns, frame.iloc[0], strict=True))[:MOST_TOLD]
+    return f"{subject}: {', '.join(f'{head} {_short(value)}' for head, value in cells)}."
 
 
 def _short(value: object) -> str:

@@ -15,7 +15,7 @@ from .. import data, state
 from ..answers import pictures, verdicts
 from ..components.blocks import folded, note_whole_run, picking_figure, show, verdict
 from ..components.play import offer_play
-from ..engine import EDITS, EVERYTHING, PARALLEL_AXES, Document, Schedule, parse_edit, whatif_answer
+from ..engine import EDITS, EVERYTHING, PARALLEL_AXES, DataTable, Document, Schedule, parse_edit, whatif_answer
 from ..report import offer
 from ..state import Page, Room
 from ..work import wait
@@ -106,8 +106,6 @@ def _scaled(place: st.delta_generator.DeltaGenerator, label: str, name: str, tai
 
 
 MOST_LETTERS = 400
-MOST_ABOVE = 2
-"""Blocks of the answer above the inputs: the figures and the chart, whose height does not depend on the changes."""
 
 
 def draw() -> None:
@@ -143,7 +141,9 @@ def draw() -> None:
         note_whole_run(view.selection)
     effect_section = whatif_answer.whatif_section(alone, together)
     for number, block in enumerate(effect_section.blocks):
-        with answer if number < MOST_ABOVE else st.container():
+        if isinstance(block, DataTable):
+            answer = st.container()  # below the inputs: it grows with each change
+        with answer:
             show(block, f"whatif-{number}")
     offer_play(view, wait(data.ask_document(view.run, view.selection)), together)
     offer(WHAT_IF, view.run, text, lambda: (effect_section,))
@@ -161,7 +161,7 @@ def _offer_first(index: int, document: Document) -> None:
         return
     chart, edits = chart_and_edits
     picking_figure(chart, key="picture-whatif", on_pick=lambda label: state.keep("edits", edits.get(label)))
-    st.caption("Click a bar to replay that change and see its error, or choose others below.")
+    st.caption("Problems first, then alternatives. Click a bar to replay that change, or choose others below.")
 
 
 WHAT_IF = Page("What if", "whatif", draw, Room.PREDICT)

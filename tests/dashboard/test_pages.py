@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from drawn import SCRIPT_OF_PAGE, drawn, framed, naming
 from streamlit.testing.v1 import AppTest
+from streamlit.testing.v1.element_tree import Block
 
 import dashboard.pages
 from dashboard import data, report, served_runs, state
@@ -87,6 +88,26 @@ def test_a_change_is_predicted() -> None:
     assert not app.exception, app.exception[0].value
     assert [metric.label for metric in app.metric] == ["mean rank step, measured", "predicted", "gain"]
     assert any("Transfers 2x faster: saves " in text.proto.body for text in app.get("html"))
+
+
+def test_notes_on_a_predicted_gain_are_next_to_it(
+    run_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stood below the inputs, where they were missed."""
+    with naming([run_folder.with_name("gpu-late-input")], cache, monkeypatch):
+        app = drawn("whatif", edits="no_input_wait comm_faster=2")
+    kinds = [*_kinds(app.main)]
+    note = next(place for place, (_, text) in enumerate(kinds) if "the recording of a rank ended" in text)
+    first = {kind: place for place, (kind, _) in reversed([*enumerate(kinds)])}
+    assert first["metric"] < note < first["bidi_component"] < first["toggle"] < first["dataframe"]
+
+
+def _kinds(node: Block) -> Iterator[tuple[str, str]]:
+    """Yield the kind and text of each element in the order of the page."""
+    for child in node.children.values():
+        yield child.type, str(getattr(child, "value", ""))
+        if isinstance(child, Block):
+            yield from _kinds(child)
 
 
 def test_the_chosen_run_is_compared_with_another() -> None:
@@ -388,17 +409,17 @@ def test_a_wrong_question_shows_the_tables_next_to_it() -> None:
     assert {"rank", "dur_ns"} <= set(columns["column"])
 
 
-def test_a_question_opens_with_its_first_row_and_a_chart() -> None:
+def test_a_question_opens_with_its_answer_and_a_chart() -> None:
     app = drawn("query")
     assert any("Time in collectives by rank, axis and kind: " in text.proto.body for text in app.get("html"))
     assert len(app.get("vega_lite_chart")) == 1
 
 
-def test_the_sentence_of_an_answer_names_the_first_row() -> None:
+def test_the_sentence_of_an_answer_is_its_only_row_or_the_number_of_rows() -> None:
+    """It repeated the first row of the table below."""
     frame = pd.DataFrame({"name": ["k" * 90, "b"], "ms": [1234.567, 2.0]})
-    assert (
-        query.sentence_of_answer(query.OWN, frame) == f"Your question: 2 rows. First row: name {'k' * 59}…, ms 1,235."
-    )
+    assert query.sentence_of_answer(query.OWN, frame) == "Your question: 2 rows."
+    assert query.sentence_of_answer(query.OWN, frame[:1]) == f"Your question: name {'k' * 59}…, ms 1,235."
     assert query.sentence_of_answer("The longest kernels", frame[:0]) == "The longest kernels: no row answers it."
 
 

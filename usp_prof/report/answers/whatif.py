@@ -58,10 +58,9 @@ def whatif_section(alone: Sequence[Prediction], together: Prediction) -> Section
             key_figures(
                 together, "; ".join(note for note in notes if note), "gain together" if len(alone) > 1 else "gain"
             ),
+            *_cautions(together),
             *([Chart("", _bars(together))] if together.before_ns > 0 else []),
             *((_table(alone), Text("Gains overlap and never add up.", quiet=True)) if len(alone) > 1 else ()),
-            *_disagreement(together),
-            *_cautions(together),
         ),
     )
 
@@ -107,17 +106,17 @@ def _disagreement(prediction: Prediction) -> list[Text]:
 
 
 def _cautions(prediction: Prediction) -> list[Text]:
-    """Build the notes on lost events, on steps that do not count, and on replayed ranks, if not all were replayed."""
+    """Build the notes that belong next to the gain: what the replay cannot explain, lost events, steps and ranks."""
     tables, which = prediction.replayed.tables, prediction.replayed.which
     lost, left_out = damage(tables, (Input.ALL_RANKS,)), unedited(tables).left_out
-    texts = []
+    texts = _disagreement(prediction)
     if lost:
-        texts.append(f"The gain may be wrong: it {lost}.")
+        texts.append(Text(f"The gain may be wrong: it {lost}."))
     if len(left_out):
-        texts.append(f"Without step {spans(left_out.tolist())}: the recording of a rank ended before it did.")
+        texts.append(Text(f"Without step {spans(left_out.tolist())}: the recording of a rank ended before it did."))
     if which:
-        texts.append(f"The prediction is {which}.")
-    return [Text(text, quiet=True) for text in texts]
+        texts.append(Text(f"The prediction is {which}.", quiet=True))
+    return texts
 
 
 def sure(prediction: Prediction) -> str:
@@ -225,8 +224,8 @@ def together_section(ticked: Sequence[Finding], steps: Sequence[Prediction], pat
                 without_recording(steps[-1]),
                 f"gain of {len(ticked)} together" if len(ticked) > 1 else "gain of the selected one",
             ),
-            Chart("", bars(ticked, steps)),
             *_cautions(steps[-1]),
+            Chart("", bars(ticked, steps)),
             Text(f"usp-prof whatif {path} {words}", quiet=True),
         ),
     )
