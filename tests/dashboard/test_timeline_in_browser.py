@@ -8,7 +8,7 @@ import re
 from urllib.parse import quote
 
 import pytest
-from dashboard_visit import LONGEST, Visit
+from dashboard_visit import FIND, LONGEST, Visit
 
 from dashboard import routes
 
@@ -306,6 +306,16 @@ def test_the_wheel_scrolls_and_a_setting_lets_it_zoom(visit: Visit) -> None:
     page.mouse.move(*visit.point("[700, 200]"))
     page.mouse.wheel(0, -120)
     visit.until_timeline(f"line.end - line.start < {length}")
+    visit.check()
+
+
+def test_a_filter_that_no_row_matches_is_explained(visit: Visit) -> None:
+    """The timeline was an empty box, and a link to it never became sharp."""
+    visit.go("timeline?filter=no+such+row")
+    written = """const words = [], write = line.context.fillText;
+      line.context.fillText = (text) => words.push(text); line.paint(); line.context.fillText = write; return words;"""
+    words = visit.page.evaluate(f"() => {{ {FIND} {written} }}")
+    assert "no row matches the filter" in words
     visit.check()
 
 

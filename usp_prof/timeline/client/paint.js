@@ -31,6 +31,7 @@ const PAINTING = {
       if (pinned) { c.globalAlpha = 0.4; c.fillStyle = ink; c.fillRect(0, top + height - 1, this.width, 1); c.globalAlpha = 1; }
       c.restore();
     }
+    if (this.filter && !this.rows.length) { c.fillStyle = ink; c.fillText("no row matches the filter", this.gutter() + 8, AXIS + 16); }
     this.paintArrows(c, ink); this.paintScrollBar(c, ink);
     this.paintAxis(c, ink, paper); this.paintEnds?.(c, ink); this.paintMap(c, ink); this.paintBox(c, ink);
     if (this.away) {
@@ -42,6 +43,7 @@ const PAINTING = {
 
   isSharp() { // the tile covers what is in view, and was made for this zoom
     const { tile } = this;
+    if (this.rows && !this.rows.length) return true; // nothing to fetch
     if (!tile || this.data.play) return Boolean(tile);
     const zoom = (tile.end_ns - tile.start_ns) / (this.end - this.start);
     return tile.start_ns <= this.start && tile.end_ns >= this.end && Math.abs(zoom - (1 + 2 * MARGIN)) <= 0.02;
