@@ -197,14 +197,14 @@ def test_reserved_memory_of_several_ranks_is_in_the_legend() -> None:
         inputs.MemoryLine(f"rank {rank}", np.array([0, 1]), np.array([10, 10]), np.array([20, 20])) for rank in range(2)
     )
     plot = charts.draw(inputs.MemoryLines(lines, ()), LIGHT)
-    assert [entry.label.value for entry in plot.legend.items] == ["rank 0", "reserved (dashed)", "rank 1"]
+    assert [entry.label.value for entry in plot.legend.items] == ["rank 0", "rank 1", "reserved (dashed)"]
 
 
 def test_a_mean_of_all_bars_is_one_line() -> None:
     bars = inputs.RankBars("idle", ("rank 0", "rank 1"), (1e6, 3e6), (2e6, 2e6), "idle:host", Unit.NS)
     plot = charts.draw(bars, LIGHT)
     marks = [renderer.glyph for renderer in plot.renderers if isinstance(renderer.glyph, Segment | VSpan)]
-    assert {type(mark) for mark in marks} == {VSpan}
+    assert [type(mark) for mark in marks] == [VSpan]  # a second one in the color of the paper cut the bars
     own = replace(bars, even=(2e6, 1e6))
     marks = [renderer.glyph for renderer in charts.draw(own, LIGHT).renderers]
     assert any(isinstance(mark, Segment) for mark in marks)
@@ -223,7 +223,7 @@ def test_short_delays_are_drawn_in_microseconds() -> None:
 
 @pytest.mark.parametrize(("room", "where"), [(150.0, "dashed line"), (1e6, "beyond this scale")])
 def test_the_memory_of_a_device_is_named_in_the_chart(room: float, where: str) -> None:
-    parts = inputs.MemoryParts(("rank 0",), (("weights", (100.0,)),), room)
+    parts = inputs.MemoryParts(("rank 0",), (("weights", "compute", (100.0,)),), room)
     (title,) = (title for title in charts.draw(parts, LIGHT).select(Title) if title.text)
     assert title.text.startswith("usable memory per device: ")
     assert title.text.endswith(where)

@@ -323,7 +323,7 @@ def test_a_switch_is_predicted() -> None:
 
 def test_predicted_memory_is_shown_next_to_measured_memory() -> None:
     app = drawn("memory")
-    assert "Predicted by the planner for pp4, 8x2, 1f1b" in app.caption[0].value
+    assert "for 4-way pipeline parallel, 1f1b, 8 micro-batches of 2. Plan" in app.caption[0].value
     assert "record with `profile_memory=True`" in app.caption[-1].value
 
 

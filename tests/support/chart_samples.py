@@ -81,7 +81,9 @@ SAMPLES: tuple[inputs.ChartInput, ...] = (
     inputs.PlanGrid(
         "speed", "pp", "tp", (1, 2), (1, 2), np.array([[1.0, 2.0], [3.0, np.nan]]), ("1", "2", "3", ""), ("a",) * 4
     ),
-    inputs.MemoryParts(("rank 0", "rank 1"), (("weights", (1e9, 1e9)), ("logits", (0.0, 0.0))), 8e9),
+    inputs.MemoryParts(
+        ("rank 0", "rank 1"), (("weights", "compute", (1e9, 1e9)), ("logits", "comm:pp", (0.0, 0.0))), 8e9
+    ),
     inputs.RankBars("tokens of a step", ("rank 0", "rank 1"), (30.0, 10.0), (20.0, 20.0), "comm:ep"),
     inputs.RankBars("share", ("mm", "add"), (0.3, 0.1), (), "compute", Unit.FRACTION, texts=("30.0%", "10.0%")),
     inputs.MemoryLines(

@@ -62,7 +62,6 @@ def breakdown(data: BreakdownRows, theme: Theme) -> Figure:
     return plot
 
 
-_MEMORY_ROLES = ("compute", "memcpy", "comm:cp", "comm:ep", "comm:dp", "comm:pp", "idle")
 _MEMORY_ROW_HEIGHT = 26
 
 
@@ -74,10 +73,11 @@ def memory_parts(data: MemoryParts, theme: Theme) -> Figure:
         tools="pan,xbox_zoom,reset",
     )  # fmt: skip
     stack = _Stack(plot, data.labels, theme)
-    unit, name = size_unit(max((sum(row) for row in zip(*(sizes for _, sizes in data.parts), strict=True)), default=0))
-    for place, (label, sizes) in enumerate(data.parts):
+    rows_of_sizes = zip(*(sizes for _, _, sizes in data.parts), strict=True)
+    unit, name = size_unit(max((sum(row) for row in rows_of_sizes), default=0))
+    for label, role, sizes in data.parts:
         values = np.asarray(sizes, float)
-        stack.add(label, values, {"size": values / unit}, theme.color(_MEMORY_ROLES[place % len(_MEMORY_ROLES)]))
+        stack.add(label, values, {"size": values / unit}, theme.color(role))
     size_axis(plot, theme, float(stack.left.max(initial=0)), data.room_bytes, theme.color("reference"))
     plot.ygrid.grid_line_color = None
     plot.xaxis.axis_label = "memory per rank"
@@ -179,11 +179,10 @@ def rank_bars(data: RankBars, theme: Theme) -> Figure:
     plot = base(theme, height, y_range=FactorRange(*reversed(data.labels)), tools="reset")
     bars = plot.hbar("label", left=0, right="value", height=0.7, source=source, fill_color="color", line_color=None)
     picked_by_click(plot, bars, theme)
-    marks = ((theme.background, 5), (theme.ink, 2)) if data.even else ()
-    for color, width in marks:  # with a border, to be visible on bars of any color
-        if len(set(data.even)) == 1:
-            plot.vspan(x=[data.even[0]], line_color=color, line_width=width)
-        else:
+    if len(set(data.even)) == 1:
+        plot.vspan(x=[data.even[0]], line_color=theme.ink, line_width=2)
+    elif data.even:
+        for color, width in ((theme.background, 5), (theme.ink, 2)):  # a border sets short marks off from the bars
             plot.segment("even", "below", "even", "above", source=source, line_color=color, line_width=width)
     if data.texts:
         _write_at_bars(plot, source, "value", "label", theme, theme.ink, x_offset=5)

@@ -215,10 +215,10 @@ class PlanGrid:
 
 @dataclass(frozen=True, slots=True)
 class MemoryParts:
-    """Bytes of each row by part, and the memory limit (infinite if unknown)."""
+    """Label, role and bytes per row of each part, and the memory limit (infinite if unknown)."""
 
     labels: tuple[str, ...]
-    parts: tuple[tuple[str, tuple[float, ...]], ...]
+    parts: tuple[tuple[str, str, tuple[float, ...]], ...]
     room_bytes: float
 
 

@@ -223,31 +223,35 @@ def memory_lines(data: MemoryLines, theme: Theme) -> Figure:
     """Draw each rank's allocated bytes as a step line, reserved bytes dashed, and reference levels."""
     plot = base(theme, 320, tools="pan,xwheel_zoom,box_zoom,reset")
     lines = []
-    for place, line in enumerate(data.lines):
-        ink = theme.color(_ROLES[place % len(_ROLES)])
-        for label, sizes, dash in ((line.label, line.allocated_bytes, "solid"), ("", line.reserved_bytes, "4 3")):
+    for kind, dash, alpha in (("allocated", "solid", 1.0), ("reserved", "4 3", 0.7)):
+        for place, line in enumerate(data.lines):
+            sizes = line.allocated_bytes if kind == "allocated" else line.reserved_bytes
             source = ColumnDataSource(
                 {
                     "time": line.time_ns,
                     "bytes": sizes,
                     "gigabytes": sizes / 1e9,
-                    "what": [f"{line.label}, {'allocated' if label else 'reserved'}"] * len(sizes),
+                    "what": [f"{line.label}, {kind}"] * len(sizes),
                 }
             )
             lines.append(
                 plot.step(
-                    "time", "bytes", source=source, mode="after", line_color=ink, line_dash=dash, line_width=1.5,
-                    line_alpha=1.0 if label else 0.7, legend_label=label or "reserved (dashed)",
+                    "time", "bytes", source=source, mode="after", line_dash=dash, line_width=1.5, line_alpha=alpha,
+                    line_color=theme.color(_ROLES[place % len(_ROLES)]),
+                    legend_label=line.label if kind == "allocated" else "reserved (dashed)",
                 )
             )  # fmt: skip
     plot.y_range.start = 0
-    plot.y_range.end = _highest(data)
+    most_bytes = _most_bytes(data)
+    plot.y_range.end = 1.1 * max([most_bytes, *(size for _, size in data.levels if size <= _PRESSED * most_bytes)])
     for name, size in data.levels:
         # A level far above the lines would flatten them; it is named at the upper edge.
         is_above = size > plot.y_range.end
         if not is_above:
             plot.hspan(y=[size], line_color=theme.color("reference"), line_dash="2 3", line_width=1.5)
-        text, y, offset = (f"{name}, above", plot.y_range.end, -16) if is_above else (name, size, 3)
+        # The name of a level below a line is written below it, where it covers less of the line.
+        beside = 3 if size >= most_bytes else -16
+        text, y, offset = (f"{name}, above", plot.y_range.end, -16) if is_above else (name, size, beside)
         look = {"background_fill_color": theme.background, "background_fill_alpha": 0.8}
         write(plot, theme, text, (8, y), theme.color("reference"), x_units="screen", y_offset=offset, **look)
     plot.xaxis.formatter = time_ticks()
@@ -263,11 +267,10 @@ _PRESSED = 5.0
 """A level above this multiple of the highest line would flatten the lines."""
 
 
-def _highest(data: MemoryLines) -> float:
-    """Return the upper end of the axis: above all lines, and all levels that are not too far above them."""
+def _most_bytes(data: MemoryLines) -> float:
+    """Return the highest point of all lines."""
     drawn = [float(max(line.reserved_bytes.max(initial=0), line.allocated_bytes.max(initial=0))) for line in data.lines]
-    most = max(drawn, default=0.0) or 1.0
-    return 1.1 * max([most, *(size for _, size in data.levels if size <= _PRESSED * most)])
+    return max(drawn, default=0.0) or 1.0
 
 
 _LEAST_NS = 1000

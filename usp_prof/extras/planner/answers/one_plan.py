@@ -53,7 +53,10 @@ def memory_parts(need: Footprint, title: str) -> Stack:
 def memory_chart(ranks: Sequence[Footprint], room_bytes: float) -> MemoryParts:
     """Return the parts of the memory of each pipeline rank as a chart."""
     labels = tuple(f"pipeline rank {rank}" for rank in range(len(ranks)))
-    parts = tuple((label, tuple(float(getattr(need, part)) for need in ranks)) for part, label in FILLS.items())
+    parts = tuple(
+        (label, role, tuple(float(getattr(need, part)) for need in ranks))
+        for (part, label), role in zip(FILLS.items(), ROLES, strict=True)
+    )
     return MemoryParts(labels, parts, room_bytes)
 
 

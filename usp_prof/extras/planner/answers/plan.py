@@ -276,7 +276,7 @@ def memory(model: ModelEntry, configuration: Configuration, room_bytes: float, p
 
 def predicted_memory(calibration: Calibration) -> Section:
     """Build the planner's prediction for the recorded configuration."""
-    note = f"Predicted by the planner for {calibration.configuration}; see Plan for other configurations."
+    note = f"Predicted by the planner for {in_words(calibration.configuration)}. Plan shows other configurations."
     chart = memory(calibration.model, calibration.configuration, calibration.cluster.room_bytes, calibration.profile)
     return Section("memory-predicted", "Memory, predicted", (Text(note, quiet=True), Chart("", chart)))
 
