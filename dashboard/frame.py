@@ -27,6 +27,7 @@ NO_MARGINS = (
     "[data-testid='stMainBlockContainer']{padding:0.5rem 0.5rem 0!important}"
     "[data-testid='stMainBlockContainer'] [class*='st-key-at-']{padding-left:2.5rem}"
     "h1.usp-verdict{max-width:none!important}"
+    "@page{size:landscape}"
 )
 """Style of the timeline page; the navigation leaves room for the button that opens the sidebar."""
 
@@ -72,7 +73,7 @@ def _style(room: Room) -> None:
         "h1.usp-verdict{font-size:1.35rem;font-weight:600;line-height:1.35;padding:0;margin:0;max-width:75rem}"
         "h1.usp-verdict code{font-size:.85em;font-weight:500}"
         f".st-key-now{{position:sticky;top:0;z-index:9;background:{colors.background};padding:.4rem 0}}"
-        ".st-key-answer{min-height:24rem}"  # switches below stay where they are when the answer changes
+        ".st-key-answer{min-height:22.5rem}"  # switches below stay where they are when the answer changes
         # Links start where the text around them does and are underlined, except in the navigation.
         "a[data-testid='stPageLink-NavLink']:not(.st-key-rooms *,.st-key-pages *){padding-left:0;margin-left:0}"
         f"a[data-testid='stPageLink-NavLink']:not(.st-key-rooms *,.st-key-pages *) p{{color:{colors.accent};"
@@ -153,7 +154,7 @@ def _sidebar() -> None:
         _report()
         st.page_link(st.session_state["pages"]["query"], label="Query in SQL", query_params=state.link("query"))
         count = len(run.tables.ranks)
-        st.caption(f"{count} {'rank' if count == 1 else 'ranks'} read from `{Path(str(run.path)).name}`")
+        st.caption(f"{count} {'rank' if count == 1 else 'ranks'} read from `{served_runs.name(index)}`")
 
 
 def _remarks(index: int) -> None:
@@ -187,8 +188,7 @@ def _report() -> None:
     if st.button("HTML report", help="tables and charts of all pages in one file that needs no server"):
         view = state.current()
         page = wait(report.ask(view.run, view.selection, answers_of_run(view.run)))
-        name = f"{Path(str(data.open_numbered(view.run).path)).name}.html"
-        st.download_button("Download", page.encode(), name, "text/html")
+        st.download_button("Download", page.encode(), f"{served_runs.name(view.run)}.html", "text/html")
 
 
 def main() -> None:

@@ -27,14 +27,12 @@ from ..engine import (
     RankBars,
     RankGrid,
     RooflinePoints,
-    Selection,
     TableColumn,
     TableSet,
     Unit,
     causes_of,
     certain_gain,
     clock_of,
-    kernels_of,
     parse_edit,
     quantity,
     saving,
@@ -100,14 +98,6 @@ def _in_rows(ranks: list[int]) -> RankGrid:
     cells.flat[: len(ranks)] = ranks
     rows = tuple(f"from rank {line[0]}" if count > 1 else "" for line in cells.tolist())
     return RankGrid("", ("",) * cells.shape[1], rows, cells, np.full(cells.shape, np.nan))
-
-
-def time_of_ops(tables: TableSet, selection: Selection) -> dict[str, int]:
-    """Sum the device time of each op over its shapes, in ns."""
-    total: dict[str, int] = {}
-    for op in kernels_of(tables, selection).ops:
-        total[op.name] = total.get(op.name, 0) + op.time_ns
-    return total
 
 
 def of_kernels(document: Document, times: Mapping[str, int]) -> tuple[Chart, ...]:
@@ -217,11 +207,20 @@ def memory_over_time(document: Document, calibration: Calibration | None) -> Cha
     levels: list[tuple[str, float]] = []
     if calibration is not None:
         predicted = float(calibration.prediction.footprint.total_bytes)
-        levels.append((f"predicted peak {quantity(predicted, Unit.BYTES)}", predicted))
+        levels.append((_predicted_peak(predicted, Figures(document.values).overall("peak_memory")), predicted))
     capacity = _capacity(document, calibration)
     if capacity is not None:
         levels.append((f"capacity {quantity(capacity, Unit.BYTES)}", capacity))
     return Chart(measured.title, replace(measured.data, levels=tuple(levels)))
+
+
+def _predicted_peak(predicted: float, measured: float | None) -> str:
+    """Return the predicted peak with its difference from the measured one."""
+    text = f"predicted peak {quantity(predicted, Unit.BYTES)}"
+    if not measured:
+        return text
+    off = predicted / measured - 1
+    return f"{text}, {quantity(abs(off), Unit.FRACTION)} {'below' if off < 0 else 'above'} the measured one"
 
 
 def _capacity(document: Document, calibration: Calibration | None) -> float | None:
@@ -250,7 +249,7 @@ def bandwidth_of_axes(document: Document) -> KeyFigures | None:
     for axis in sorted(map(str, exposed), key=lambda axis: -exposed[axis])[:MOST_AXES]:
         measured = [call for call in calls if str(call["axis"]) == axis and isinstance(call.get("busbw"), int | float)]
         largest = max(measured, key=lambda call: _number(call["volume"]), default=None)
-        notes = ["unknown without message sizes"] if largest is None else [str(largest["collective"]), *_link(largest)]
+        notes = ["unknown without message sizes"] if largest is None else [_messages(largest), *_link(largest)]
         if waited.get(axis):
             longest = f", longest for rank {straggler_of_axis[axis]}" if axis in straggler_of_axis else ""
             notes.append(f"ranks wait {quantity(waited[axis], Unit.NS)} per step{longest}")
@@ -280,6 +279,16 @@ def unknown_links(document: Document) -> str:
     if not with_share:
         return "The peak bandwidth of this device's link is unknown, so shares of it are not shown."
     return f"Calls on {' and '.join(unknown)} cross nodes; the peak of that link is unknown, so no share is shown."
+
+
+def _messages(call: Mapping[str, Cell]) -> str:
+    """Return the collective and the size of its messages: small ones cannot reach the bandwidth of the link."""
+    size = call.get("up to")
+    return (
+        f"{call['collective']} of up to {quantity(_number(size), Unit.BYTES)}"
+        if _number(size) > 0
+        else str(call["collective"])
+    )
 
 
 def _link(call: Mapping[str, Cell]) -> list[str]:

@@ -30,8 +30,6 @@ FEW = 0.05
 """If a smaller share of launches finds an empty queue, a notable idle time is in few gaps."""
 APART = 2.0
 """A rank that waits this many times as long as the mean rank is named."""
-MANY_SMALL = 0.1
-"""A smaller share of compute time in short kernels is not mentioned."""
 UNKNOWN_AXIS = "unknown"
 PIPELINE = "pp"
 MOST_NAMED = 2
@@ -55,8 +53,7 @@ def ranks(document: Document) -> str:
         return sentences.stragglers(figures)
     rank, _ = sentences.largest(cost)
     late = document.verdict.late_rank(rank)
-    cause = f" Cause: {late.why}." if late is not None and late.why != "unknown" else ""
-    return f"{sentences.stragglers(figures)}{cause}"
+    return sentences.stragglers(figures, late.why if late is not None and late.why != "unknown" else "")
 
 
 def larger_cause(document: Document) -> str:
@@ -96,11 +93,9 @@ def communication(document: Document) -> str:
 def _late_on(document: Document, axis: Key) -> str:
     """Name the latest rank of an axis; empty without one."""
     latest = next((late for late in document.verdict.late_ranks if late.axis == axis), None)
-    if latest is None or not latest.late_fraction:
+    if latest is None:
         return ""
-    return (
-        f"Rank {latest.rank} arrives last in {quantity(latest.late_fraction, Unit.FRACTION)} of its {_calls_of(axis)}."
-    )
+    return f"Rank {latest.rank} delays {_calls_of(axis)} most: by {quantity(latest.late_ns, Unit.NS)} per step."
 
 
 def _late_anywhere(document: Document) -> str:
@@ -135,26 +130,10 @@ def _other_schedule(document: Document) -> str:
 def kernels(document: Document, times: Mapping[str, int] = MappingProxyType({}), *, has_roofline: bool = True) -> str:
     """Describe the op with most device time, how close kernels come to the device's limit, and MFU."""
     figures = Figures(document.values)
-    efficiency, small = figures.overall("kernel_efficiency"), figures.overall("small_kernel_fraction")
-    clauses = [_largest_op(times)]
-    if efficiency is not None:
-        covered = "Unpaced kernels" if document.run.paced else "Kernels"
-        limit = "the roofline" if has_roofline else "the device's peak FLOP rate"
-        clauses.append(f"{covered} reach {quantity(efficiency, Unit.FRACTION)} of {limit}.")
-    if small is not None and small >= MANY_SMALL:
-        share = quantity(small, Unit.FRACTION)
-        clauses.append(f"{share} of compute time is in kernels shorter than 10 \u03bcs.")
+    text = sentences.kernels(figures, times, paced=document.run.paced, has_roofline=has_roofline)
     if (utilization := figures.overall("mfu")) is not None:
-        clauses.append(f"MFU is {quantity(utilization, Unit.FRACTION)}.")
-    return " ".join(sentence for sentence in clauses if sentence)
-
-
-def _largest_op(times: Mapping[str, int]) -> str:
-    total_ns = sum(times.values())
-    if not total_ns:
-        return ""
-    first = min(times, key=lambda op: (-times[op], op))
-    return f"{first} takes {quantity(times[first] / total_ns, Unit.FRACTION)} of device time, more than any other op."
+        text = f"{text} MFU is {quantity(utilization, Unit.FRACTION)}.".lstrip()
+    return text
 
 
 def host(document: Document) -> str:
@@ -166,7 +145,9 @@ def host(document: Document) -> str:
         return ""
     span = document.verdict.span
     total = quantity(sum(idle.values()) / step_ns, Unit.FRACTION)
-    if sum(idle.values()) < NOTABLE * step_ns:
+    is_notable = sum(idle.values()) >= NOTABLE * step_ns
+    apart = _waits_apart(idle_for_host(figures), step_ns)
+    if not is_notable and not apart:
         clauses = [f"The host keeps the device busy: it costs {total} of the mean rank {span}"]
     else:
         largest_first = sorted(idle, key=lambda cause: -idle[cause])
@@ -174,10 +155,10 @@ def host(document: Document) -> str:
         phrases = [f"{part} {IDLE[cause]}" for cause, part in parts.items() if part != quantity(0, Unit.FRACTION)]
         why = ", ".join(phrases) if len(phrases) > 1 else IDLE[largest_first[0]]
         clauses = [f"The device is idle for {total} of the mean rank {span} because of the host ({why})"]
-    clauses += _waits_apart(idle_for_host(figures), step_ns)
+    clauses += apart
     empty = figures.overall("empty_queue_fraction")
     if empty is not None:
-        few = "the gaps are few and long: " if empty < FEW and sum(idle.values()) >= NOTABLE * step_ns else ""
+        few = "the gaps are few and long: " if empty < FEW and is_notable else ""
         clauses.append(f"{few}{quantity(empty, Unit.FRACTION)} of all launches find an empty queue")
     text = "; ".join(clauses)
     return f"{text[:1].upper()}{text[1:]}."
@@ -213,17 +194,8 @@ def ranks_apart(waited: Mapping[Key, Number], span: Number) -> list[Key]:
 def memory(document: Document, calibration: Calibration | None = None) -> str:
     """Describe peak memory, the fullest rank, and whether it fits; the planner's prediction if nothing was recorded."""
     figures = Figures(document.values)
-    peaks = figures.along("peak_memory", "rank")
-    if not peaks:
-        if calibration is not None and figures.overall("taken_memory") is None:
-            return _predicted_peak(calibration)
-        return sentences.memory(figures)
-    rank = max(peaks, key=lambda each_rank: peaks[each_rank])  # the first of equal ones, like the key figures
-    peak, headroom = quantity(peaks[rank], Unit.BYTES), figures.at("memory_headroom", rank=rank)
-    if headroom is None:
-        return f"Rank {rank} has the highest peak memory: {peak}."
-    left = quantity(headroom, Unit.FRACTION)
-    return f"Memory fits: the peak is {peak} on rank {rank}, and {left} of its device memory was never reserved."
+    is_recorded = figures.along("peak_memory", "rank") or figures.overall("taken_memory") is not None
+    return sentences.memory(figures) if calibration is None or is_recorded else _predicted_peak(calibration)
 
 
 def _predicted_peak(calibration: Calibration) -> str:

@@ -38,8 +38,10 @@ from ..engine import (
     Text,
     Unit,
     UspProfError,
+    kernels_of,
     plan_answer,
     reschedule,
+    sentences,
     whatif_answer,
 )
 from ..report import offer
@@ -291,7 +293,10 @@ def draw_kernels() -> None:
     """Draw device time and the roofline by op; a click on an op shows its calls."""
     view = state.current()
     tables = data.open_numbered(view.run).tables
-    times = wait(data.ask_made(("ops", view.selection), lambda: pictures.time_of_ops(tables, view.selection), view.run))
+    made = data.ask_made(
+        ("ops", view.selection), lambda: sentences.time_of_ops(kernels_of(tables, view.selection).ops), view.run
+    )
+    times = wait(made)
     view, document = opened(
         KERNELS,
         lambda shown: verdicts.kernels(shown, times, has_roofline=pictures.chart_of(shown, RooflinePoints) is not None),

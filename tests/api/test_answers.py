@@ -314,7 +314,7 @@ def test_a_model_can_be_assumed_by_name() -> None:
 def test_the_longest_ops_are_named() -> None:
     """The sentence mentioned only small kernels if no shapes were recorded."""
     ops = ask("kernels").df.query("op != '(paced wait)'").groupby("op")["time_ns"].sum()
-    assert f"compute time: {ops.idxmax()} " in ask("kernels").sentence
+    assert ask("kernels").sentence.startswith(f"{ops.idxmax()} takes ")
 
 
 def test_assumed_tokens_are_tokens_per_step() -> None:

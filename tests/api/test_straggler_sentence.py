@@ -24,10 +24,10 @@ MS = 1_000_000
             0.4,
             "Rank 1 delays the others by 40.0 ms per step (40.0% of the mean rank step). Repairing it saves 40.0%",
         ),
-        (40, 0.3, "summed over its collectives. Repairing it saves 30.0% of the step (replayed)."),
-        (40, 0.1, "Repairing it alone saves 10.0% of the step (replayed): something else limits the rest."),
-        (40, 0.0, "Repairing it alone saves nothing (replayed): something else limits the step."),
-        (5, 0.3, "Repairing it saves 30.0% of the step (replayed): sends and receives wait for it too."),
+        (40, 0.3, "summed over its collectives. Repairing it saves 30.0% of the step."),
+        (40, 0.1, "Repairing it alone saves 10.0% of the step: something else limits the rest."),
+        (40, 0.0, "Repairing it alone saves nothing: something else limits the step."),
+        (5, 0.3, "Repairing it saves 30.0% of the step: sends and receives wait for it too."),
     ],
 )
 def test_lateness_is_called_a_delay_only_if_its_repair_saves_as_much(
@@ -44,6 +44,9 @@ def test_a_rank_that_is_late_in_messages_is_named_by_the_gain_of_its_repair(late
     values += [Value(REPAIR_GAIN, 0.25, {"rank": 3}), Value(REPAIR_GAIN, late_ms / 100, {"rank": 1})]
     sentence = sentences.stragglers(Figures(values))
     assert ("Repairing it saves 20.0% of the step" in sentence) == (late_ms > 1)
-    assert sentence.endswith(
-        "Rank 3 delays the others in sends and receives. Repairing it saves 25.0% of the step (replayed)."
-    )
+    in_messages = "Rank 3 delays the others in sends and receives. Repairing it saves 25.0% of the step."
+    assert sentence.endswith(in_messages)
+    # The cause of rank 1 stood after the sentence on rank 3.
+    with_cause = sentences.stragglers(Figures(values), "host")
+    assert with_cause.endswith(f" Cause: host. {in_messages}" if late_ms > 1 else in_messages)
+    assert ("Cause: host" in with_cause) == (late_ms > 1)

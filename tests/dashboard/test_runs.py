@@ -126,3 +126,5 @@ def test_all_runs_of_a_folder_are_listed_and_named_apart(
     with naming([folder / "runs"], cache, monkeypatch):
         assert sorted(run.name for run in served_runs.runs()) == ["runs: first", "runs: second"]
         assert len({served_runs.key(index) for index in (0, 1)}) == 2
+        captions = [caption.value for caption in framed().caption]  # it named the folder, whichever run was shown
+        assert any(caption.endswith(f"read from `{served_runs.name(0)}`") for caption in captions)

@@ -14,11 +14,13 @@ from dashboard import data, report
 from dashboard.answers import pictures, verdicts
 from dashboard.pages.sections import most_exposed_first
 from usp_prof import open_run
-from usp_prof.charts.inputs import Ground, RankBars, RankGrid
+from usp_prof.analyses import kernels
+from usp_prof.api.sentences import time_of_ops
+from usp_prof.charts.inputs import Ground, MemoryLine, MemoryLines, RankBars, RankGrid
 from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.metric import Better, Metric, Unit, Value
 from usp_prof.model.selection import EVERYTHING
-from usp_prof.report.document import DataTable
+from usp_prof.report.document import Chart, DataTable, Section
 from usp_prof.report.figures import Figures
 from usp_prof.report.verdict import LateRank, verdict_of
 
@@ -59,6 +61,13 @@ def test_pipeline_communication_is_not_described_as_collectives(slow_rank: Docum
     ]  # fmt: skip
     text = verdicts.communication(replace(slow_rank, values=tuple(values)))
     assert "25.0% of the time in pp sends and receives is waiting for the other side, the rest is transfer" in text
+
+
+def test_the_rank_that_delays_an_axis_is_named_by_its_delay(slow_rank: Document) -> None:
+    """Of two ranks, "rank 0 arrives last in 50.0% of its dp collectives" says nothing."""
+    late = (LateRank(0, "dp", "host", 2.56e6, 0.5),)
+    document = replace(slow_rank, verdict=replace(slow_rank.verdict, late_ranks=late))
+    assert verdicts.communication(document).endswith("Rank 0 delays dp collectives most: by 2.56 ms per step.")
 
 
 def test_a_rank_that_never_arrives_last_has_no_share_in_the_straggler_table(slow_rank: Document) -> None:
@@ -103,6 +112,10 @@ def waiting(document: Document, *times_ms: float) -> Document:
 def test_a_device_that_waits_much_longer_for_its_host_than_the_mean_is_named(slow_rank: Document) -> None:
     assert "rank 3 waits 40.0 ms, the mean is 13.0 ms" in verdicts.host(waiting(slow_rank, 4, 4, 4, 40))
     assert " waits " not in verdicts.host(waiting(slow_rank, 12, 13, 14, 13))
+    # The mean costs little, but one rank waits: its host was called busy while the first finding was about it.
+    text = verdicts.host(waiting(slow_rank, *(0.1,) * 30, 10))
+    assert text.startswith("The device is idle for 0.4% of the mean rank step because of the host")
+    assert "rank 30 waits 10.0 ms, the mean is 419 \u03bcs" in text
     # Far from the mean, but nothing that costs.
     assert " waits " not in verdicts.host(waiting(slow_rank, 0.1, 0.1, 0.1, 1))
 
@@ -213,9 +226,23 @@ def test_memory_that_was_not_recorded_is_predicted(slow_rank: Document) -> None:
     assert "it does not fit" in verdicts.memory(unknown, tiny)
 
 
+def test_a_predicted_peak_is_compared_with_the_measured_one(slow_rank: Document) -> None:
+    """A line at 79 MiB stood below a curve of 141 MiB without a word."""
+    calibration = data.ask_calibration(0).result()
+    predicted_bytes = calibration.prediction.footprint.total_bytes
+    sizes = np.full(2, predicted_bytes * 2)
+    curve = Section("memory", "", (Chart("", MemoryLines((MemoryLine("rank 0", np.arange(2), sizes, sizes),))),))
+    peak = Metric("peak_memory", Unit.BYTES, Better.LOWER, "Peak memory", "")
+    for values, ending in (((Value(peak, predicted_bytes * 2),), ", 50.0% below the measured one"), ((), "iB")):
+        chart = pictures.memory_over_time(replace(slow_rank, sections=(curve,), values=values), calibration)
+        assert chart is not None
+        assert isinstance(chart.data, MemoryLines)
+        assert chart.data.levels[0][0].endswith(ending)
+
+
 def test_the_largest_op_is_named_as_recorded(slow_rank: Document) -> None:
     text = verdicts.kernels(replace(slow_rank, values=()), {"aten::add": 40, "aten::mm": 60})
-    assert text == "aten::mm takes 60.0% of device time, more than any other op."
+    assert text == "aten::mm takes 60.0% of unpaced device time, more than any other op."
 
 
 def test_kernels_without_a_roofline_are_compared_with_the_peak_rate(slow_rank: Document) -> None:
@@ -235,7 +262,10 @@ def test_the_sentence_on_memory_names_the_rank_of_the_key_figure(slow_rank: Docu
 
 
 def test_the_op_that_the_sentence_names_is_the_first_bar(slow_rank: Document) -> None:
-    times = pictures.time_of_ops(data.open_numbered(0).tables, EVERYTHING)
+    """A paced wait was named as the op with most device time."""
+    times = time_of_ops(kernels.compute(data.open_numbered(0).tables).ops)
+    assert slow_rank.run.paced
+    assert all(op.startswith("aten::") for op in times)
     bars = pictures.of_kernels(slow_rank, times)[0].data
     assert isinstance(bars, RankBars)
     assert verdicts.kernels(slow_rank, times).startswith(f"{bars.labels[0]} takes ")

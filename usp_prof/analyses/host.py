@@ -33,7 +33,7 @@ LAUNCH_DELAY = Metric(
     "host.", ("rank",),
 )  # fmt: skip
 EMPTY_QUEUE_FRACTION = Metric(
-    "empty_queue_fraction", Unit.FRACTION, Better.LOWER, "Launched into an empty queue",
+    "empty_queue_fraction", Unit.FRACTION, Better.LOWER, "Empty queue",
     "Share of launches that found no work queued or running, so the device was waiting for them.", ("rank",),
 )  # fmt: skip
 QUEUE_FULL_TIME = Metric(

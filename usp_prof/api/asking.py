@@ -63,6 +63,7 @@ class Asking:
     def _ask(self, name: str, ranks: Ranks | None, steps: Steps | None) -> Answer:
         from usp_prof.report.build import analyze, build  # noqa: PLC0415 - as above
         from usp_prof.report.sections import SECTIONS  # noqa: PLC0415
+        from usp_prof.report.sections.compute import roofline  # noqa: PLC0415
 
         question = _QUESTIONS[name]
         selection = self._selection(ranks, steps)
@@ -80,13 +81,19 @@ class Asking:
         section = next(iter(document.sections), None)
         result = results[question.analysis]
         figures = Figures(document.values)
-        options: dict[str, str | bool] = {}
+        options: dict[str, object] = {}
         if name == "mfu":
             options = {"convention": self.tables.assumptions.convention}
         elif name == "kernels":
-            longest = sentences.longest_ops(cast("KernelsResult", result).ops)
-            options = {"paced": document.run.paced, "longest": longest}
-        sentence = getattr(sentences, name)(figures, **options)
+            kernels = cast("KernelsResult", result)
+            options = {
+                "time_ns": sentences.time_of_ops(kernels.ops),
+                "paced": document.run.paced,
+                "has_roofline": roofline(kernels) is not None,
+            }
+        sentence = (
+            getattr(sentences, name)(figures, **options) or "The longest ops are unknown: no compute was recorded."
+        )
         shown = selection.ranks if selection.ranks is not None else self.tables.ranks
         values = [value for value in result.values() if value.dims.get("rank", shown[0]) in shown]
         facts = run_facts(self.tables, EVERYTHING, self.name) if question.is_of_all_ranks else document.run

@@ -24,8 +24,8 @@ _MOST = 0.5
 """A repair that saves less than half of the lateness leaves most of the step to another cause."""
 _LEAST = 0.005
 """Parts below 0.5% of the step are not mentioned."""
-_MOST_OPS = 3
-"""Number of ops that a sentence names."""
+_MANY_SMALL = 0.1
+"""A smaller share of compute time in short kernels is not mentioned."""
 
 
 def naming_ranks(run: RunFacts, sentence: str) -> str:
@@ -103,8 +103,8 @@ def is_any_rank_late(figures: Figures) -> bool:
     return largest(cost)[1] >= _LEAST * step
 
 
-def stragglers(figures: Figures) -> str:
-    """Name the straggler, its lateness, and the gain of its repair if that was replayed.
+def stragglers(figures: Figures, cause: str = "") -> str:
+    """Name the straggler, its lateness, the gain of its repair if that was replayed, and its `cause`.
 
     A sum of lateness is not a cost: if the hosts limit the step, the ranks catch up before the next collective. Nor is
     it measured in sends and receives, where only the gain of a repair shows who delays the others.
@@ -117,7 +117,8 @@ def stragglers(figures: Figures) -> str:
         return in_messages or "Stragglers are unknown: no call was recorded on more than one of its ranks."
     if not step or late is None:
         return in_messages or "No rank delays the others by more than 0.5% of the step."
-    return f"{_late_in_collectives(figures, *largest(cost), step)} {in_messages}".rstrip()
+    why = f"Cause: {cause}." if cause else ""
+    return " ".join(part for part in (_late_in_collectives(figures, *largest(cost), step), why, in_messages) if part)
 
 
 def _in_messages(figures: Figures, first: Key | None) -> str:
@@ -126,7 +127,7 @@ def _in_messages(figures: Figures, first: Key | None) -> str:
     if rank == first:
         return ""
     saves = f"{quantity(gain, Unit.FRACTION)} of the step"
-    return f"Rank {rank} delays the others in sends and receives. Repairing it saves {saves} (replayed)."
+    return f"Rank {rank} delays the others in sends and receives. Repairing it saves {saves}."
 
 
 def _late_in_collectives(figures: Figures, rank: Key, time: Number, step: Number) -> str:
@@ -139,44 +140,44 @@ def _late_in_collectives(figures: Figures, rank: Key, time: Number, step: Number
     if abs(gain - time / step) <= _LEAST_CONTRADICTION:
         return (
             f"Rank {rank} delays the others by {quantity(time, Unit.NS)} per step ({share(time, step)} of the mean "
-            f"rank step). Repairing it saves {saves} (replayed)."
+            f"rank step). Repairing it saves {saves}."
         )
     if gain >= _MOST * time / step:
         more = ": sends and receives wait for it too" if gain > time / step else ""
-        return f"{late}. Repairing it saves {saves} (replayed){more}."
+        return f"{late}. Repairing it saves {saves}{more}."
     saves, limits = (saves, "rest") if gain >= _LEAST else ("nothing", "step")
-    return f"{late}. Repairing it alone saves {saves} (replayed): something else limits the {limits}."
+    return f"{late}. Repairing it alone saves {saves}: something else limits the {limits}."
 
 
-def longest_ops(ops: Sequence[OpStat]) -> str:
-    """Name the ops that take most of the compute time, without paced waits; empty without ops."""
+def time_of_ops(ops: Sequence[OpStat]) -> dict[str, int]:
+    """Sum the device time of each op over its shapes, in ns; without paced waits, which are no op."""
     time_ns: dict[str, int] = {}
     for op in ops:
         if op.name != PACED:
             time_ns[op.name] = time_ns.get(op.name, 0) + op.time_ns
-    whole_ns = sum(time_ns.values())
-    first = sorted(time_ns.items(), key=lambda item: (-item[1], item[0]))[:_MOST_OPS]
-    return ", ".join(f"{name} {share(time, whole_ns)}" for name, time in first if time >= _LEAST * whole_ns > 0)
+    return time_ns
 
 
-def kernels(figures: Figures, *, paced: bool = False, longest: str = "") -> str:
-    """Describe the longest ops, the efficiency of kernels, and the share of tiny kernels."""
-    clauses = [f"Most of the {'unpaced ' if paced else ''}compute time: {longest}"] if longest else []
-    efficiency, covered = figures.overall("kernel_efficiency"), figures.overall("formula_fraction")
+def kernels(figures: Figures, time_ns: Mapping[str, int], *, paced: bool = False, has_roofline: bool = True) -> str:
+    """Describe the op with most device time, how close kernels come to the device's limit, and tiny kernels.
+
+    Empty if no compute was recorded.
+    """
+    sentences = []
+    if total_ns := sum(time_ns.values()):
+        first = min(time_ns, key=lambda op: (-time_ns[op], op))
+        unpaced = "unpaced " if paced else ""
+        sentences.append(
+            f"{first} takes {share(time_ns[first], total_ns)} of {unpaced}device time, more than any other op."
+        )
+    efficiency, small = figures.overall("kernel_efficiency"), figures.overall("small_kernel_fraction")
     if efficiency is not None:
-        text = "ops with known FLOPs and bytes"
-        if covered is not None:
-            text += f" ({quantity(covered, Unit.FRACTION)} of {'the unpaced ' if paced else ''}compute time)"
-        clauses.append(f"{text} run at {quantity(efficiency, Unit.FRACTION)} of the roofline")
-    small = figures.overall("small_kernel_fraction")
-    if small is not None:
-        clauses.append(f"{quantity(small, Unit.FRACTION)} of compute time is in kernels shorter than 10 \u03bcs")
-    if not clauses:
-        return "The longest ops are unknown: no compute was recorded."
-    if efficiency is None:
-        clauses.append("efficiency is unknown: shapes or the device's peaks are missing")
-    text = "; ".join(clauses)
-    return f"{text[:1].upper()}{text[1:]}."
+        limit = "the roofline" if has_roofline else "the device's peak FLOP rate"
+        covered = "Unpaced kernels" if paced else "Kernels"
+        sentences.append(f"{covered} reach {quantity(efficiency, Unit.FRACTION)} of {limit}.")
+    if small is not None and small >= _MANY_SMALL:
+        sentences.append(f"{quantity(small, Unit.FRACTION)} of compute time is in kernels shorter than 10 \u03bcs.")
+    return " ".join(sentences)
 
 
 def mfu(figures: Figures, convention: str = "") -> str:
@@ -210,16 +211,19 @@ def host(figures: Figures) -> str:
 
 
 def memory(figures: Figures) -> str:
-    """Describe the peak memory of the fullest rank."""
-    peak, allocated = figures.overall("peak_memory"), figures.overall("taken_memory")
-    if peak is None and allocated is not None:
+    """Describe peak memory, the fullest rank, and whether it fits."""
+    peaks, allocated = figures.along("peak_memory", "rank"), figures.overall("taken_memory")
+    if not peaks and allocated is not None:
         most = quantity(allocated, Unit.BYTES)
         return f"The fullest rank allocated {most} after the profiler started; earlier allocations are unknown."
-    if peak is None:
+    if not peaks:
         return "Memory was not recorded: use `profile_memory=True` or a memory snapshot."
-    text = f"Peak memory of the fullest rank is {quantity(peak, Unit.BYTES)}"
-    reserved = figures.overall("peak_reserved_memory")
-    return f"{text}, with {quantity(reserved, Unit.BYTES)} reserved." if reserved is not None else f"{text}."
+    rank = max(peaks, key=lambda each_rank: peaks[each_rank])  # the first of equal ones, like the key figures
+    peak, headroom = quantity(peaks[rank], Unit.BYTES), figures.at("memory_headroom", rank=rank)
+    if headroom is None:
+        return f"Rank {rank} has the highest peak memory: {peak}."
+    left = quantity(headroom, Unit.FRACTION)
+    return f"Memory fits: the peak is {peak} on rank {rank}, and {left} of its device memory was never reserved."
 
 
 def critical_path(figures: Figures) -> str:
