@@ -214,6 +214,14 @@ def test_unknown_words_show_the_usage_of_the_command(tmp_path: Path) -> None:
     assert done.stderr.endswith("error: unrecognized arguments: rank_as_peers=0\nhint: usp-prof whatif --help\n")
 
 
+@pytest.mark.parametrize("words", [("read", ".", "--run=--"), ("sweep", ".", "--at-once=--"), ("analyze", ".", "-o--")])
+def test_two_dashes_are_no_value_of_an_option(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """They became an empty list, and an internal error."""
+    done = command(*words, cwd=tmp_path)
+    assert done.returncode == Exit.UNUSABLE
+    assert "expected a value, not --\nhint: usp-prof" in done.stderr
+
+
 @pytest.mark.parametrize("steps", ["1:1", "1-1"])
 @pytest.mark.parametrize("words", [("analyze", "--format", "json"), ("export",)])
 def test_all_commands_accept_the_same_step_ranges(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -212,3 +213,16 @@ def test_gloo_workers_get_their_group_by_size_marks_and_order() -> None:
     assert names == ["9"] * 3 + ["5"] * 3 + ["0"]
     assert parts["axis"].tolist() == ["tp"] * 3 + ["dp_shard"] * 3 + ["world"]
     assert set(parts["axis_source"].tolist()) == {"inferred"}
+
+
+def test_thousands_of_groups_are_resolved_fast() -> None:
+    """Each group was compared with each other one, and with each entry of the manifest: 4 CPU s for these."""
+    trace = Trace(0, 4_001)
+    for other in range(1, 4_001):
+        trace.group(str(other), (0, other))
+    manifest = Manifest(
+        groups=[GroupEntry(name=str(other), ranks=[0, other], axes=["dp"]) for other in range(1, 4_001)]
+    )
+    begun = time.process_time()
+    table_set(trace, manifest)
+    assert time.process_time() - begun < 2

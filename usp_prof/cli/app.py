@@ -200,6 +200,8 @@ def _escape_unknown_letters() -> None:
 # The command line: the parser, which adds the options of the requested command.
 
 _UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
+_WITHOUT_VALUE = re.compile(r"(--[^=]+)=--|(-\w)--")
+"""An option whose value is `--`, for which argparse returns an empty list until Python 3.12."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -295,6 +297,8 @@ def _run(words: list[str]) -> int:
             args, unknown_words = parser.parse_known_args(words or ["--help"])
             if unknown_words:
                 args.refuse(f"unrecognized arguments: {' '.join(unknown_words)}")
+            for option in filter(None, map(_WITHOUT_VALUE.fullmatch, words)):
+                args.refuse(f"argument {option[1] or option[2]}: expected a value, not --")
         finally:  # help, version and usage exit here: flush them like any result
             sys.stdout.flush()
         try:

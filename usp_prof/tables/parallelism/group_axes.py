@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,8 @@ from usp_prof.tables.parallelism.inference import (
 from usp_prof.tables.parallelism.mesh import Job, job_group, lay_out, talking
 from usp_prof.tables.shares import Common
 from usp_prof.tables.table_set import ChangedSource, Source
+
+Named = TypeVar("Named", Group, GroupEntry)
 
 _SPANS = "the group spans the job, whose axes have groups of their own"
 _NAMES = {"fsdp": Axis.DP_SHARD, "efsdp": Axis.DP_SHARD, "sp": Axis.TP, "etp": Axis.TP, "loss": Axis.DP}
@@ -64,14 +67,16 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[A
     allowed: dict[str, tuple[str, ...]] = {}
     settled = []
     divided = _divided(groups.values(), world)
+    entries = _by_ranks(() if manifest is None else manifest.groups)
     for key, group in sorted(groups.items()):
-        entry = _entry(group, manifest)
+        entry = _entry(group, entries.get(group.ranks, ()))
         if entry and len(entry.axes) > 1:
             allowed[key] = tuple(_axis_named(name).value for name in entry.axes)
         spans = divided and len(group.ranks) == world
         by_name = _by_name(group, entry, manifest)
         settled.append(by_name or _by_traffic(group, traffic.get(key), guesses.get(key), spans=spans))
-    settled = [_of_one_axis(group, settled) for group in settled]
+    settled_by_ranks = _by_ranks(settled)
+    settled = [_of_one_axis(group, settled_by_ranks[group.ranks]) for group in settled]
     has_own_pipeline = any(group.axis == Axis.PP and group.axis_source not in TRUSTED for group in settled)
     job = Job(sorted(sources), world, talking(parts) if has_own_pipeline else ())
     topology, no_mesh = lay_out(settled, job, manifest)
@@ -109,27 +114,30 @@ def hosts_of(sources: Mapping[int, Source]) -> dict[int, str]:
     return {rank: source.table("ranks").to_pylist()[0]["host"] for rank, source in sources.items()}
 
 
-def _of_one_axis(group: Group, groups: Iterable[Group]) -> Group:
+def _by_ranks(groups: Iterable[Named]) -> dict[tuple[int, ...], list[Named]]:
+    """Return the groups of each set of ranks: a large job has thousands of groups."""
+    groups_of_ranks: dict[tuple[int, ...], list[Named]] = {}
+    for group in groups:
+        groups_of_ranks.setdefault(tuple(group.ranks), []).append(group)
+    return groups_of_ranks
+
+
+def _of_one_axis(group: Group, of_same_ranks: Iterable[Group]) -> Group:
     """Assign a product group to the only axis whose group has the same ranks: the other axes have size 1 there."""
     if group.axis != Axis.UNKNOWN or len(group.ranks) < 2:
         return group
     product = described(group.description).product
-    namesakes = [other for other in groups if other.ranks == group.ranks and described(other.description).sizes]
-    axes = {other.axis for other in namesakes if other.axis in product}
+    axes = {other.axis for other in of_same_ranks if other.axis in product and described(other.description).sizes}
     return _with_axis(group, Axis(axes.pop()), AxisSource.RANKS) if len(axes) == 1 else group
 
 
-def _entry(group: Group, manifest: Manifest | None) -> GroupEntry | None:
+def _entry(group: Group, of_same_ranks: Sequence[GroupEntry]) -> GroupEntry | None:
     """Return the manifest's entry of a group: the same ranks, and the same name if both have one."""
-    if manifest is None:
-        return None
-    entries_of_ranks = [entry for entry in manifest.groups if tuple(entry.ranks) == group.ranks]
-    entries_of_name = [entry for entry in entries_of_ranks if entry.name == group.name]
-    if entries_of_name:
-        return entries_of_name[0]
-    return (
-        entries_of_ranks[0] if len(entries_of_ranks) == 1 and (not group.name or not entries_of_ranks[0].name) else None
-    )
+    of_name = [entry for entry in of_same_ranks if entry.name == group.name]
+    if of_name:
+        return of_name[0]
+    is_only = len(of_same_ranks) == 1 and (not group.name or not of_same_ranks[0].name)
+    return of_same_ranks[0] if is_only else None
 
 
 def _divided(groups: Iterable[Group], world: int) -> bool:
