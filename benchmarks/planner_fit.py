@@ -32,16 +32,14 @@ if TYPE_CHECKING:
     Residuals = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 SWEEP_CONSTANTS = (
-    "gemm_share", "rest_scale", "host_layer", "host_tensor", "network_share", "host_pipeline", "host_pipeline_tensor",
-    "stall", "bucket_bytes", "fixed",
+    "rest_scale", "host_tensor", "network_share", "host_pipeline", "host_pipeline_tensor", "stall", "bucket_bytes",
+    "fixed",
 )  # fmt: skip
-"""Constants of nanotron that the playbook's sweep determines; held-out rows are no better with six more of them."""
+"""Constants of nanotron that the playbook's sweep determines; held-out rows are no better with eight more of them."""
 PUBLISHED_CONSTANTS = ("host_unfused",)
-"""Constant of all other trainers that published speeds determine; sources that are left out are no better with more."""
-START = Profile(gemm_share=0.8, network_share=0.8, host_pipeline=5e-3, host_pipeline_tensor=0.5e-3, stall=1.0)
+"""Constant of all other trainers that published speeds determine. With more, left-out sources are no better."""
+START = Profile(network_share=0.8, host_pipeline=5e-3, host_pipeline_tensor=0.5e-3, stall=1.0)
 START_CHANCES = {"stall_of_link": 1e-3, "stall_of_whole_gradients": 3e-2}
-SHARES = ("gemm_share", "network_share")
-"""Constants for which more than 1 is not physical: they are shares of a maximum."""
 SOURCES = ("dgxc.csv", "megatron_bridge.csv", "nemo_history.csv", "llm_foundry.csv", "torchtitan.csv")
 SLOW = 1.6
 """Ratio to a step without a stall above which a row counts as stalled."""
@@ -103,9 +101,8 @@ def with_constants(cases: Cases, names: Sequence[str], logarithms: NDArray[np.fl
 
 
 def constants_of(names: Sequence[str], logarithms: NDArray[np.float64]) -> dict[str, float]:
-    """Return the constants for their logarithms; shares are at most 1."""
-    values = np.exp(logarithms).tolist()
-    return {name: min(value, 1.0) if name in SHARES else value for name, value in zip(names, values, strict=True)}
+    """Return the constants for their logarithms."""
+    return dict(zip(names, np.exp(logarithms).tolist(), strict=True))
 
 
 def fit_sweep(rows: Measured, keep: NDArray[np.bool_]) -> tuple[dict[str, float], Step]:

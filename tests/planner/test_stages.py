@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from planned import EXPERTS, cases
 
-from usp_prof.extras.planner.stages import by_cost, head_cost, leaves_rank_empty, stages_of
+from usp_prof.extras.planner.stages import ENOUGH, by_cost, head_cost, leaves_rank_empty, stages_of
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.known_models import model_named
 from usp_prof.model.shape import shape_of
@@ -50,3 +50,12 @@ def test_micro_batches_in_flight_match_the_order_of_the_schedule(schedule: str) 
     stages = stages_of(cases(Configuration(pp=4, micro_batches=16, schedule=schedule, chunks=chunks)))
     micro_batches = in_flight(Schedule(schedule), Shape(4, 16, chunks))
     assert stages.in_flight[0, 0] == pytest.approx(micro_batches[0] / chunks, rel=0.15)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"])
+def test_micro_batches_in_flight_do_not_grow_after_twice_the_depth(schedule: str) -> None:
+    """So that longer pipelines need not be laid out action by action."""
+    chunks = 2 if Schedule(schedule).traits.usual_stages_per_rank == 2 else 1
+    for ranks in (2, 3, 8, 16):
+        few, many = (in_flight(Schedule(schedule), Shape(ranks, times * ranks, chunks)) for times in (ENOUGH, 5))
+        assert few == many

@@ -56,8 +56,8 @@ BLACKWELL_CORE, BLACKWELL_MEMORY = 0.43, 0.8
 Attention kernels reach 0.87 (forward) and 0.73 (backward) of the peak over all FLOP of 4,096 tokens, thus 0.43 over a
 long causal mask's. Memory reaches 66.6% of 8 TB/s, 0.8 of the rate assumed by `rest_scale`.
 """
-BLACKWELL_SUSTAINED = 0.85
-"""Share of the fastest product that training sustains on Blackwell: fitted to DGXC, Megatron-Bridge and MLPerf rows."""
+BLACKWELL_SUSTAINED = 0.8
+"""Share of the fastest product that training sustains on Blackwell: chosen with rows of DGXC, Bridge and MLPerf."""
 CORE_SHARE = 0.43
 """Share of the fastest product's rate that attention reaches on other devices, by causal FLOP: fitted."""
 DRIVER_MIB = {

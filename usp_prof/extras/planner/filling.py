@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof.extras.planner.cases import Cases
-from usp_prof.extras.planner.stages import ENOUGH, head_cost, layers_of_each_stage
+from usp_prof.extras.planner.stages import head_cost, layers_of_each_stage
 from usp_prof.model.configuration import IS_LOOPED, IS_V_SHAPED, SCHEDULES
 from usp_prof.model.shape import Column
 from usp_prof.schedule import Schedule, Shape
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     Seconds = NDArray[np.float64]
 
 SPLITS = np.array([schedule.traits.splits_backward for schedule in SCHEDULES])
+ENOUGH = 3
+"""Micro-batches, as a multiple of the depth, after which each further one adds the busiest rank's time for it."""
 MOST_ACTIONS = 20_000
 """Maximum number of actions to simulate, each one step of a loop; larger pipelines use the closed form."""
 
@@ -62,7 +64,6 @@ def simulated(c: Cases, work: Work, most: Column, closed_form: Column) -> Column
     rows = np.flatnonzero(SPLITS[c.schedule] & (c.pp > 1))
     if not rows.size:
         return idle
-    # Each further micro-batch adds the busiest rank's time for it.
     number = np.minimum(c.micro_batches, ENOUGH * c.pp)
     keys = (c.schedule, c.pp, c.stages_of_rank, number, c.shape.layers, c.profile.uneven, head_cost(c.shape))
     table = np.stack([np.broadcast_to(np.asarray(key, float), c.dp.shape)[rows] for key in keys])

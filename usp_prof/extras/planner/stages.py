@@ -20,7 +20,7 @@ from usp_prof.model.shape import Shape as Model
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.whatif.layout import in_flight, layers_of_stages
 
-ENOUGH = 3
+ENOUGH = 2
 """Micro-batches, as a multiple of the depth, after which the number kept no longer changes."""
 TIE = 1e-9
 """Relative difference of costs that makes a tie an excess."""
