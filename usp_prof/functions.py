@@ -5,7 +5,7 @@ A run is an opened run or the path of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.analyses.result import columns_of, frame
-from usp_prof.model.errors import unknown_name
+from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.run import Run, opened
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ def compare(before: Run | str | Path, after: Run | str | Path, *, across: Sequen
     from usp_prof.api.compared import compare_tables  # noqa: PLC0415 - each function loads what it needs
     from usp_prof.gate.facts import FactKind  # noqa: PLC0415
 
+    if not isinstance(across, Iterable):
+        raise UsageError(f"across={across!r} is not a list", hint='across=["hardware"]')
+    across = [across] if isinstance(across, str) else list(across)
     unknown_kinds = [kind for kind in across if kind not in list(FactKind)]
     if unknown_kinds:
         raise unknown_name("kind of difference", unknown_kinds[0], [str(kind) for kind in FactKind])

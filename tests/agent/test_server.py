@@ -162,3 +162,11 @@ def test_refusals_have_a_hint(call: Ask, tool: str, arguments: dict[str, Any], m
     assert message in result.content[0].text
     assert "hint: " in result.content[0].text
     assert os.linesep + "Traceback" not in result.content[0].text
+
+
+def test_an_error_does_not_repeat_a_long_argument(call: Ask) -> None:
+    """A query of 100,000 characters came back in the error."""
+    result = call("sql", path=SLOW, query="a" * 100_000)
+    assert result.is_error
+    assert len(result.content[0].text) < 1_500
+    assert "hint: " in result.content[0].text

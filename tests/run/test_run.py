@@ -316,6 +316,29 @@ def test_misused_arguments_are_refused_with_a_hint(folder: Path) -> None:
         run.whatif(["no_pauses"])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="the limit of step_time is a text with its unit"):
         check(run, max_regression={"step_time": 0.03})  # type: ignore[dict-item]
+    with pytest.raises(UsageError, match="minimum names metrics, not 1"):
+        check(run, minimum={1: 2})  # type: ignore[dict-item]
+    with pytest.raises(UsageError, match="no run is named"):
+        open_run(folder, run=["run"])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no table is named"):
+        run.table(["kernels"])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="across=5 is not a list"):
+        compare(run, run, across=5)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="the model is a name or a file"):
+        run.assume(model=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [3.5, "4096", math.nan, -1, 10**30, None])
+@pytest.mark.parametrize("name", ["sequence", "tokens_per_step"])
+def test_assumed_counts_are_whole_numbers(folder: Path, name: str, value: Any) -> None:
+    """Python's own errors came up for texts, and fractions were accepted."""
+    with pytest.raises(UsageError, match=f"{name}=.* is not a whole number above 0"):
+        open_run(folder).assume(**{name: value})
+
+
+def test_one_kind_of_difference_needs_no_list(folder: Path) -> None:
+    run = open_run(folder)
+    assert repr(compare(run, run, across="hardware")) == repr(compare(run, run, across=["hardware"]))
 
 
 def test_a_run_shows_its_summary_in_a_notebook(folder: Path) -> None:

@@ -14,7 +14,7 @@ from usp_prof.api.asking import Asking, Ranks, Steps
 from usp_prof.contract import ModelEntry
 from usp_prof.model.errors import UsageError
 from usp_prof.model.metric import Unit
-from usp_prof.model.selection import NOTHING_ASSUMED
+from usp_prof.model.selection import NOTHING_ASSUMED, whole_number
 from usp_prof.report.format import quantity
 from usp_prof.tables.table_set import TableSet
 
@@ -149,6 +149,8 @@ class Questions(Asking):
         """
         from usp_prof.model.flops import check_convention  # noqa: PLC0415 - needed only for assumptions
 
+        sequence = whole_number("sequence", sequence)
+        tokens_per_step = whole_number("tokens_per_step", tokens_per_step)
         before = self.tables.assumptions
         assumed_model = _model_of(model, sequence) if model is not None else before.model
         if sequence and model is None:
@@ -157,8 +159,6 @@ class Questions(Asking):
                 raise UsageError("sequence needs a model, and the run has none", hint="pass model=config.json, too")
             assumed_model = replace(base_model, sequence=sequence)
         assumed_convention = check_convention(convention) if convention else before.convention
-        if min(sequence, tokens_per_step) < 0:
-            raise UsageError("sequence and tokens_per_step must be above 0", hint="omit unknown values")
         is_nothing = not (model or sequence or tokens_per_step or device or convention)
         tokens = tokens_per_step or before.tokens_per_step
         after = replace(
@@ -268,6 +268,8 @@ def _model_of(model: str | Path, sequence: int) -> ModelEntry:
     from usp_prof.model.flops import load  # noqa: PLC0415
     from usp_prof.model.known_models import model_named  # noqa: PLC0415
 
+    if not isinstance(model, (str, Path)):
+        raise UsageError(f"the model is a name or a file, not {type(model).__name__}", hint='model="Llama-3-8B"')
     path = Path(model)
     is_file = path.suffix == ".json" or is_there(path)
     return load(path, sequence) if is_file else model_named(str(model), sequence)

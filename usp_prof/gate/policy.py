@@ -305,6 +305,8 @@ def _in_proportion(rule: Rule, changed: tuple[Rule, ...]) -> Rule:
 def _check_mapping(name: str, values: object, example: str) -> None:
     if not isinstance(values, Mapping):
         raise UsageError(f"{name} has a value per metric, not {values!r}", hint=f"{name}={example}")
+    if odd := [key for key in values if not isinstance(key, str)]:
+        raise UsageError(f"{name} names metrics, not {odd[0]!r}", hint=f"{name}={example}")
 
 
 def _check_keys(kind: str, data: Mapping[str, Any], keys: tuple[str, ...]) -> None:

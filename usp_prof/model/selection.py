@@ -9,7 +9,7 @@ from operator import index
 import numpy as np
 from numpy.typing import NDArray
 
-from usp_prof import conventions
+from usp_prof import conventions, limits
 from usp_prof.contract import ModelEntry
 from usp_prof.model.errors import UsageError
 from usp_prof.model.memory_snapshot import MemorySnapshot
@@ -61,6 +61,17 @@ def numbers(kind: str, chosen: int | Iterable[int]) -> tuple[int, ...]:
     except TypeError:
         hint = f"{kind}=3, {kind}=[3, 4] or {kind}=range(3, 8)"
         raise UsageError(f"{kind}={chosen!r} is neither a number nor a list of numbers", hint=hint) from None
+
+
+def whole_number(name: str, value: int) -> int:
+    """Return a count that was passed from Python, such as the tokens per step; 0 means unknown."""
+    try:
+        number = index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= limits.COUNT.high:
+        raise UsageError(f"{name}={value!r} is not a whole number above 0", hint=f"for example {name}=4096")
+    return number
 
 
 @dataclass(frozen=True, slots=True)

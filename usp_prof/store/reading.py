@@ -130,7 +130,7 @@ def _chosen(discovery: Discovery, name: str | None) -> FoundRun:
     if name is None:
         return discovery.runs[0]
     run_by_name = {run.name: run for run in discovery.runs}
-    if name not in run_by_name:
+    if not isinstance(name, str) or name not in run_by_name:
         raise unknown_name("run", name, run_by_name)
     return run_by_name[name]
 

@@ -82,7 +82,7 @@ ROOMS = ("contract.py", "limits.py", "schedule.py", "schedule_orders.py", "colum
 def schema(name: str) -> Schema:
     """Return the schema of a table by its name."""
     schemas = {schema.name: schema for schema in SCHEMAS}
-    if name not in schemas:
+    if not isinstance(name, str) or name not in schemas:
         raise unknown_name("table", name, schemas)
     return schemas[name]
 
