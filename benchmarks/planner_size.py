@@ -11,7 +11,8 @@ import sys
 import time
 
 from usp_prof.extras.planner.cluster import cluster_of
-from usp_prof.extras.planner.search import Question, search
+from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.search import search
 from usp_prof.model.known_models import model_named
 
 QUESTIONS = (

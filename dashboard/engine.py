@@ -50,7 +50,8 @@ from usp_prof.extras.planner.memory import footprints_of_ranks as memory_of_rank
 from usp_prof.extras.planner.predict import Prediction as Plan
 from usp_prof.extras.planner.predict import predict as predict_plan
 from usp_prof.extras.planner.profiles import DEFAULT_PROFILE, DEFAULT_TRAINER, PROFILES
-from usp_prof.extras.planner.search import GRID_AXES, Plans, Question
+from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.search import GRID_AXES, Plans
 from usp_prof.extras.planner.search import search_both as search_plans
 from usp_prof.extras.planner.sweep import runner as sweep_runner
 from usp_prof.extras.planner.sweep.published import Published

@@ -10,7 +10,7 @@ import pytest
 from usp_prof import open_run
 from usp_prof.extras.planner.calibration import Calibration, calibrate
 from usp_prof.extras.planner.cases import machine_of
-from usp_prof.extras.planner.cluster import FEW_MEMBERS
+from usp_prof.extras.planner.network import FEW_MEMBERS
 from usp_prof.extras.planner.predict import predict
 from usp_prof.model.errors import InputError
 from usp_prof.model.selection import Assumptions

@@ -10,7 +10,8 @@ from planned import LLAMA_8B
 from usp_prof.extras.planner.choice import runners_up
 from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.predict import predict
-from usp_prof.extras.planner.search import Question, search
+from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.search import search
 from usp_prof.model.configuration import Configuration
 
 FIRST = replace(

@@ -8,7 +8,8 @@ from planned import LLAMA_8B, MACHINE, PLAIN_TRAINER
 from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.predict import Prediction, predict
 from usp_prof.extras.planner.profiles import PROFILES
-from usp_prof.extras.planner.search import Question, search
+from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.search import search
 from usp_prof.model.configuration import Configuration, Offload
 
 KEPT = Configuration(dp=8, zero=1, micro_batches=4)

@@ -7,7 +7,8 @@ import pytest
 from planned import LLAMA_8B, MACHINE, PLAIN, cases
 
 from usp_prof.extras.planner import memory
-from usp_prof.extras.planner.search import Question, search
+from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.search import search
 from usp_prof.extras.planner.step import step
 from usp_prof.model.configuration import Configuration, Recompute, broken_rule
 

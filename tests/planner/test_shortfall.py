@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from planned import LLAMA_8B, MACHINE
 
-from usp_prof.extras.planner.search import Question, search
+from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.search import search
 from usp_prof.extras.planner.shortfall import shortfall_of
 from usp_prof.model.configuration import Offload, Recompute
 

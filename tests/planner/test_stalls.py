@@ -10,7 +10,8 @@ from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.cluster import Cluster
 from usp_prof.extras.planner.predict import predict
 from usp_prof.extras.planner.profiles import NANOTRON, PROFILES, Profile
-from usp_prof.extras.planner.search import Question, search
+from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.search import search
 from usp_prof.extras.planner.step import step
 from usp_prof.model.configuration import Configuration
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.cases import Cases, concatenated, rows_of, selected
 from usp_prof.extras.planner.profiles import gradient_bytes_of
+from usp_prof.extras.planner.question import Question
 from usp_prof.extras.planner.stages import Stages, leaves_rank_empty
 from usp_prof.model.configuration import (
     FULL,
@@ -41,10 +42,7 @@ from usp_prof.model.errors import unknown_name
 from usp_prof.model.shape import Column, shape_of
 from usp_prof.schedule import Schedule, schedule_by_name
 
-if TYPE_CHECKING:
-    from usp_prof.extras.planner.search import Question
-
-    Bytes = NDArray[np.float64]
+Bytes = NDArray[np.float64]
 
 
 PIPELINES = (

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from usp_prof.extras.planner import cluster, messages
+from usp_prof.extras.planner import messages, network
 from usp_prof.extras.planner.cases import Cases
 from usp_prof.extras.planner.compute import Direction
 from usp_prof.extras.planner.stages import Stages
@@ -157,7 +157,7 @@ def _sum(c: Cases, shared: Column, routed: Column) -> Column:
     size = _on_ring(c, shared, routed)
     among_shards = np.where(c.zero == 0, reduce(c, size), scatter(c, size))
     of_shard = shared / c.shards + routed / c.expert_shards * _shorter(_copies(c), c.replicas)
-    return among_shards + _reached(c, cluster.all_reduce, of_shard, "replicas")
+    return among_shards + _reached(c, network.all_reduce, of_shard, "replicas")
 
 
 def _copies(c: Cases) -> Column:
@@ -181,12 +181,12 @@ def _shorter(members: Column, all_ranks: Column) -> Column:
 
 def gather(c: Cases, size: Column) -> Column:
     """Return the seconds of gathering weights of `size` bytes in total."""
-    return _reached(c, cluster.all_gather, size)
+    return _reached(c, network.all_gather, size)
 
 
 def reduce(c: Cases, size: Column) -> Column:
     """Return the seconds of an all-reduce of gradients."""
-    return _reached(c, cluster.all_reduce, size)
+    return _reached(c, network.all_reduce, size)
 
 
 def scatter(c: Cases, size: Column) -> Column:

@@ -14,8 +14,9 @@ from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.filled import Filled, fill_of_model, fill_of_run
 from usp_prof.extras.planner.models import planned_model
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
+from usp_prof.extras.planner.question import question_of
 from usp_prof.extras.planner.ranges import check_numbers
-from usp_prof.extras.planner.search import Plans, question_of, search
+from usp_prof.extras.planner.search import Plans, search
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.run import Run, opened
 

@@ -7,8 +7,8 @@ compared with the memory and timed in a few array operations. Only those shown b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from math import log
 from typing import Any
 
@@ -16,16 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof.columns.rows import group_codes
-from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner import memory
-from usp_prof.extras.planner.calibration import Calibration
 from usp_prof.extras.planner.candidates import legal, nearest_legal, needs, refined
-from usp_prof.extras.planner.cases import Cases, cases_of, concatenated, machine_of, rows_of, selected, with_columns
+from usp_prof.extras.planner.cases import cases_of, concatenated, rows_of, selected
 from usp_prof.extras.planner.choice import Barred, barred
-from usp_prof.extras.planner.cluster import Cluster, cluster_of
 from usp_prof.extras.planner.launch import refusal
 from usp_prof.extras.planner.predict import Prediction, records
-from usp_prof.extras.planner.profiles import DEFAULT_PROFILE, Profile
+from usp_prof.extras.planner.question import Question
 from usp_prof.extras.planner.stages import stages_of
 from usp_prof.extras.planner.step import step
 from usp_prof.model.configuration import (
@@ -38,7 +35,6 @@ from usp_prof.model.configuration import (
     modules_of_code,
 )
 from usp_prof.model.errors import UsageError
-from usp_prof.model.shape import shape_of
 
 EQUAL = 1.005
 """Steps with a smaller ratio count as equal."""
@@ -46,52 +42,6 @@ _NOT_READ = frozenset({"micro_batch", "micro_batches", "gradient_bytes"})
 """Knobs that no trainer's rule reads."""
 SHOWN = 1000
 """Number of fastest plans that become records, in addition to the fastest per set of degrees and the Pareto front."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Planning question: `batch` counts sequences per step over all devices; `pinned` knobs are fixed."""
-
-    model: ModelEntry
-    cluster: Cluster
-    devices: int
-    batch: int
-    dtype: str = "bf16"
-    convention: str = "palm"
-    gradient_bytes: float = 0.0
-    optimizer_bytes: float = 0.0
-    profile: Profile = DEFAULT_PROFILE
-    pinned: Mapping[str, Any] = field(default_factory=dict)
-    trainer: str = ""
-    """Restricts the search to what this trainer can run, if it can run anything; empty: all legal configurations."""
-
-    def cases(self, columns: Columns) -> Cases:
-        """Return configurations of the question's model, with its machine and profile."""
-        return with_columns(shape_of(self.model), machine_of(self.cluster), self.profile, columns)
-
-
-def question_of(
-    calibration: Calibration | None,
-    model: ModelEntry,
-    *,
-    device: str,
-    devices: int,
-    batch: int,
-    dtype: str,
-    profile: Profile,
-) -> Question:
-    """Build a question about a model's plans; empty or 0 values are taken from the recorded run.
-
-    Without a recorded run, or on a different device, to which the recorded run's habits do not apply, `profile` is
-    used.
-    """
-    if calibration is None:
-        dtype = dtype or "bf16"
-        return Question(model, cluster_of(device, dtype), devices, batch, dtype, profile=profile)
-    recorded = calibration.configuration
-    dtype = dtype or recorded.dtype
-    cluster, habits = (cluster_of(device, dtype), profile) if device else (calibration.cluster, calibration.profile)
-    return Question(model, cluster, devices or recorded.devices, batch or recorded.batch, dtype, profile=habits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from usp_prof import limits
 from usp_prof.extras.planner.candidates import legal, needs
-from usp_prof.extras.planner.search import Question
+from usp_prof.extras.planner.question import Question
 from usp_prof.extras.planner.stages import stages_of
 from usp_prof.model.configuration import RECOMPUTES, Columns, Offload
 

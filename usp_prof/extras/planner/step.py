@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from usp_prof.extras.planner import cluster, compute, data_parallel, filling, memory, stalls
+from usp_prof.extras.planner import compute, data_parallel, filling, memory, network, stalls
 from usp_prof.extras.planner.cases import Cases
 from usp_prof.extras.planner.stages import Stages, stages_of
 from usp_prof.model.configuration import SCHEDULES
@@ -128,11 +128,11 @@ def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[
     size = c.tokens * s.hidden * c.width
     # Each direction has two gathers and two scatters with sequence parallelism, two all-reduces without: equal bytes.
     gathered = size * np.where(c.machine.is_narrow, 0.5, 1.0)
-    parallel = 2 * cluster.all_gather(c, "tp", gathered) + 2 * cluster.all_gather(c, "tp", size)
-    plain = 2 * cluster.all_reduce(c, "tp", size)
+    parallel = 2 * network.all_gather(c, "tp", gathered) + 2 * network.all_gather(c, "tp", size)
+    plain = 2 * network.all_reduce(c, "tp", size)
     tensor = passes * np.where(c.sequence_parallel, parallel, plain) * p.tensor_exposed
     expert_passes = passes + c.repeats("moe")
-    experts = 2 * expert_passes * s.mixed * cluster.dispatch(c, size / c.tp) * p.expert_exposed
+    experts = 2 * expert_passes * s.mixed * network.dispatch(c, size / c.tp) * p.expert_exposed
     # The first forward of each pipeline rank and its last backward have no other micro-batch to hide behind.
     alone = np.minimum(c.pp / c.micro_batches, 1.0)
     hidden = data_parallel.exposed_part(experts, times.forward + times.backward)
@@ -153,7 +153,7 @@ def _with_waits(c: Cases, times: compute.Direction, repeated: Column, ring: Colu
 def _ring(c: Cases) -> Column:
     """Return the exposed time of the ring of keys and values during attention's core; backward sends twice as much."""
     values = c.tokens * c.shape.key_value / c.tp * c.width
-    send_time = cluster.send(c, "cp", values)
+    send_time = network.send(c, "cp", values)
     core = compute.core_times(c)
     forward = data_parallel.exposed_part(send_time, core.forward / c.cp)
     backward = data_parallel.exposed_part(2 * send_time, core.backward / c.cp)
@@ -163,7 +163,7 @@ def _ring(c: Cases) -> Column:
 def _waiting(c: Cases, filled: Column) -> Column:
     """Return the pipeline wait of the busiest rank: filling and draining (`filled`), and messages."""
     size = c.tokens * c.shape.hidden * c.width / c.spread
-    hop = cluster.send(c, "pp", size) + c.profile.pipeline_hop
+    hop = network.send(c, "pp", size) + c.profile.pipeline_hop
     travel = 2 * (c.pp - 1) * hop
     # In 1F1B's steady state a round trip of p stages has p micro-batches: each waits for two hops (p-1)/p.
     steady = np.where(IS_GPIPE[c.schedule], 0.0, 2 * hop * c.stages_of_rank * (c.pp - 1) / c.pp * (c.micro_batches - 1))

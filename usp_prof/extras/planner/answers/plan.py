@@ -19,7 +19,8 @@ from usp_prof.extras.planner.memory import footprints_of_ranks as memory_of_rank
 from usp_prof.extras.planner.models import not_modelled
 from usp_prof.extras.planner.predict import Prediction as Plan
 from usp_prof.extras.planner.profiles import Profile
-from usp_prof.extras.planner.search import EQUAL, Plans, Question, speed_class
+from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.search import EQUAL, Plans, speed_class
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted

@@ -28,8 +28,9 @@ from usp_prof.extras.planner.launch import TRAINERS
 from usp_prof.extras.planner.models import planned_model
 from usp_prof.extras.planner.options import SWITCHES, add_habits, add_knobs, add_sizes
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
+from usp_prof.extras.planner.question import Question, question_of
 from usp_prof.extras.planner.ranges import SHARES, WHOLE, check_numbers, option
-from usp_prof.extras.planner.search import Question, question_of, search
+from usp_prof.extras.planner.search import search
 from usp_prof.extras.planner.table import KNOWN, predict_table, read_rows
 from usp_prof.model.configuration import modules_named
 from usp_prof.model.errors import UsageError
