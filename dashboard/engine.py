@@ -103,7 +103,7 @@ from usp_prof.report.figures import parts as step_parts
 from usp_prof.report.format import Cell, column_scale, head_text, quantity, share
 from usp_prof.report.run_facts import RunFacts, run_facts
 from usp_prof.report.sections.summary import worst_ranks
-from usp_prof.report.verdict import LateRank, certain_gain, saving
+from usp_prof.report.verdict import NOTABLE, LateRank, certain_gain, saving
 from usp_prof.report.words import REST as REST_OF_FINDINGS
 from usp_prof.report.words import further_place, left_out
 from usp_prof.report.writers.markdown import sections_text as write_markdown

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from ..engine import (
+    NOTABLE,
     AxisCommunication,
     Basis,
     Block,
@@ -126,7 +127,7 @@ def waits_notably(document: Document) -> bool:
     """Return whether a rank's device waits for its host for a notable part of the step."""
     figures = Figures(document.values)
     waited = verdicts.idle_for_host(figures)
-    return max(waited.values(), default=0.0) > verdicts.NOTABLE * sum(value for _, _, value in step_parts(figures))
+    return max(waited.values(), default=0.0) > NOTABLE * sum(value for _, _, value in step_parts(figures))
 
 
 def idle_for_host(document: Document) -> Chart | None:

@@ -7,6 +7,7 @@ from math import isfinite
 from types import MappingProxyType
 
 from ..engine import (
+    NOTABLE,
     Calibration,
     Document,
     Figures,
@@ -24,8 +25,6 @@ from ..engine import (
     whatif_answer,
 )
 
-NOTABLE = 0.02
-"""Shares below 2% of a step are not mentioned."""
 FEW = 0.05
 """If a smaller share of launches finds an empty queue, a notable idle time is in few gaps."""
 APART = 2.0

@@ -19,6 +19,7 @@ from ..components.blocks import folded, page_link, show, show_all, verdict
 from ..components.findings import show_findings, shown_at
 from ..components.timeline import timeline
 from ..engine import (
+    NOTABLE,
     Block,
     BreakdownRows,
     Cause,
@@ -41,8 +42,6 @@ from ..state import Page, Room, View
 from ..work import wait
 
 ORDER = "Problems first, then alternatives. Gain: share of the step that a change saves, ± its error; gains overlap."
-NOTABLE = 0.02
-"""If the job's step is longer than the mean rank's by more than 2%, the page explains why."""
 MOST_RANKS = 6
 """Number of ranks shown for the longest step."""
 ORDERS = {"rank": "by rank", "slowest": "most compute first", "waiting": "longest idle first"}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from usp_prof.analyses.stragglers import Culprit
 
 NOTABLE = 0.02
-"""Gains below 2% of a step are not mentioned."""
+"""Shares below 2% of a step are not mentioned: gains, lateness, idle time, differences between two lengths."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from usp_prof.report.figures import Context, Figures, Key, axes_in_order, axis_w
 from usp_prof.report.format import quantity
 from usp_prof.report.run_facts import RunFacts
 from usp_prof.report.sections.plain import without_blanks
+from usp_prof.report.verdict import NOTABLE
 from usp_prof.report.words import mean_rank_step
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ _MFU_NEEDS = (
 )  # fmt: skip
 _MOST = 0.5
 """A part that causes half of a loss explains it."""
-_NOTABLE = 0.02
-"""The first screen shows no rank that costs less than 2% of the step or is less than 2% slower."""
 
 
 def build(context: Context) -> Section:
@@ -148,7 +147,7 @@ def _tokens(context: Context) -> KeyFigure | None:
         return None
     notes = [f"{quantity(value / ranks, Unit.PER_SECOND)} per rank"] if ranks else []
     job_step, rank_step = context.figures.overall("job_step_time"), sum(part for _, _, part in parts(context.figures))
-    if job_step and abs(rank_step / job_step - 1) > _NOTABLE:
+    if job_step and abs(rank_step / job_step - 1) > NOTABLE:
         # A job's step lasts from its first rank's start to its last rank's end, so the steps of a pipeline overlap.
         notes.append(f"over the mean rank step of {quantity(rank_step, Unit.NS)}")
     return KeyFigure("tokens", value, Unit.PER_SECOND, ", ".join(notes))
@@ -231,9 +230,9 @@ def worst_ranks(figures: Figures) -> list[Key]:
     """Return the ranks that are latest, compute slower than their peers, or delay others in messages, worst first."""
     step = figures.overall("window_time" if _is_window(figures) else "step_time") or 0
     cost, slowdown, gain = (figures.along(metric, "rank") for metric in ("straggler_cost", "slowdown", "repair_gain"))
-    bad = {rank for rank, value in cost.items() if value > step * _NOTABLE}
-    bad |= {rank for rank, value in slowdown.items() if value > 1 + _NOTABLE}
-    bad |= {rank for rank, value in gain.items() if value > _NOTABLE}
+    bad = {rank for rank, value in cost.items() if value > step * NOTABLE}
+    bad |= {rank for rank, value in slowdown.items() if value > 1 + NOTABLE}
+    bad |= {rank for rank, value in gain.items() if value > NOTABLE}
     lost = {rank: max(cost.get(rank, 0), step * gain.get(rank, 0)) for rank in bad}
     return sorted(bad, key=lambda rank: (-lost[rank], -slowdown.get(rank, 1), rank))
 
@@ -289,7 +288,7 @@ def _straggler_without_finding(figures: Figures) -> str:
     cost = figures.along("straggler_cost", "rank")
     step = figures.overall("window_time" if _is_window(figures) else "step_time") or 0
     rank = max(cost, key=lambda key: (cost[key], str(key)), default=None)
-    if rank is None or cost[rank] <= step * _NOTABLE:
+    if rank is None or cost[rank] <= step * NOTABLE:
         return ""
     return f"rank {rank} delays the others by {quantity(cost[rank], Unit.NS)}; what its repair saves is unknown"
 
