@@ -14,16 +14,22 @@ US = 1_000
 STEPS = 3
 
 
-def _late_start(rank: int, late_us: int, late_ranks: tuple[int, ...] = (2,), ranks: int = 3) -> Trace:
+def _late_start(
+    rank: int, late_us: int, late_ranks: tuple[int, ...] = (2,), ranks: int = 3, before: int | None = None
+) -> Trace:
     """Work for 3 ms and reduce in each step, all on one stream; the launches of a step follow its start.
 
     Late ranks start their first step late. The others wait for them in a collective of the step before; late ranks ran
-    their parts before they were recorded.
+    their parts before they were recorded. With `before`, no part was recorded, but work on both sides of the wait; that
+    before it ran on this stream.
     """
     trace = Trace(rank, ranks).group("0", list(range(ranks)), "dp")
     is_late, at = rank in late_ranks, late_us + 1_500
     begin = late_us if is_late else 0
-    if not is_late:
+    if before is not None and not is_late:
+        trace.kernel("before the wait", 0, 300 * US, stream=before)
+        trace.kernel("after the wait", (late_us + 500) * US, 1_000 * US, stream=7)
+    elif not is_late:
         trace.collective("all_reduce", 1_000 * US, (late_us + 500) * US, group="0", sequence=0, stream=7)
     for step in range(STEPS):
         launch = (begin if step == 0 else at) * US
@@ -53,6 +59,12 @@ def _earlier(tables: TableSet, rank: int, repaired: str = "2") -> float:
 def test_peers_do_not_wait_for_a_repaired_rank_in_calls_that_it_did_not_record(late_us: int) -> None:
     tables = table_set({rank: _late_start(rank, late_us) for rank in range(3)})
     assert [_earlier(tables, rank) for rank in range(3)] == pytest.approx([late_us] * 3, abs=600)
+
+
+@pytest.mark.parametrize("before", [7, 9])
+def test_peers_do_not_wait_for_a_repaired_rank_before_work_that_was_launched_before_the_recording(before: int) -> None:
+    tables = table_set({rank: _late_start(rank, 4_000, before=before) for rank in range(3)})
+    assert [_earlier(tables, rank) for rank in range(3)] == pytest.approx([4_000] * 3, abs=600)
 
 
 def test_two_late_ranks_do_not_shorten_the_wait_for_them_twice() -> None:

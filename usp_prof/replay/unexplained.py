@@ -26,16 +26,21 @@ NOTABLE = 0.05
 
 
 def unexplained_times(tables: TableSet) -> Ints:
-    """Return for each node of the unedited graph by how much it started later than the graph explains, memoized."""
-    return tables.memo("unexplained times", lambda: _unexplained(graph_of(tables)))
+    """Return for each node of the unedited graph in a step by how much it started later than the graph explains."""
+    return np.where(graph_of(tables).nodes.step >= 0, unexplained_delays(tables), 0)
 
 
-def _unexplained(graph: Graph) -> Ints:
+def unexplained_delays(tables: TableSet) -> Ints:
+    """Return the same for all nodes, also those outside of steps, memoized."""
+    return tables.memo("unexplained delays", lambda: _delays(graph_of(tables)))
+
+
+def _delays(graph: Graph) -> Ints:
     nodes, edges = graph.nodes, graph.edges
     ready = np.where(nodes.first_of_lane, NEVER, np.roll(nodes.end, 1))
     np.maximum.at(ready, edges.target, np.where(edges.at_end, nodes.end[edges.source], nodes.start[edges.source]))
     # CPU ranks have no device, so their idle time is the host's own; work without any known need is not judged.
-    counts = ~nodes.of_host & nodes.of_ranks_with(nodes.of_host) & (ready > NEVER) & (nodes.step >= 0)
+    counts = ~nodes.of_host & nodes.of_ranks_with(nodes.of_host) & (ready > NEVER)
     delay = np.where(counts, nodes.start - np.where(counts, ready, 0), 0)
     return np.where(delay > USUAL_NS, delay, 0)
 
@@ -89,7 +94,7 @@ def without_unmatched_waits(graph: Graph, tables: TableSet) -> Graph:
 
 def without_unexplained(graph: Graph, tables: TableSet) -> Graph:
     """Return a graph of the run, edited or not, whose device work starts as soon as the graph explains."""
-    return _shortened(graph, unexplained_times(tables))
+    return shortened_before(graph, unexplained_times(tables))
 
 
 def as_little_as_peers(graph: Graph, tables: TableSet, ranks: tuple[int, ...]) -> Graph:
@@ -101,11 +106,11 @@ def as_little_as_peers(graph: Graph, tables: TableSet, ranks: tuple[int, ...]) -
     share = np.zeros(len(late_ns))
     for rank in ranks:
         share[rank] = max(0.0, 1 - usual_ns / late_ns[rank]) if late_ns[rank] else 0.0
-    return _shortened(graph, np.rint(late * share[graph_of(tables).nodes.rank]).astype(np.int64))
+    return shortened_before(graph, np.rint(late * share[graph_of(tables).nodes.rank]).astype(np.int64))
 
 
-def _shortened(graph: Graph, by: Ints) -> Graph:
-    """Return the graph with the time before each node, in the lane's gap and in the edges' lags, reduced."""
+def shortened_before(graph: Graph, by: Ints) -> Graph:
+    """Return a graph of the run, edited or not, with less time before each node: in its gap and its edges' lags."""
     by = graph.spread(by, missing=0)
     edges = graph.edges
     gap = np.where(graph.gap > 0, np.maximum(graph.gap - by, 0), graph.gap)

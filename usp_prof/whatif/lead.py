@@ -6,15 +6,16 @@ wait for it in collectives of which its own part was not recorded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.rows import group_codes
-from usp_prof.replay.graph import NEVER, Graph, NodeKind, Nodes
+from usp_prof.columns.rows import group_codes, rows_by_code
+from usp_prof.replay.graph import NEVER, EdgeKind, Graph, NodeKind, Nodes
 from usp_prof.replay.host_gaps import think_times, thinks
 from usp_prof.replay.peers import calls_of, peer_groups
+from usp_prof.replay.unexplained import shortened_before, unexplained_delays
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.peer_steps import RankStep
 
@@ -29,6 +30,7 @@ def with_usual_lead(
     no earlier than its peers' devices. Work that was launched before the recording is late as well.
     """
     think, earliest, transfer = think_times(graph), graph.earliest.copy(), graph.transfer.copy()
+    in_queue = np.zeros(len(graph.nodes), np.int64)
     for group in peer_groups(tables, graph):
         present = [rank for rank in group if hosts.get(rank)]
         if len(present) < 2 or wanted.isdisjoint(present):
@@ -46,11 +48,55 @@ def with_usual_lead(
             opens = graph.nodes.of_rank(rank)
             opens = opens[graph.nodes.first_of_lane[opens] & thinks(graph)[opens] & (earliest[opens] > NEVER)]
             earliest[opens] -= late_by
-            _shorten_waits(graph, tables, (earliest, transfer), rank, late_by)
+            _shorten_waits(graph, tables, transfer, rank, late_by)
+            in_queue = np.maximum(in_queue, _waits_in_queue(graph, tables, rank, late_by))
             # Peers that no longer wait for other repaired ranks start earlier, too.
             saved_ns = np.bincount(graph.nodes.rank, graph.transfer - transfer, max(tables.ranks) + 1)
+            np.maximum.at(saved_ns, graph.nodes.rank, np.bincount(graph.nodes.lane, in_queue)[graph.nodes.lane])
             _move_device(graph, earliest, rank, {peer: saved_ns[peer] for peer in peers}, min(common), late_by)
-    return graph.with_changes(earliest=earliest, transfer=transfer)
+    earliest -= np.where(graph.nodes.first_of_lane, in_queue, 0)
+    return shortened_before(graph.with_changes(earliest=earliest, transfer=transfer), in_queue)
+
+
+def waits_in_queue(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Ints:
+    """Return by node how long streams waited, maybe for one of these ranks or for its own slow work."""
+    waits = np.zeros(len(graph.nodes), np.int64)
+    for rank in ranks:
+        waits = np.maximum(waits, _waits_in_queue(graph, tables, rank, include_own=True))
+    return waits
+
+
+def without_waits_in_queue(graph: Graph, waits: Ints) -> Graph:
+    """Return the graph, edited or not, without these waits."""
+    opens = graph.nodes.first_of_lane & (waits > 0)
+    earliest = np.where(opens, np.minimum(graph.earliest, graph.nodes.start - waits), graph.earliest)
+    return shortened_before(graph.with_changes(earliest=earliest), waits)
+
+
+def _waits_in_queue(
+    graph: Graph, tables: TableSet, rank: int, late_by: int = np.iinfo(np.int64).max, *, include_own: bool = False
+) -> Ints:
+    """Return by node how long other ranks' streams waited for a rank before it communicates, at most its lateness.
+
+    Work that was launched before the recording cannot wait for its launch. If the graph does not explain when it
+    starts, it waited for communication of which no part was recorded; at first, since the rank's first recorded work.
+    """
+    nodes, edges, waits = graph.nodes, graph.edges, np.zeros(len(graph.nodes), np.int64)
+    of_device = ~nodes.of_host & graph.measured
+    talked = nodes.start[(nodes.rank == rank) & (nodes.kind == NodeKind.COMMUNICATION) & graph.measured]
+    is_queued = of_device & nodes.of_ranks_with(nodes.of_host) & (include_own | (nodes.rank != rank))
+    is_queued &= nodes.start <= talked.min(initial=np.iinfo(np.int64).max)
+    is_queued[edges.target[edges.kind == EdgeKind.LAUNCH]] = False
+    queued = np.flatnonzero(is_queued)
+    unexplained = graph.spread(unexplained_delays(tables), missing=0)[queued]
+    began = np.full(max(tables.ranks) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(began, nodes.rank[of_device], nodes.start[of_device])
+    opens = nodes.first_of_lane[queued] & (graph.earliest[queued] > NEVER)
+    unexplained = np.where(opens, nodes.start[queued] - began[nodes.rank[queued]], unexplained)
+    for of_lane in rows_by_code(nodes.lane[queued]).values():
+        waited = np.minimum(np.cumsum(unexplained[of_lane]), late_by)
+        waits[queued[of_lane]] = np.diff(waited, prepend=0)
+    return waits
 
 
 def _move_device(
@@ -79,13 +125,12 @@ def _move_device(
     earliest[queued] -= max(0, min(late_by, begun[rank] - usual))
 
 
-def _shorten_waits(graph: Graph, tables: TableSet, times: tuple[Ints, Ints], rank: int, late_by: int) -> None:
+def _shorten_waits(graph: Graph, tables: TableSet, transfer: Ints, rank: int, late_by: int) -> None:
     """Shorten the waits of peers for a rank whose recording had not begun, by at most its lateness.
 
-    A call without this rank then takes as long as usual for its kind. A peer's first call on a stream may follow such a
-    call that was not recorded; it starts with the peer's first recorded work at the earliest.
+    A call without this rank then takes as long as usual for its kind.
     """
-    (earliest, transfer), nodes, calls = times, graph.nodes, calls_of(tables)
+    nodes, calls = graph.nodes, calls_of(tables)
     own = _rows(~nodes.of_host & graph.measured, nodes, rank)
     rows = np.flatnonzero(graph.tied & (nodes.call >= 0))
     if not len(own) or not len(rows):
@@ -101,13 +146,6 @@ def _shorten_waits(graph: Graph, tables: TableSet, times: tuple[Ints, Ints], ran
         if len(alike):
             wait_ns = int(transfer[row]) - int(np.median(graph.transfer[alike]))
             transfer[row] -= max(0, min(wait_ns, late_by))
-    talked = own[nodes.kind[own] == NodeKind.COMMUNICATION]
-    queued = nodes.first_of_lane & (graph.earliest > NEVER) & nodes.of_ranks_with(nodes.of_host)
-    queued &= (nodes.rank != rank) & (nodes.start <= nodes.start[talked].min(initial=np.iinfo(np.int64).max))
-    opens = rows[queued[rows] & has_rank[nodes.call[rows]]]
-    for row in opens.tolist():
-        first = int(nodes.start[_rows(~nodes.of_host & graph.measured, nodes, int(nodes.rank[row]))].min())
-        earliest[row] = max(first, earliest[row] - late_by)
 
 
 def _rows(marks: Flags, nodes: Nodes, rank: int) -> Ints:
