@@ -146,15 +146,16 @@ def host(document: Document) -> str:
     total = quantity(sum(idle.values()) / step_ns, Unit.FRACTION)
     is_notable = sum(idle.values()) >= NOTABLE * step_ns
     apart = _waits_apart(idle_for_host(figures), step_ns)
-    if not is_notable and not apart:
-        clauses = [f"The host keeps the device busy: it costs {total} of the mean rank {span}"]
-    else:
+    if is_notable:
         largest_first = sorted(idle, key=lambda cause: -idle[cause])
         parts = {cause: quantity(idle[cause] / step_ns, Unit.FRACTION) for cause in largest_first}
         phrases = [f"{part} {IDLE[cause]}" for cause, part in parts.items() if part != quantity(0, Unit.FRACTION)]
         why = ", ".join(phrases) if len(phrases) > 1 else IDLE[largest_first[0]]
-        clauses = [f"The device is idle for {total} of the mean rank {span} because of the host ({why})"]
-    clauses += apart
+        clauses = [f"The device is idle for {total} of the mean rank {span} because of the host ({why})", *apart]
+    elif apart:
+        clauses = [f"Few devices wait for their host: {apart[0]} ({total} of the mean rank {span})"]
+    else:
+        clauses = [f"The host keeps the device busy: it costs {total} of the mean rank {span}"]
     empty = figures.overall("empty_queue_fraction")
     if empty is not None:
         few = "the gaps are few and long: " if empty < FEW and is_notable else ""
