@@ -131,14 +131,14 @@ def waits_notably(document: Document) -> bool:
 
 
 def idle_for_host(document: Document) -> Chart | None:
-    """Draw how long each rank's device is idle because of its host; of many ranks those that are idle longest."""
+    """Draw how long each rank's device is idle because of its host; of many ranks those that are idle longest first."""
     figures = Figures(document.values)
     waited = verdicts.idle_for_host(figures)
     if not waited:
         return None
     mean = sum(waited.values()) / len(waited)
     longest = sorted(waited, key=lambda rank: -waited[rank])[:MOST_RANKS]
-    shown = [rank for rank in waited if rank in longest]
+    shown = longest if len(longest) < len(waited) else list(waited)
     apart = verdicts.ranks_apart(waited, sum(value for _, _, value in step_parts(figures)))
     bars = RankBars(
         "device idle per step because of the host", tuple(f"rank {rank}" for rank in shown),

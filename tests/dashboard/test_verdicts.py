@@ -137,7 +137,8 @@ def test_the_picture_of_the_host_marks_the_rank_that_the_sentence_names(slow_ran
     many = pictures.idle_for_host(waiting(slow_rank, *(number / 2 for number in range(1, 101))))
     assert many is not None
     assert isinstance(many.data, RankBars)
-    assert many.data.labels == tuple(f"rank {rank}" for rank in range(100 - pictures.MOST_RANKS, 100))
+    # In the order of ranks, the rank that the sentence names was below the first screen.
+    assert many.data.labels == tuple(f"rank {rank}" for rank in range(99, 99 - pictures.MOST_RANKS, -1))
     assert many.title.endswith(f"longest {pictures.MOST_RANKS} of 100")
 
 
