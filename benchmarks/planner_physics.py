@@ -106,6 +106,8 @@ LAWS = (
     Law("a B300 is not slower than a B200", "device", "B200", "B300", slower, 0.025),
     Law("a GB300 is not slower than a GB200", "device", "GB200", "GB300", slower, HIDES),
     Law("an MI355X is not slower than an MI300X", "device", "MI300X", "MI355X", slower, HIDES),
+    Law("an MI355X is not slower than an MI350X", "device", "MI350X", "MI355X", slower, HIDES),
+    Law("an MI300X is not slower than an MI300A", "device", "MI300A", "MI300X", slower, HIDES),
     Law("an offloaded optimizer does not need more memory", "offload", "none", "optimizer", larger),
     Law("sequence parallelism does not need more memory", "sequence_parallel", 0, 1, larger),
     Law("an overlapped expert exchange is not slower", "expert_overlap", 0, 1, slower, HIDES),

@@ -92,7 +92,9 @@ def step(
     exposed = {axis: value * held * c.micro_batches for axis, value in messages.items()}
     # A layer that waits for its launches, or for messages of other axes, also hides messages.
     hides = _with_waits(c, times, messages["tp"] + messages["ep"] + held_up, messages["cp"])
-    gradients = data_parallel.exposed_per_step(c, stages, held * hides.forward, held * hides.backward)
+    # The rank with the most weights hides its messages behind its own layers.
+    most_layers = stages.layers.max(axis=0)
+    gradients = data_parallel.exposed_per_step(c, stages, most_layers * hides.forward, most_layers * hides.backward)
     compute_time = busy - sum(exposed.values())
     exposed["dp"] = exposed["dp"] + gradients
     optimizer = np.asarray(_optimizer(c, stages))
