@@ -100,3 +100,27 @@ def test_a_pause_before_another_call_does_not_show_that_a_silence_is_none() -> N
     graph = graph_of(table_set({0: trace}))
     waiting = graph.edges.target[graph.edges.kind == EdgeKind.SYNC]
     assert int((graph.nodes.kind[waiting] == NodeKind.HOST).sum()) == 3
+
+
+def _late_once(busy_us: int, steps: int = 4) -> Trace:
+    """Launch work per step and wait for it in silence; in the last step, the host is busy in an op meanwhile."""
+    trace = Trace()
+    for step in range(steps):
+        at = step * 2 * STEP
+        trace.step(step, at, 2 * STEP)
+        trace.kernel("work", at + 20 * US, 2_000 * US, launch_at=at + 10 * US)
+        trace.kernel("after", at + 2_030 * US, 900 * US, launch_at=at + 15 * US)
+        resumed = at + 2_040 * US
+        if step == steps - 1:
+            for begin in range(at + 30 * US, at + busy_us * US, 100 * US):
+                trace.op("aten::add", begin, 90 * US)
+            resumed = at + (busy_us + 10) * US
+        trace.kernel("next", at + 2_940 * US, 10 * US, launch_at=resumed)
+    return trace
+
+
+@pytest.mark.parametrize(("busy_us", "waits"), [(2_500, 4), (1_000, 3)])
+def test_a_host_waits_at_the_same_place_in_steps_in_which_the_work_had_ended(busy_us: int, waits: int) -> None:
+    graph = graph_of(table_set({0: _late_once(busy_us)}))
+    syncs = graph.edges.take(graph.edges.kind == EdgeKind.SYNC)
+    assert [graph.names[name] for name in graph.nodes.name[syncs.source].tolist()] == ["work"] * waits

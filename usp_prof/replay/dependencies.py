@@ -85,7 +85,11 @@ def waits_of_run(tables: TableSet, ranks: Sequence[RankNodes]) -> list[RankWaits
         for (own, need), waits_of_rank in zip(with_device, zip(stream_waits, waits, strict=True), strict=True)
     ]
     add_untraced_waits(
-        [(own, of_rank.edges, of_rank.gap) for (own, _), of_rank in zip(with_device, explained, strict=True)],
+        tables,
+        [
+            (own, of_rank.edges, of_rank.gap, need.launched_at)
+            for (own, need), of_rank in zip(with_device, explained, strict=True)
+        ],
         [
             silences_of(tables, own, of_rank.gap, need.launched_at)
             for (own, need), of_rank in zip(with_device, explained, strict=True)

@@ -11,7 +11,8 @@ launch queue is full. Such waits look like pauses, but they end when device work
   5. At that place, there are no silences of this length that lasted although all work had ended.
 
 Without the third condition, any pause while the device is busy would look like a wait. Without the last two, a data
-loader that once ends together with the device would.
+loader that once ends together with the device would. Where the work had ended, there is no silence: see
+`satisfied_waits`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, ROUNDING_NS, EdgeKin
 from usp_prof.replay.host_waits import RESUMED_NS
 from usp_prof.replay.rank_edges import RankEdges
 from usp_prof.replay.rank_nodes import RankNodes
+from usp_prof.replay.satisfied_waits import PlacesOfRank, add_satisfied_waits
 from usp_prof.tables.table_set import TableSet
 
 UNTRACED_WAIT_NS = 1_000_000
@@ -91,19 +93,33 @@ def silences_of(tables: TableSet, nodes: RankNodes, gap: Ints, launched_at: Ints
 
 def _places(tables: TableSet, nodes: RankNodes, device: Ints, host: Ints) -> list[str]:
     """Return the calls around each silence; the same call may be in several places of a step."""
-    around = [_names_of_calls(tables, nodes, device, calls) for calls in (np.maximum(host - 1, 0), host)]
-    return [f"{before} > {behind}" for before, behind in zip(*around, strict=True)]
+    names = [*nodes.name[1], *tables.columns("launches", nodes.rank).codes("name")[1], ""]
+    around = [_codes_of_calls(tables, nodes, device, calls).tolist() for calls in (np.maximum(host - 1, 0), host)]
+    return [f"{names[before]} > {names[behind]}" for before, behind in zip(*around, strict=True)]
 
 
-def _names_of_calls(tables: TableSet, nodes: RankNodes, device: Ints, host: Ints) -> list[str]:
-    """Return for each host node the name of the work that it launched, or its own name if it launched none."""
+def _codes_of_calls(tables: TableSet, nodes: RankNodes, device: Ints, host: Ints) -> Ints:
+    """Return for each host node the code of the work that it launched, or of the call's own name; -1 without a call."""
     launches = tables.columns("launches", nodes.rank)
-    code, calls = launches.codes("name")
     event = nodes.event[host]
-    call = lookup(code, rows_of(launches["event"], event), missing=-1).tolist()
-    work = lookup(nodes.name[0][device], rows_of(nodes.launch[device], event), missing=-1).tolist()
-    names = [*calls, ""]  # the last is that of nodes without a call
-    return [nodes.name[1][own_work] if own_work >= 0 else names[own] for own_work, own in zip(work, call, strict=True)]
+    call = lookup(launches.codes("name")[0], rows_of(launches["event"], event), missing=-1)
+    work = lookup(nodes.name[0][device], rows_of(nodes.launch[device], event), missing=-1)
+    return np.where(work >= 0, work, np.where(call >= 0, len(nodes.name[1]) + call, -1))
+
+
+def _launches_at(tables: TableSet, nodes: RankNodes, silences: Silences, places: set[str]) -> tuple[Ints, list[str]]:
+    """Return all launches of one rank at the given places of its silences, and the place of each."""
+    device, host = np.flatnonzero(nodes.of_device), np.flatnonzero(nodes.kind == NodeKind.HOST)
+    code = _codes_of_calls(tables, nodes, device, np.arange(len(nodes.kind)))
+    pair = code[np.maximum(host - 1, 0)] * (int(code.max(initial=0)) + 1) + code[host]
+    pair_of_host = dict(zip(host.tolist(), pair.tolist(), strict=True))
+    place_of_pair = {
+        pair_of_host[node]: place
+        for node, place in zip(silences.host.tolist(), silences.place, strict=True)
+        if place in places
+    }
+    chosen = np.flatnonzero(np.isin(pair, [*place_of_pair]))
+    return host[chosen], [place_of_pair[number] for number in pair[chosen].tolist()]
 
 
 def _last_of_stream(nodes: RankNodes, device: Ints, launched_at: Ints, stopped: Ints, resumed: Ints) -> Ints:
@@ -154,12 +170,15 @@ def _chance(nodes: RankNodes, device: Ints, names: set[str]) -> dict[str, float]
     }
 
 
-def add_untraced_waits(of_ranks: Sequence[tuple[RankNodes, RankEdges, Ints]], silences: Sequence[Silences]) -> None:
-    """Add the untraced waits of all ranks, given each rank's edges and gaps."""
+def add_untraced_waits(
+    tables: TableSet, of_ranks: Sequence[tuple[RankNodes, RankEdges, Ints, Ints]], silences: Sequence[Silences]
+) -> None:
+    """Add the untraced waits of all ranks, given each rank's edges, gaps, and when its work was launched."""
     repeated = _repeated(silences)
     awaited = [_awaited(own, repeated) for own in silences]
     usual = _usual(silences, awaited)
-    for (nodes, edges, gap), own, source in zip(of_ranks, silences, awaited, strict=True):
+    places = []
+    for (nodes, edges, gap, launched_at), own, source in zip(of_ranks, silences, awaited, strict=True):
         length = own.resumed - own.stopped
         idle_length = _idle_length(own, length)
         waits = (source >= 0) & np.array([place in usual for place in own.place], bool)
@@ -169,6 +188,10 @@ def add_untraced_waits(of_ranks: Sequence[tuple[RankNodes, RankEdges, Ints]], si
         after = nodes.start[target] - own.resumed[waits]
         edges.add(source[waits], target, nodes.start[target] - nodes.end[source[waits]], EdgeKind.SYNC)
         gap[target] = np.maximum(gap[target] - length[waits], after)
+        host, place = _launches_at(tables, nodes, own, {own.place[row] for row in np.flatnonzero(waits).tolist()})
+        work = lookup(source[waits], rows_of(target, host), missing=-1)
+        places.append(PlacesOfRank(nodes, edges, launched_at, host, place, work))
+    add_satisfied_waits(places)
 
 
 def _repeated(silences: Sequence[Silences]) -> dict[tuple[str, str], int]:
