@@ -63,8 +63,8 @@ class Heartbeat:
         self.count, self.left_because = 0, ""
         self.links: list[socket.socket] = []
         """Connections to other ranks while they are trained with."""
-        self.parent = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else 0
-        """torchrun, which ends its ranks; 0: they were started without it."""
+        self.launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else 0
+        """The process of torchrun, which ends its ranks; 0: they were started without it."""
         self.stopped, self.main_answered = threading.Event(), threading.Event()
         # Python writes the number of each signal into this pipe immediately, even if its main thread waits.
         self.signals_read, self.signals_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -85,7 +85,12 @@ class Heartbeat:
         with suppress(RuntimeError):  # the store may be gone
             self.write()
 
+    def launcher_is_gone(self) -> bool:
+        """Return whether torchrun started this rank and has ended since."""
+        return self.launcher != 0 and os.getppid() != self.launcher
+
     def _beat(self) -> None:
+        is_stopped = False
         with suppress(RuntimeError):  # the store goes away with the job
             while not self.stopped.is_set():
                 has_signal = select.select([self.signals_read], [], [], BEAT_SECONDS)[0]
@@ -94,9 +99,9 @@ class Heartbeat:
                     self.leave(stops[0])
                     if not self._main_answers():
                         self.end_if_lost(stops[0])
-                if self.parent and os.getppid() != self.parent:
-                    self.parent = 0
-                    os.kill(os.getpid(), signal.SIGTERM)  # torchrun, which would have stopped this rank, is gone
+                if self.launcher_is_gone() and not is_stopped:
+                    is_stopped = True
+                    os.kill(os.getpid(), signal.SIGTERM)  # as torchrun would have done
                 self.write()
 
     def _main_answers(self) -> bool:
@@ -228,6 +233,8 @@ def watched(rank: int, world: int, store: dist.Store) -> Iterator[Heartbeat | No
         stop = stopped_by(error)
         if stop is None:
             if is_broken_connection(error):
+                if heartbeat.launcher_is_gone():  # ranks that saw this first have closed their connections
+                    raise Stopped(signal.SIGTERM) from error
                 heartbeat.end_if_lost(str(error).splitlines()[0], WRITING_SECONDS)
             heartbeat.leave(failure(error))
         else:

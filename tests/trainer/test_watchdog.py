@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch.distributed as dist
 
-from trainer.watchdog import Heartbeat, Stopped, key_of
+from trainer.watchdog import HANDLED, Heartbeat, Stopped, key_of, watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,3 +83,24 @@ def test_a_rank_that_ends_closes_its_connections_first(
         assert peer.recv(1) == b""
     assert left_because in heartbeat.left_because
     assert bool(left_because) == bool(heartbeat.left_because), "a rank that lost a peer is not the one that failed"
+
+
+def _lose_torchrun() -> None:
+    """Fail as a rank does whose peers have closed their connections because torchrun is gone."""
+    with watched(0, 2, dist.HashStore()) as heartbeat:
+        assert heartbeat is not None
+        assert not heartbeat.launcher_is_gone()
+        heartbeat.launcher += 1
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer")
+
+
+def test_a_rank_whose_peers_saw_first_that_torchrun_is_gone_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
+    handlers = {number: signal.getsignal(number) for number in HANDLED}
+    try:
+        with pytest.raises(Stopped) as stopped:
+            _lose_torchrun()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert stopped.value.number == signal.SIGTERM
