@@ -84,7 +84,7 @@ REFUSED = (
     (1, "--experts 4 --capacity 3", "no expert gets more than 2 equal shares", "leave --capacity out"),
     (1, "--lr 0", "must be above zero", "--lr 0.003"),
     (2, "--dp 2 --bucket-mb 1e-9", "less than one weight", "--bucket-mb 25"),
-    (1, "--data /nope", "No such file", "a text file"),
+    (1, "--data /no/such/file", "No such file", "a text file"),
     (1, "--timeout 99999999999999", "above 1000000", "--timeout 1000000"),
     (1, "--seed 99999999999999999999", "above", "--seed 1099511627776"),
     (1, "--fault late-input:ms=-5", "does not fit ms", "ms=100.0"),

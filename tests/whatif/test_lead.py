@@ -8,7 +8,7 @@ from tiny import Trace, table_set
 from usp_prof.model.edit import Edit
 from usp_prof.replay.step_times import timeline_of
 from usp_prof.tables.table_set import TableSet
-from usp_prof.whatif.predict import as_recorded
+from usp_prof.whatif.predict import as_recorded, predict
 
 US = 1_000
 STEPS = 3
@@ -73,3 +73,26 @@ def test_two_late_ranks_do_not_shorten_the_wait_for_them_twice() -> None:
     graph = as_recorded(tables).then(tables, Edit("rank_as_peers", "3+4")).graph
     assert graph.transfer[graph.tied].min() >= 0
     assert [_earlier(tables, rank, "3+4") for rank in range(5)] == pytest.approx([4_000] * 5, abs=600)
+
+
+def _queued_in_step(rank: int) -> Trace:
+    """Reduce in each step; the first step contains work that was launched before, and waits for 2 ms within it."""
+    trace = Trace(rank, 2).group("0", [0, 1], "dp")
+    for step in range(STEPS):
+        at = step * 6_000
+        begin = at + 3_000 if step == 0 else at + 100
+        if step == 0:
+            trace.kernel("before the wait", at * US, 500 * US, correlation=900)
+            trace.kernel("after the wait", (at + 2_500) * US, 500 * US, correlation=901)
+        trace.kernel("work", begin * US, 3_000 * US if step else 1_000 * US, launch_at=(at + 20) * US)
+        trace.collective(
+            "all_reduce", (at + 5_000) * US, 500 * US, group="0", sequence=step, launch_at=(at + 40) * US, stream=7
+        )
+        trace.step(step, at * US, 6_000 * US)
+    return trace
+
+
+def test_waits_that_the_recording_does_not_explain_widen_the_error() -> None:
+    tables = table_set({rank: _queued_in_step(rank) for rank in range(2)})
+    prediction = predict(tables, [Edit("rank_as_peers", "1")])
+    assert prediction.error_fraction > 0.05

@@ -37,7 +37,7 @@ RESUMED_NS = 100_000
 """A host that waited for the device continues within this time after the awaited work ended."""
 _FURTHEST_BACK = 8
 """An event sync is compared with this many of the last pieces of work launched on each stream."""
-_LEAST_WAITS, _SAME_LATENCY_NS = 3, 20_000
+LEAST_WAITS, _SAME_LATENCY_NS = 3, 20_000
 """Calls wait for the same piece of work if at least this number of them returned after its end, each time by the same
 latency within this tolerance."""
 CONTRADICTED = 0.1
@@ -188,7 +188,7 @@ def _of_events(
         waited = returned - called_at[own] > RESUMED_NS
         best = np.full(len(own), -1)
         smallest_spread_ns = float(_SAME_LATENCY_NS)
-        for piece in _pieces_before(nodes, device, launched_at, called_at[own]) if waited.sum() >= _LEAST_WAITS else ():
+        for piece in _pieces_before(nodes, device, launched_at, called_at[own]) if waited.sum() >= LEAST_WAITS else ():
             has_piece = piece >= 0
             if not has_piece[waited].all():
                 continue

@@ -14,12 +14,12 @@ import numpy as np
 
 from usp_prof.columns.arrays import Ints
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, EdgeKind
-from usp_prof.replay.host_waits import CONTRADICTED
+from usp_prof.replay.host_waits import CONTRADICTED, LEAST_WAITS
 from usp_prof.replay.rank_edges import RankEdges
 from usp_prof.replay.rank_nodes import RankNodes
 
-_FEWEST, _SHARE = 3, 0.25
-"""Minimum number of waits that show which work is awaited at a place, also as a share of its launches."""
+_SHARE = 0.25
+"""Minimum number of waits that show which work is awaited at a place, as a share of its launches."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +72,7 @@ def add_satisfied_waits(of_ranks: Sequence[PlacesOfRank]) -> None:
     same: dict[str, _Awaited] = {}
     for place, cases in seen.items():
         work, times = cases.most_common(1)[0]
-        if times >= max(_FEWEST, (1 - CONTRADICTED) * cases.total(), _SHARE * launches[place]):
+        if times >= max(LEAST_WAITS, (1 - CONTRADICTED) * cases.total(), _SHARE * launches[place]):
             same[place] = work
     added = [_satisfied(own, same) for own in of_ranks]
     wrong = {

@@ -6,7 +6,7 @@ Examples are rank 0, which reads the loss to log it, and a rank whose allocator 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import numpy as np
 
@@ -16,19 +16,16 @@ from usp_prof.replay.graph import EdgeKind, Graph, NodeKind, events_of
 from usp_prof.replay.host_gaps import lane_before
 from usp_prof.replay.peers import peer_groups
 from usp_prof.tables.table_set import TableSet
-from usp_prof.whatif.peer_steps import RankStep
-
-Hosts = Mapping[int, Mapping[int, RankStep]]
-"""What each rank's host did, by rank and step."""
+from usp_prof.whatif.peer_steps import HostSteps
 
 
-def without_extra_waits(graph: Graph, tables: TableSet, hosts: Hosts, ranks: Collection[int]) -> Graph:
+def without_extra_waits(graph: Graph, tables: TableSet, hosts: HostSteps, ranks: Collection[int]) -> Graph:
     """Return the graph in which the ranks' hosts wait for the device as often as the median peer."""
     is_extra, edges = extra_waits(graph, tables, hosts, ranks), graph.edges
     return graph.with_changes(edges=edges.without((edges.kind == EdgeKind.SYNC) & is_extra[edges.target]))
 
 
-def extra_waits(graph: Graph, tables: TableSet, hosts: Hosts, ranks: Collection[int]) -> Flags:
+def extra_waits(graph: Graph, tables: TableSet, hosts: HostSteps, ranks: Collection[int]) -> Flags:
     """Mark the returns from waits of these ranks beyond those of the median peer in the same step.
 
     Calls are counted by name. If a rank has more calls than its peers, those that lasted longest are extra.

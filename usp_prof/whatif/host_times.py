@@ -7,7 +7,7 @@ removed from its longest think times first, so pauses go before ordinary work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.extra_waits import without_extra_waits
 from usp_prof.whatif.host_steps import host_steps, own_times, without_hosts
 from usp_prof.whatif.lead import with_usual_lead
-from usp_prof.whatif.peer_steps import PeerStep, RankStep, adding_up, peer_steps, repaired
+from usp_prof.whatif.peer_steps import HostSteps, PeerStep, adding_up, peer_steps, repaired
 from usp_prof.whatif.time_shares import shared_out
 
 
@@ -57,9 +57,7 @@ def with_repaired_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) ->
     return _with_hosts(graph, tables, hosts, target, set(ranks))
 
 
-def _with_hosts(
-    graph: Graph, tables: TableSet, hosts: Mapping[int, Mapping[int, RankStep]], target: Ints, ranks: set[int]
-) -> Graph:
+def _with_hosts(graph: Graph, tables: TableSet, hosts: HostSteps, target: Ints, ranks: set[int]) -> Graph:
     """Return the graph with these own times, and hosts that start and wait as those of their peers do."""
     changed = _with_own_times(graph, own_times(graph), target)
     return with_usual_lead(without_extra_waits(changed, tables, hosts, ranks), tables, hosts, ranks)

@@ -17,12 +17,13 @@ from usp_prof.replay.host_gaps import think_times, thinks
 from usp_prof.replay.peers import calls_of, peer_groups
 from usp_prof.replay.unexplained import shortened_before, unexplained_delays
 from usp_prof.tables.table_set import TableSet
-from usp_prof.whatif.peer_steps import RankStep
+from usp_prof.whatif.peer_steps import HostSteps
+
+NOTABLE_WAIT = 0.01
+"""Waits from this share of the step on are included in errors; less hardly exceeds the minimum error."""
 
 
-def with_usual_lead(
-    graph: Graph, tables: TableSet, hosts: Mapping[int, Mapping[int, RankStep]], wanted: set[int]
-) -> Graph:
+def with_usual_lead(graph: Graph, tables: TableSet, hosts: HostSteps, wanted: set[int]) -> Graph:
     """Return the graph with late hosts starting the recording when their median peer does.
 
     The lead is measured in the first step that all peers recorded: when the own time before the host's first node
@@ -58,16 +59,16 @@ def with_usual_lead(
     return shortened_before(graph.with_changes(earliest=earliest, transfer=transfer), in_queue)
 
 
-def waits_in_queue(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Ints:
-    """Return by node how long streams waited, maybe for one of these ranks or for its own slow work."""
+def without_waits_in_queue(graph: Graph, tables: TableSet, ranks: Iterable[int], step_ns: float) -> Graph | None:
+    """Return the graph, edited or not, in which nothing waits in a queue for one of these ranks or its own slow work.
+
+    `None` if no such wait is a notable part of the step.
+    """
     waits = np.zeros(len(graph.nodes), np.int64)
     for rank in ranks:
         waits = np.maximum(waits, _waits_in_queue(graph, tables, rank, include_own=True))
-    return waits
-
-
-def without_waits_in_queue(graph: Graph, waits: Ints) -> Graph:
-    """Return the graph, edited or not, without these waits."""
+    if waits.max(initial=0) < NOTABLE_WAIT * step_ns:
+        return None
     opens = graph.nodes.first_of_lane & (waits > 0)
     earliest = np.where(opens, np.minimum(graph.earliest, graph.nodes.start - waits), graph.earliest)
     return shortened_before(graph.with_changes(earliest=earliest), waits)
@@ -83,16 +84,19 @@ def _waits_in_queue(
     """
     nodes, edges, waits = graph.nodes, graph.edges, np.zeros(len(graph.nodes), np.int64)
     of_device = ~nodes.of_host & graph.measured
+    # Device work that was launched before the recording, until the rank communicates.
     talked = nodes.start[(nodes.rank == rank) & (nodes.kind == NodeKind.COMMUNICATION) & graph.measured]
     is_queued = of_device & nodes.of_ranks_with(nodes.of_host) & (include_own | (nodes.rank != rank))
     is_queued &= nodes.start <= talked.min(initial=np.iinfo(np.int64).max)
     is_queued[edges.target[edges.kind == EdgeKind.LAUNCH]] = False
     queued = np.flatnonzero(is_queued)
+    # How long each piece waited. The first piece of a stream waited since its rank's first recorded work.
     unexplained = graph.spread(unexplained_delays(tables), missing=0)[queued]
     began = np.full(max(tables.ranks) + 1, np.iinfo(np.int64).max)
     np.minimum.at(began, nodes.rank[of_device], nodes.start[of_device])
     opens = nodes.first_of_lane[queued] & (graph.earliest[queued] > NEVER)
     unexplained = np.where(opens, nodes.start[queued] - began[nodes.rank[queued]], unexplained)
+    # On each stream, the first waits count until they add up to the lateness.
     for of_lane in rows_by_code(nodes.lane[queued]).values():
         waited = np.minimum(np.cumsum(unexplained[of_lane]), late_by)
         waits[queued[of_lane]] = np.diff(waited, prepend=0)

@@ -6,7 +6,7 @@ communication, otherwise not at all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,10 @@ class RankStep:
     """Whether the node is or starts communication."""
 
 
+HostSteps = Mapping[int, Mapping[int, RankStep]]
+"""What each rank's host did, by rank and step."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerStep:
     """One step of several peers, cut into pieces that all of them have."""
@@ -40,7 +44,7 @@ class PeerStep:
     """Own time: one row per rank, one column per piece."""
 
 
-def peer_steps(steps_of_rank: dict[int, dict[int, RankStep]], group: tuple[int, ...]) -> Iterator[PeerStep]:
+def peer_steps(steps_of_rank: HostSteps, group: tuple[int, ...]) -> Iterator[PeerStep]:
     """Yield the steps of the peers, cut into pieces; steps that only one of them has are left out."""
     present = [rank for rank in group if rank in steps_of_rank]
     for step in sorted({step for rank in present for step in steps_of_rank[rank]}):

@@ -25,7 +25,7 @@ from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits import Lean, Request, apply, kind_of, overrules, turn
 from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered, relaid
 from usp_prof.whatif.layout import Layout, layout_of
-from usp_prof.whatif.lead import waits_in_queue, without_waits_in_queue
+from usp_prof.whatif.lead import without_waits_in_queue
 from usp_prof.whatif.predicted_tables import retimed
 from usp_prof.whatif.recording_cost import RecordingCost, recording_cost, without_host
 from usp_prof.whatif.replayed_ranks import ranks_made_like_peers
@@ -104,8 +104,6 @@ time), so its error is not informative. In 38 synthetic runs with the fault repa
 the step."""
 SHARED_ERROR = 0.05
 """The same for CPU traces: most paced pairs, recorded on shared cores, were within this share."""
-NOTABLE_WAIT = 0.01
-"""Waits from this share of the step on are included in errors; less hardly exceeds the minimum error."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,9 +247,8 @@ def _unexplained_error(tables: TableSet, made: Edited, replayed_ns: float) -> fl
         gains.append(share_saved(explained_ns, step_ns(without_unexplained(made.graph, tables))))
         if like_peers:
             gains.append(share_saved(recorded_ns, step_ns(as_little_as_peers(made.graph, tables, like_peers))))
-    waits = waits_in_queue(made.graph, tables, like_peers)
-    if waits.max(initial=0) >= NOTABLE_WAIT * recorded_ns:
-        gains.append(share_saved(recorded_ns, step_ns(without_waits_in_queue(made.graph, waits))))
+    if (at_once := without_waits_in_queue(made.graph, tables, like_peers, recorded_ns)) is not None:
+        gains.append(share_saved(recorded_ns, step_ns(at_once)))
     if like_peers and unmatched_waits(tables).any():
         gains.append(share_saved(recorded_ns, step_ns(without_unmatched_waits(made.graph, tables))))
     return max(abs(other - gain) for other in gains)
