@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING
 
 from harness import TEST_SUPPORT
 
+from usp_prof.extras.synth.declaration import Declaration, with_events
+from usp_prof.extras.synth.write import write
 from usp_prof.inputs.remote import location
-from usp_prof.synth.declaration import Declaration, with_events
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

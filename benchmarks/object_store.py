@@ -31,8 +31,8 @@ from xml.sax.saxutils import escape
 
 from harness import TEST_SUPPORT, Program, at_least, measure, status
 
-from usp_prof.synth.declaration import Declaration, with_events
-from usp_prof.synth.write import write
+from usp_prof.extras.synth.declaration import Declaration, with_events
+from usp_prof.extras.synth.write import write
 
 sys.path.insert(0, str(TEST_SUPPORT))
 from s3_server import BUCKET, Server, s3_server

@@ -23,11 +23,11 @@ import numpy as np
 from harness import Prediction, accuracy, at_most, gain_of, repair_of, status
 from repair_pairs import KINDS, MESHES, Declared, base, speed
 
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.findings import find
 from usp_prof.model.finding import Level
 from usp_prof.run import Run, open_run
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 
 LEAST_GAIN = 0.03
 """Minimum cost of a fault; kernels repeat only to within two or three percent."""

@@ -26,9 +26,9 @@ from harness import Program, measure
 
 from usp_prof.charts.svg_marks import WIDTH, framed, legend_row, line, text_at, ticks
 from usp_prof.charts.theme import LIGHT
+from usp_prof.extras.synth.declaration import Declaration, with_events
+from usp_prof.extras.synth.write import write
 from usp_prof.run import open_run
-from usp_prof.synth.declaration import Declaration, with_events
-from usp_prof.synth.write import write
 
 ANALYZE = Program(
     "",

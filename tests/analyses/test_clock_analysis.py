@@ -11,9 +11,9 @@ import pytest
 from made import part
 
 from usp_prof.analyses import clock
+from usp_prof.extras.synth.declaration import Clocks, Declaration, Mesh, Work
+from usp_prof.extras.synth.mesh import BASE_NS, clocks
 from usp_prof.model.selection import Selection
-from usp_prof.synth.declaration import Clocks, Declaration, Mesh, Work
-from usp_prof.synth.mesh import BASE_NS, clocks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from tiny import Trace, table_set
 
 import usp_prof
 from usp_prof.analyses import cp
-from usp_prof.synth.declaration import Declaration, Fault, FaultKind, Mesh, Speed, Work
-from usp_prof.synth.write import write
+from usp_prof.extras.synth.declaration import Declaration, Fault, FaultKind, Mesh, Speed, Work
+from usp_prof.extras.synth.write import write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ import pytest
 from made import Row, part, step, work
 
 from usp_prof.analyses import critical_path, step_time
+from usp_prof.extras.synth.declaration import Clocks, Declaration, Fault, FaultKind, Mesh
+from usp_prof.extras.synth.declaration import Work as Plan
 from usp_prof.model.selection import Selection
-from usp_prof.synth.declaration import Clocks, Declaration, Fault, FaultKind, Mesh
-from usp_prof.synth.declaration import Work as Plan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,10 @@ from tiny import Trace, table_set
 
 import usp_prof
 from usp_prof.analyses import host
+from usp_prof.extras.synth.declaration import Declaration, Fault, FaultKind, Mesh, Work
+from usp_prof.extras.synth.write import write
 from usp_prof.model.selection import Selection
 from usp_prof.report.sections.plain import listing_table
-from usp_prof.synth.declaration import Declaration, Fault, FaultKind, Mesh, Work
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from pathlib import Path

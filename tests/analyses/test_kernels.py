@@ -9,10 +9,10 @@ from tiny import Trace, table_set
 
 from usp_prof.analyses import kernels
 from usp_prof.contract import Manifest
+from usp_prof.extras.synth.declaration import Declaration, Mesh, Work
+from usp_prof.extras.synth.simulation import simulate
+from usp_prof.extras.synth.write import write
 from usp_prof.model.selection import Assumptions, Selection
-from usp_prof.synth.declaration import Declaration, Mesh, Work
-from usp_prof.synth.simulation import simulate
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,10 +14,10 @@ from usp_prof import conventions
 from usp_prof.analyses import mfu
 from usp_prof.analyses.result import impossible
 from usp_prof.contract import Manifest, ModelEntry
+from usp_prof.extras.synth.declaration import Declaration, Mesh, Shape, Speed, Work
+from usp_prof.extras.synth.write import write
 from usp_prof.model.errors import UsageError
 from usp_prof.model.selection import Assumptions, Selection
-from usp_prof.synth.declaration import Declaration, Mesh, Shape, Speed, Work
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet

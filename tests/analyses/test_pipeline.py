@@ -14,6 +14,9 @@ from made import Row, part, step, work
 
 from usp_prof.analyses import pipeline
 from usp_prof.contract import Manifest
+from usp_prof.extras.synth.declaration import Declaration, Mesh
+from usp_prof.extras.synth.declaration import Shape as Layers
+from usp_prof.extras.synth.declaration import Work as Plan
 from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.model.selection import Selection
 from usp_prof.model.topology import Axis, Topology
@@ -21,9 +24,6 @@ from usp_prof.report.build import analyze, build
 from usp_prof.report.document import KeyFigures
 from usp_prof.schedule import Schedule, Shape, schedule_by_name
 from usp_prof.schedule_orders import Action, Kind, order, simulate
-from usp_prof.synth.declaration import Declaration, Mesh
-from usp_prof.synth.declaration import Shape as Layers
-from usp_prof.synth.declaration import Work as Plan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,9 @@ from made import Row, part, step, work
 from usp_prof import open_run
 from usp_prof.analyses import stragglers
 from usp_prof.analyses.measures.lateness import Why
+from usp_prof.extras.synth.declaration import Declaration, Fault, FaultKind, Mesh
+from usp_prof.extras.synth.declaration import Work as Plan
 from usp_prof.model.selection import Selection
-from usp_prof.synth.declaration import Declaration, Fault, FaultKind, Mesh
-from usp_prof.synth.declaration import Work as Plan
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import pytest
 import tiny
 
 from usp_prof.cli.app import Exit, main
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ import pytest
 from usp_prof.cli.app import Exit, build_parser, main
 from usp_prof.cli.command_files import command_files
 from usp_prof.cli.wrapping import wrapped, wrapped_command, wrapped_page
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ import pytest
 
 from usp_prof.analyses import step_time
 from usp_prof.cli.app import main
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.run import open_run
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text())
 SCALE = {"ns": 1, "μs": 1e3, "ms": 1e6}

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import pytest
 from dashboard_visit import Visit
 
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

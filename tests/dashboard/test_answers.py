@@ -20,12 +20,12 @@ from dashboard.report import written
 from usp_prof import open_run
 from usp_prof.charts.inputs import AxisCommunication
 from usp_prof.extras.planner.answers import plan, plan_map
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.report.answers import comparison
 from usp_prof.report.document import DataTable, Document, TableColumn
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,12 +20,12 @@ from usp_prof.extras.planner.launch import refusal
 from usp_prof.extras.planner.sweep import rows as sweep_rows
 from usp_prof.extras.planner.sweep import runner
 from usp_prof.extras.planner.sweep.cells import Cell
+from usp_prof.extras.synth.declaration import Declaration, Mesh
+from usp_prof.extras.synth.write import write
 from usp_prof.model.footprint import Footprint
 from usp_prof.model.hardware import DEVICES
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
-from usp_prof.synth.declaration import Declaration, Mesh
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,10 @@ import pytest
 from drawn import drawn, naming
 
 from dashboard import data
+from usp_prof.extras.synth.declaration import Declaration, with_events
+from usp_prof.extras.synth.write import write
 from usp_prof.model.edit import parse_edit
 from usp_prof.replay import representatives
-from usp_prof.synth.declaration import Declaration, with_events
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

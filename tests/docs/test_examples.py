@@ -21,8 +21,8 @@ from torture.descriptions import MODEL, SNAPSHOT
 
 from usp_prof.cli.app import common_options, main
 from usp_prof.cli.command_files import command_files, load
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

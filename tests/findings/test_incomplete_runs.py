@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usp_prof.cli.app import main
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.findings import find_all
 from usp_prof.findings.repairs import repairs_of
 from usp_prof.run import open_run
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     import pytest

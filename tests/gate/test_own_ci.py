@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from usp_prof.cli.app import main
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.gate.measured import Baseline, load, save
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,10 +12,10 @@ from usp_prof.extras.planner.calibration import Calibration, calibrate
 from usp_prof.extras.planner.cases import machine_of
 from usp_prof.extras.planner.network import FEW_MEMBERS
 from usp_prof.extras.planner.predict import predict
+from usp_prof.extras.synth.declaration import Declaration, Mesh
+from usp_prof.extras.synth.write import write
 from usp_prof.model.errors import InputError
 from usp_prof.model.selection import Assumptions
-from usp_prof.synth.declaration import Declaration, Mesh
-from usp_prof.synth.write import write
 
 TRACES = Path(__file__).parents[2] / "traces"
 

@@ -13,11 +13,11 @@ from stripped import DEVICE, device_only, lengths, sources
 
 from usp_prof import record
 from usp_prof.contract import Manifest
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.record import export, marks
 from usp_prof.record.trace_text import ENCODING, base_ns, with_events
 from usp_prof.run import open_run
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from usp_prof import open_run
+from usp_prof.extras.synth.declaration import Declaration, with_events
+from usp_prof.extras.synth.write import write
 from usp_prof.findings.draft import skipped_sentence
 from usp_prof.findings.engine import find_all
 from usp_prof.findings.search import search
@@ -15,8 +17,6 @@ from usp_prof.replay import representatives as chosen
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.representatives import representatives
 from usp_prof.replay.step_times import unedited
-from usp_prof.synth.declaration import Declaration, with_events
-from usp_prof.synth.write import write
 from usp_prof.tables import calls, clock
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ import pytest
 from tiny import Trace, table_set
 
 from usp_prof.analyses import NAMES
+from usp_prof.extras.synth.declaration import Clocks, Declaration, Mesh, Work
+from usp_prof.extras.synth.write import write
 from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.report.build import analyze, build
 from usp_prof.report.writers import json_text
 from usp_prof.run import open_run
-from usp_prof.synth.declaration import Clocks, Declaration, Mesh, Work
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,6 +12,8 @@ from tiny import Trace, table_set
 
 from usp_prof.analyses import step_time
 from usp_prof.charts import inputs
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.inputs.discovery import discover
 from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.model.metric import Unit
@@ -20,8 +22,6 @@ from usp_prof.report.document import Chart, DataTable, Document, KeyFigures, Sta
 from usp_prof.report.format import share
 from usp_prof.report.sections import steps
 from usp_prof.run import open_run
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from usp_prof import open_run
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.timeline import page as timeline_page
 from usp_prof.timeline.opened import open_timeline
 

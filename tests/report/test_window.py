@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from stripped import device_only, sources
 
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.report.build import analyze, build
 from usp_prof.report.document import Document, KeyFigures, Stack
 from usp_prof.report.writers import json_text
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from pathlib import Path

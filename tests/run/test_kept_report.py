@@ -9,8 +9,8 @@ import pytest
 from usp_prof import open_run
 from usp_prof.cli.app import main
 from usp_prof.cli.commands import analyze
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,6 +24,8 @@ from s3_server import BUCKET, Server, s3_server
 
 from usp_prof import open_run
 from usp_prof.cli.app import main
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.inputs import object_stores
 from usp_prof.inputs.blocking_store import BlockingStore
 from usp_prof.inputs.discovery import discover
@@ -31,8 +33,6 @@ from usp_prof.inputs.object_stores import explained, filesystem_of
 from usp_prof.inputs.remote import RemotePath, location
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.store import places
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 from usp_prof.tables import shares
 
 if TYPE_CHECKING:

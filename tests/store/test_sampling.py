@@ -9,12 +9,12 @@ import pytest
 from usp_prof import open_run
 from usp_prof.analyses import stragglers
 from usp_prof.cli.app import main
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.findings.engine import found_in
 from usp_prof.model.errors import UsageError
 from usp_prof.store import sampling
 from usp_prof.store.cache import Cache
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Declared runs, written by `usp_prof.synth` and read like any run, and the metrics that analyses declare."""
+"""Declared runs, written by `usp_prof.extras.synth` and read like any run, and the metrics that analyses declare."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.analyses import NAMES
+from usp_prof.extras.synth.write import TRUTH_NAME, write
 from usp_prof.model.finding import JOB_SLOWDOWN, REPAIR_GAIN
 from usp_prof.run import open_run
-from usp_prof.synth.write import TRUTH_NAME, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from usp_prof.extras.synth.declaration import Declaration
     from usp_prof.model.metric import Metric
-    from usp_prof.synth.declaration import Declaration
     from usp_prof.tables.table_set import TableSet
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.run import Run, open_run
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 
 FAULTS: dict[str, list[dict[str, Any]]] = {
     "clean": [],

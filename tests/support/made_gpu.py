@@ -1,6 +1,6 @@
 """Synthetic GPU runs over NCCL with one fault each, and the true gain of its repair: the same seed without the fault.
 
-The runs come from `usp_prof.synth`, a separate simulation: each host launches, each stream runs its queue, and a
+The runs come from `usp_prof.extras.synth`, a separate simulation: each host launches, each stream runs its queue, and a
 collective starts to transfer when its last member has arrived. The replay is not used for the ground truth.
 """
 
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from tiers import thinned
 
+from usp_prof.extras.synth.declaration import Declaration, Fault, FaultKind
+from usp_prof.extras.synth.simulation import ground_truth, settled_step_ns, simulate
+from usp_prof.extras.synth.write import write
 from usp_prof.run import open_run
-from usp_prof.synth.declaration import Declaration, Fault, FaultKind
-from usp_prof.synth.simulation import ground_truth, settled_step_ns, simulate
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet

@@ -15,9 +15,9 @@ from tiny import Trace
 import usp_prof
 from usp_prof.cli.app import build_parser, main
 from usp_prof.cli.command_files import command_files, load, summary_of
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.run import open_run
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 
 HEAVY = {"torch", "pandas", "bokeh", "streamlit", "duckdb", "pyarrow", "numpy"}
 

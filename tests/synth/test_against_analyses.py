@@ -13,8 +13,19 @@ from hypothesis import strategies as st
 
 import usp_prof
 from usp_prof.analyses import breakdown, pipeline, step_time
-from usp_prof.synth.declaration import Clocks, Declaration, Fault, FaultKind, Mesh, Network, Shape, Speed, Style, Work
-from usp_prof.synth.write import write
+from usp_prof.extras.synth.declaration import (
+    Clocks,
+    Declaration,
+    Fault,
+    FaultKind,
+    Mesh,
+    Network,
+    Shape,
+    Speed,
+    Style,
+    Work,
+)
+from usp_prof.extras.synth.write import write
 
 if TYPE_CHECKING:
     from usp_prof.model.metric import Value

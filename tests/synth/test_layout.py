@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from usp_prof.synth.declaration import Declaration, Mesh, Style, Work
-from usp_prof.synth.write import write
+from usp_prof.extras.synth.declaration import Declaration, Mesh, Style, Work
+from usp_prof.extras.synth.write import write
 
 if TYPE_CHECKING:
     from pathlib import Path

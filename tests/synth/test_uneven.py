@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.mesh import Topology
-from usp_prof.synth.ops import Uneven
-from usp_prof.synth.simulation import simulate
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.mesh import Topology
+from usp_prof.extras.synth.ops import Uneven
+from usp_prof.extras.synth.simulation import simulate
 
 
 def _declared(kind: str, mesh: dict[str, int], **how: float) -> Declaration:

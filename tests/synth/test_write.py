@@ -13,10 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from usp_prof.cli import app
-from usp_prof.model.errors import UsageError
-from usp_prof.schedule import Schedule, schedule_by_name
-from usp_prof.schedule import Shape as PipelineShape
-from usp_prof.synth.declaration import (
+from usp_prof.extras.synth.declaration import (
     Clocks,
     Declaration,
     Fault,
@@ -29,10 +26,13 @@ from usp_prof.synth.declaration import (
     Work,
     with_events,
 )
-from usp_prof.synth.history import WATCHDOG
-from usp_prof.synth.mesh import START_NS, clocks
-from usp_prof.synth.simulation import ground_truth, simulate
-from usp_prof.synth.write import write
+from usp_prof.extras.synth.history import WATCHDOG
+from usp_prof.extras.synth.mesh import START_NS, clocks
+from usp_prof.extras.synth.simulation import ground_truth, simulate
+from usp_prof.extras.synth.write import write
+from usp_prof.model.errors import UsageError
+from usp_prof.schedule import Schedule, schedule_by_name
+from usp_prof.schedule import Shape as PipelineShape
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from corpus_sets import TRACES
 
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.inputs.discovery import discover
 from usp_prof.run import open_run
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from usp_prof import limits
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.inputs.discovery import discover
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import GAIN
 from usp_prof.run import Run, open_run
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from tiers import thinned
 from tiny import Trace, table_set
 
 from usp_prof.analyses import pipeline
+from usp_prof.extras.synth.declaration import Declaration, Mesh, Shape, Style, Work
 from usp_prof.run import open_run
-from usp_prof.synth.declaration import Declaration, Mesh, Shape, Style, Work
 from usp_prof.tables.pipeline.inferred_actions import Turn, by_named_order, counted
 
 if TYPE_CHECKING:

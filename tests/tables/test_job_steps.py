@@ -14,9 +14,9 @@ import pytest
 from stripped import culprits, device_only, lengths, median_step, sources, totals, windows
 
 from usp_prof.analyses import stragglers
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write
 from usp_prof.run import Run, open_run
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write
 
 _FOLDER = TemporaryDirectory()
 

@@ -26,7 +26,7 @@ from torture.mutations import anywhere, hostile, sample
 from usp_prof.cli.app import Exit, main
 from usp_prof.extras.planner.sweep.cells import Cell
 from usp_prof.extras.planner.sweep.rows import Outcome, Status
-from usp_prof.synth.declaration import Declaration
+from usp_prof.extras.synth.declaration import Declaration
 
 if TYPE_CHECKING:
     from collections.abc import Callable

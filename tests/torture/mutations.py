@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from tiny import Trace, write
 
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.write import write as write_synth
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.write import write as write_synth
 
 if TYPE_CHECKING:
     from collections.abc import Callable

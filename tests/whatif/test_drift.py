@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import usp_prof
+from usp_prof.extras.synth.declaration import Clocks, Declaration, Fault, FaultKind, Mesh, Work
+from usp_prof.extras.synth.simulation import ground_truth, simulate
+from usp_prof.extras.synth.write import write
 from usp_prof.findings import engine
-from usp_prof.synth.declaration import Clocks, Declaration, Fault, FaultKind, Mesh, Work
-from usp_prof.synth.simulation import ground_truth, simulate
-from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from pathlib import Path

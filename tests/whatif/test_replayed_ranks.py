@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from usp_prof.cli.app import main
+from usp_prof.extras.synth.declaration import Declaration, with_events
+from usp_prof.extras.synth.write import write
 from usp_prof.model.edit import parse_edit
 from usp_prof.replay import representatives as chosen
 from usp_prof.replay.build import graph_of
 from usp_prof.run import open_run
-from usp_prof.synth.declaration import Declaration, with_events
-from usp_prof.synth.write import write
 from usp_prof.whatif.attribution import slowdown, slowdown_on
 from usp_prof.whatif.predict import predict, predict_on
 from usp_prof.whatif.replayed_ranks import ranks_made_like_peers, replayed_ranks

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from usp_prof.extras.synth.declaration import Declaration, Fault
+from usp_prof.extras.synth.history import RankLog
+from usp_prof.extras.synth.program import Program, Setting
+from usp_prof.extras.synth.step_truth import StepTruth, partition
 from usp_prof.model.errors import UsageError
-from usp_prof.synth.declaration import Declaration, Fault
-from usp_prof.synth.history import RankLog
-from usp_prof.synth.program import Program, Setting
-from usp_prof.synth.step_truth import StepTruth, partition
 
 
 class Simulation(Setting):

@@ -13,12 +13,23 @@ import numpy as np
 
 from usp_prof import limits
 from usp_prof.columns.arrays import Ints
+from usp_prof.extras.synth.declaration import EVERYWHERE, Declaration, Fault, FaultKind, Style
+from usp_prof.extras.synth.history import (
+    MAIN,
+    WATCHDOG,
+    ActionTime,
+    Call,
+    Copy,
+    Exchange,
+    KernelBlock,
+    Part,
+    RankLog,
+    Span,
+)
+from usp_prof.extras.synth.mesh import Group
+from usp_prof.extras.synth.ops import Block, Catalogue
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule_orders import Action
-from usp_prof.synth.declaration import EVERYWHERE, Declaration, Fault, FaultKind, Style
-from usp_prof.synth.history import MAIN, WATCHDOG, ActionTime, Call, Copy, Exchange, KernelBlock, Part, RankLog, Span
-from usp_prof.synth.mesh import Group
-from usp_prof.synth.ops import Block, Catalogue
 
 _SYNC_RETURN_NS = 3_000
 _SHORTEST_NS = 500

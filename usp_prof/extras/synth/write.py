@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from usp_prof.contract import MANIFEST_NAME, GroupEntry, Manifest, ModelEntry
+from usp_prof.extras.synth import gloo_layout, layout, nccl_layout
+from usp_prof.extras.synth.declaration import Declaration, Style
+from usp_prof.extras.synth.mesh import AXES, clocks
+from usp_prof.extras.synth.simulation import Simulation, ground_truth, simulate
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import check_name
-from usp_prof.synth import gloo_layout, layout, nccl_layout
-from usp_prof.synth.declaration import Declaration, Style
-from usp_prof.synth.mesh import AXES, clocks
-from usp_prof.synth.simulation import Simulation, ground_truth, simulate
 from usp_prof.whole_files import whole_file
 
 # Manifest: the recorder's data on the run.

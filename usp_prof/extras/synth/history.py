@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from usp_prof.columns.arrays import Ints
-from usp_prof.synth.declaration import Declaration
-from usp_prof.synth.mesh import Group
-from usp_prof.synth.ops import Op
+from usp_prof.extras.synth.declaration import Declaration
+from usp_prof.extras.synth.mesh import Group
+from usp_prof.extras.synth.ops import Op
 
 _VOLUME = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 """Transferred bytes of a call, in units of (n - 1) / n of its size; sends transfer their size once."""

@@ -11,10 +11,10 @@ import numpy as np
 
 from usp_prof.columns.arrays import Ints
 from usp_prof.contract import TRACE_METADATA_KEY, Manifest
-from usp_prof.synth.declaration import Style
-from usp_prof.synth.history import BACKWARD, WATCHDOG, Part, RankLog
-from usp_prof.synth.mesh import BASE_NS, HostClock
-from usp_prof.synth.simulation import Simulation
+from usp_prof.extras.synth.declaration import Style
+from usp_prof.extras.synth.history import BACKWARD, WATCHDOG, Part, RankLog
+from usp_prof.extras.synth.mesh import BASE_NS, HostClock
+from usp_prof.extras.synth.simulation import Simulation
 
 # Templates: many events of one form become JSON text at once, from one repeated line and all its numbers.
 

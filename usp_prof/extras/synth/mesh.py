@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from usp_prof.columns.arrays import Ints
-from usp_prof.synth.declaration import Declaration, Mesh
+from usp_prof.extras.synth.declaration import Declaration, Mesh
 
 AXES = ("pp", "dp", "cp", "tp")
 

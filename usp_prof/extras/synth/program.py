@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator
 
 from usp_prof import contract
+from usp_prof.extras.synth.declaration import Declaration, Work, check
+from usp_prof.extras.synth.history import BACKWARD, MAIN, ActionTime, Call, Exchange, Part, RankLog
+from usp_prof.extras.synth.mesh import Topology
+from usp_prof.extras.synth.ops import Catalogue, Uneven
+from usp_prof.extras.synth.worker import Gradients, Worker
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.schedule import Schedule, Shape, schedule_by_name
 from usp_prof.schedule_orders import Action, Kind, Order, order
-from usp_prof.synth.declaration import Declaration, Work, check
-from usp_prof.synth.history import BACKWARD, MAIN, ActionTime, Call, Exchange, Part, RankLog
-from usp_prof.synth.mesh import Topology
-from usp_prof.synth.ops import Catalogue, Uneven
-from usp_prof.synth.worker import Gradients, Worker
 
 _ACTION = re.compile(r"(?P<stage>\d*)(?P<kind>[FBIW])(?P<micro_batch>\d+)\Z")
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from usp_prof import limits
 from usp_prof.cli.opening import note, whole_number
+from usp_prof.extras.synth.declaration import Declaration, FaultKind, Mesh, Style, with_events
+from usp_prof.extras.synth.write import write
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import read_json
 from usp_prof.model.printable import counted
-from usp_prof.synth.declaration import Declaration, FaultKind, Mesh, Style, with_events
-from usp_prof.synth.write import write
 
 EXAMPLES = """\
   usp-prof synth traces/demo --mesh dp=2,tp=2,pp=2 --micro-batches 8

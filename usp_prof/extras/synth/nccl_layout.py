@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from usp_prof.columns.arrays import Ints
-from usp_prof.synth import layout
-from usp_prof.synth.history import BACKWARD, WATCHDOG, Part
-from usp_prof.synth.layout import TIME, Sheet, fill, literal, micro
-from usp_prof.synth.ops import Op
+from usp_prof.extras.synth import layout
+from usp_prof.extras.synth.history import BACKWARD, WATCHDOG, Part
+from usp_prof.extras.synth.layout import TIME, Sheet, fill, literal, micro
+from usp_prof.extras.synth.ops import Op
 
 COMPUTE_STREAM = 7
 _FIRST_STREAM = 20

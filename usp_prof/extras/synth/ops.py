@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from usp_prof.columns.arrays import Floats
-from usp_prof.synth.declaration import Declaration, Fault, FaultKind, Style
-from usp_prof.synth.mesh import Topology
+from usp_prof.extras.synth.declaration import Declaration, Fault, FaultKind, Style
+from usp_prof.extras.synth.mesh import Topology
 
 ELEMENTWISE_SHARE = 0.04
 """Share of a block's time that each op without matrix products takes."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from usp_prof.synth import layout
-from usp_prof.synth.history import Part
-from usp_prof.synth.layout import TIME, Sheet, fill, literal
-from usp_prof.synth.ops import Op
+from usp_prof.extras.synth import layout
+from usp_prof.extras.synth.history import Part
+from usp_prof.extras.synth.layout import TIME, Sheet, fill, literal
+from usp_prof.extras.synth.ops import Op
 
 _C10D = {
     "all_reduce": "c10d::allreduce_",

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.synth.history import Part, RankLog
+from usp_prof.extras.synth.history import Part, RankLog
 
 
 @dataclass(frozen=True, slots=True)

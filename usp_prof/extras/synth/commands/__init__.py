@@ -1,0 +1,1 @@
+"""Command that writes synthetic runs; `usp_prof.cli.command_files` finds it."""
