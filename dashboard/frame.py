@@ -23,67 +23,18 @@ if TYPE_CHECKING:
 
 
 HERE = Path(__file__).resolve().parent
-NO_MARGINS = (
-    "[data-testid='stMainBlockContainer']{padding:0.5rem 0.5rem 0!important}"
-    "[data-testid='stMainBlockContainer'] [class*='st-key-at-']{padding-left:2.5rem}"
-    "h1.usp-verdict{max-width:none!important}"
-    "@page{size:landscape}"
-)
-"""Style of the timeline page; the navigation leaves room for the button that opens the sidebar."""
-
-ON_PAPER = (
-    "@page{margin:10mm}@media print{"
-    "section[data-testid='stSidebar'],[data-testid='stHeader'],[class*='st-key-at-'],[data-testid='stDownloadButton'],"
-    "[data-testid='stButton'],[data-testid='stPageLink'],.st-key-incident,"
-    "[data-testid='stExpander']:has(details:not([open])){display:none!important}"
-    ".stApp,[data-testid='stAppViewContainer'],[data-testid='stMain']"
-    "{position:static!important;overflow:visible!important;height:auto!important}"
-    "[data-testid='stMain']{zoom:.75}"
-    "[data-testid='stElementContainer']:has(+* [data-testid^='stBidiComponent'],+* [data-testid='stCaptionContainer'])"
-    "{break-after:avoid}"
-    "[data-testid^='stBidiComponent'],[data-testid='stMetric'],[data-testid='stVerticalBlock']:has(>[data-testid="
-    "'stHorizontalBlock'] [data-testid='stMetric']){break-inside:avoid}}"
-)
-"""Style of a printed page: what is shown, without navigation and controls, and nothing is clipped."""
 
 
 def _style(room: Room) -> None:
-    at = f".st-key-room-{room.name.lower()} a"
+    """Apply the style sheets in one element, with the theme's colors; the current room is underlined."""
     colors = theme()
-    st.html(
-        "<style>[data-testid='stMainBlockContainer']{padding:0.5rem 2rem 2rem;max-width:none}"
-        "header[data-testid='stHeader']{background:transparent;pointer-events:none;height:2.6rem}"
-        "header[data-testid='stHeader'] *{pointer-events:none}"
-        "header[data-testid='stHeader'] :is(button,a,button *,a *){pointer-events:auto}"
-        "section[data-testid='stSidebar']:is([aria-expanded='true'],[data-collapsed='false'])"
-        "{width:232px!important;min-width:232px!important}"
-        "[data-testid='stSidebarHeader']{height:2.6rem;margin-bottom:0}"
-        "[data-testid='stMetric']{margin-bottom:-0.8rem}"
-        f"{NO_MARGINS if room is Room.TIMELINE else ''}"
-        f"[data-testid='stCaptionContainer']{{opacity:1;color:{colors.muted}}}"  # Streamlit's own is too pale to read
-        # A figure is never truncated: a narrow screen first wraps it onto two lines, then uses a smaller font.
-        "[data-testid='stMetricValue']{font-size:clamp(1.05rem,1.7vw,1.5rem)}"
-        "[data-testid='stMetric'] :is([data-testid='stMetricValue'],[data-testid='stMetricLabel'],"
-        "[data-testid='stMetricLabel']) *{white-space:normal;overflow:visible;text-overflow:clip}"
-        "[data-testid='stCheckbox'] [data-testid='stWidgetLabel'] *{white-space:normal}"
-        "[data-testid='stButtonGroup']>div{flex-wrap:wrap}"
-        "[data-testid='stTextArea'] textarea{font-family:monospace}"
-        "[data-testid='stSelectbox'] input{text-overflow:ellipsis}"
-        f":is(button[kind^='primary'],button[kind^='primary'] *){{color:{ink_on(colors.accent)}}}"
-        "h1.usp-verdict{font-size:1.35rem;font-weight:600;line-height:1.35;padding:0;margin:0;max-width:75rem}"
-        "h1.usp-verdict code{font-size:.85em;font-weight:500}"
-        f".st-key-now{{position:sticky;top:0;z-index:9;background:{colors.background};padding:.4rem 0}}"
-        ".st-key-answer{min-height:22.5rem}"  # switches below stay where they are when the answer changes
-        # Links start where the text around them does and are underlined, except in the navigation.
-        "a[data-testid='stPageLink-NavLink']:not(.st-key-rooms *,.st-key-pages *){padding-left:0;margin-left:0}"
-        f"a[data-testid='stPageLink-NavLink']:not(.st-key-rooms *,.st-key-pages *) p{{color:{colors.accent};"
-        "text-decoration:underline;text-underline-offset:3px}"
-        ".st-key-parent-page a{background:rgba(151,166,195,.15)}.st-key-parent-page a p{font-weight:600}"
-        ".st-key-rooms{border-bottom:1px solid rgba(128,128,128,.3)}"
-        ".st-key-rooms a p{font-size:1rem;font-weight:600}"
-        ".st-key-rooms a:not(:hover){background:transparent}"  # a room is marked by its line, whichever its page
-        f"{at}{{border-bottom:2px solid var(--st-primary-color,#0072B2);border-radius:0}}{ON_PAPER}</style>"
+    variables = (
+        f":root{{--usp-muted:{colors.muted};--usp-accent:{colors.accent};--usp-on-accent:{ink_on(colors.accent)};"
+        f"--usp-background:{colors.background}}}"
+        f".st-key-room-{room.name.lower()} a{{border-bottom:2px solid var(--st-primary-color,#0072B2);border-radius:0}}"
     )
+    sheets = ["style.css", *(["timeline.css"] if room is Room.TIMELINE else [])]
+    st.html(f"<style>{variables}{''.join((HERE / sheet).read_text(encoding='utf-8') for sheet in sheets)}</style>")
 
 
 # Navigation: rooms, and the pages of the room below; the tooltip of a gray page says why it is empty.
