@@ -128,9 +128,7 @@ def _document(index: int, selection: Selection) -> Document:
     run = open_numbered(index)
     if selection != EVERYTHING:
         return _analysed(run, selection)
-    return stored_document.read(
-        run.derived(stored_document.form(), lambda folder: stored_document.write(_analysed(run, selection), folder))
-    )
+    return stored_document.kept_or_made(run, stored_document.form(), lambda: _analysed(run, selection))
 
 
 def ask_drawings(index: int) -> Result[None]:

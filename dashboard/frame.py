@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,17 +142,20 @@ def _report() -> None:
         st.download_button("Download", page.encode(), f"{served_runs.name(view.run)}.html", "text/html")
 
 
+def _pages(pages: Sequence[Page]) -> dict[str, StreamlitPage]:
+    """Return Streamlit's pages by path; the first is the default."""
+    return {
+        page.path: st.Page(page.draw, title=page.title, url_path=page.path, default=page is pages[0]) for page in pages
+    }
+
+
 def main() -> None:
     """Draw the chosen page."""
     if not served_runs.run_count():
         st.set_page_config("usp-prof", page_icon=str(HERE / "icon.png"), layout="wide")
         _without_run()
         return
-    page_by_path = {
-        page.path: st.Page(page.draw, title=page.title, url_path=page.path, default=i == 0)
-        for i, page in enumerate(PAGES)
-    }
-    st.session_state["pages"] = page_by_path
+    page_by_path = st.session_state["pages"] = _pages(PAGES)
     running = st.navigation(list(page_by_path.values()), position="hidden")
     chosen = next(page for page in PAGES if page.title == running.title)
     # The timeline needs the width: the sidebar is closed there until it is opened.
@@ -188,10 +191,7 @@ def main() -> None:
 def _without_run() -> None:
     """Draw the pages that need no run: plans for a typed model, sweeps, and the lessons."""
     offered = [page for page in PAGES if not page.needs_run]
-    page_by_path = {
-        page.path: st.Page(page.draw, title=page.title, url_path=page.path, default=place == 0)
-        for place, page in enumerate(offered)
-    }
+    page_by_path = _pages(offered)
     running = st.navigation(list(page_by_path.values()), position="hidden")
     _style(Room.PREDICT)
     st.markdown("### usp-prof")

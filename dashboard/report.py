@@ -26,8 +26,6 @@ from .engine import (
     Text,
     UspProfError,
     __version__,
-    analyze,
-    build_report,
     embedded_timeline,
     plan_answer,
     plan_map_answer,
@@ -47,11 +45,10 @@ def ask(index: int, selection: Selection, answers: tuple[Answer, ...] = ()) -> R
 
     def compose() -> str:
         data.worker.tell("writing the report")
-        run = data.open_numbered(index)
-        results = analyze(run.tables, selection)
-        document = build_report(run.tables, results, name=run.name, selection=selection, without=("timeline",))
+        document = data.document(index, selection)
         document = replace(document, sections=(*document.sections, *chosen(index, answers)))
-        timeline = embedded_timeline(run.tables, selection, focus=document.verdict.straggler)
+        tables = data.open_numbered(index).tables
+        timeline = embedded_timeline(tables, selection, focus=document.verdict.straggler)
         return write_webpage([document], [timeline], timeline_assets())
 
     names = tuple(sorted((answer.page, answer.choice) for answer in answers))

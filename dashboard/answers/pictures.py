@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import TypeVar
 
 import numpy as np
 
@@ -43,7 +42,6 @@ from ..engine import (
 )
 from . import verdicts
 
-ChartKind = TypeVar("ChartKind")
 A_ROW = 16
 """Ranks per row if their places in the mesh are unknown."""
 MOST_LINES = 4
@@ -55,13 +53,15 @@ MOST_RANKS = 24
 MOST_AXES = MOST_LATE = 6
 
 
-def chart_of(document: Document, kind: type[ChartKind]) -> Chart | None:
-    """Find the report's first chart of a kind."""
-    for part in document.sections:
-        for block in part.blocks:
-            if isinstance(block, Chart) and isinstance(block.data, kind):
-                return block
-    return None
+def charts_of_kind(document: Document, kind: type) -> list[Chart]:
+    """Return the report's charts whose input has this type, in order."""
+    blocks = (block for part in document.sections for block in part.blocks)
+    return [block for block in blocks if isinstance(block, Chart) and isinstance(block.data, kind)]
+
+
+def chart_of(document: Document, kind: type) -> Chart | None:
+    """Return the report's first chart whose input has this type."""
+    return next(iter(charts_of_kind(document, kind)), None)
 
 
 def axes_by_exposure(document: Document) -> Chart | None:

@@ -10,6 +10,7 @@ import numpy as np
 import streamlit as st
 
 from .. import data, state
+from ..answers.pictures import blocks_of
 from ..engine import (
     Chart,
     DataTable,
@@ -69,16 +70,15 @@ def picked_op(view: View, document: Document, charts: Sequence[Chart]) -> None:
 
 def rows_of(document: Document, label: str) -> DataTable | None:
     """Return the rows of one op in the report's table, by its label: its name, or name and shapes."""
-    for part in document.sections:
-        for block in part.blocks:
-            heads = [column.head for column in block.columns] if isinstance(block, DataTable) else []
-            if part.id != "kernels" or "op" not in heads or not isinstance(block, DataTable):
-                continue
+    tables = [block for block in blocks_of(document, "kernels") if isinstance(block, DataTable)]
+    for table in tables:
+        heads = [column.head for column in table.columns]
+        if "op" in heads:
             op, shapes = heads.index("op"), heads.index("shapes") if "shapes" in heads else -1
             rows = tuple(
-                row for row in block.rows if label in {str(row[op]), f"{row[op]} {row[shapes]}" if shapes >= 0 else ""}
+                row for row in table.rows if label in {str(row[op]), f"{row[op]} {row[shapes]}" if shapes >= 0 else ""}
             )
-            return DataTable("", block.columns, rows) if rows else None
+            return DataTable("", table.columns, rows) if rows else None
     return None
 
 

@@ -14,6 +14,7 @@ import streamlit as st
 
 from .. import data, served_runs, state
 from ..answers import incident
+from ..answers.pictures import charts_of_kind
 from ..components import findings
 from ..components.blocks import folded, page_link, show, show_all, verdict
 from ..components.findings import show_findings, shown_at
@@ -121,13 +122,13 @@ def _step_name(step: int, steps: int, document: Document) -> str:
 def _folds(document: Document, view: View) -> None:
     """Show folded details: each rank's step, the summary's tables, health."""
     layout = data.open_numbered(view.run).tables.topology
-    for number, chart in enumerate(_charts(document, BreakdownRows)):
+    for number, chart in enumerate(charts_of_kind(document, BreakdownRows)):
         folded(
             f"by-rank-{number}" if number else "by-rank",
             "Each rank's step",
             partial(_by_rank, chart, document, layout),
         )
-    for chart in _charts(document, HeatMap):
+    for chart in charts_of_kind(document, HeatMap):
         folded("heat-map", chart.title, partial(show, Chart("", chart.data), "heat-map"))
     for number, table in enumerate(_blocks_of_kind(document.summary.blocks, DataTable)):
         folded(f"summary-{number}", table.title, partial(show, replace(table, title=""), f"summary-{number}"))
@@ -204,15 +205,6 @@ def _rows_at(rows: BreakdownRows, places: Sequence[int]) -> BreakdownRows:
 
 def _blocks_of_kind(blocks: Sequence[Block], kind: type[BlockKind]) -> list[BlockKind]:
     return [block for block in blocks if isinstance(block, kind)]
-
-
-def _charts(document: Document, kind: type) -> list[Chart]:
-    return [
-        block
-        for part in document.sections
-        for block in part.blocks
-        if isinstance(block, Chart) and isinstance(block.data, kind)
-    ]
 
 
 # The incident story: two buttons that download a description of the most important cause.

@@ -178,11 +178,7 @@ def draw_pipeline() -> None:
     causes = by_cause(document)
     if causes is not None:
         show(causes, "causes")
-    schedules = [
-        block
-        for block in pictures.blocks_of(document, "pipeline")
-        if isinstance(block, Chart) and isinstance(block.data, PipelineSchedule)
-    ]
+    schedules = pictures.charts_of_kind(document, PipelineSchedule)
     for number, schedule in enumerate(schedules):
         show(schedule, f"schedule-{number}")
     if schedules:

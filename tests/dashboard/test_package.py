@@ -64,7 +64,7 @@ def test_the_wheel_installs_only_our_packages(wheel: Path) -> None:
 
 def test_the_wheel_contains_the_dashboards_data_files(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    data_files = [path for path in (ROOT / "dashboard").rglob("*") if path.suffix in {".js", ".png", ".toml"}]
+    data_files = [path for path in (ROOT / "dashboard").rglob("*") if path.suffix in {".css", ".js", ".png", ".toml"}]
     assert len(data_files) >= 4
     for path in data_files:
         assert f"usp_prof_{path.relative_to(ROOT).as_posix()}" in names

@@ -133,6 +133,11 @@ def whole_number(within: limits.Range = limits.AMOUNT) -> Callable[[str], int]:
     return parse
 
 
+def number_option(holder: _OptionHolder, name: str, text: str, default: int = 0) -> None:
+    """Declare an option whose value is a whole number; by default 0, which means that it was not given."""
+    holder.add_argument(name, metavar="N", type=whole_number(), default=default, help=text)
+
+
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?\Z")
 _MOST = 1_000_000
 SAMPLINGS = "outliers, one-per-stage, sample:N (see docs/scale.md)"
@@ -188,9 +193,7 @@ def model_options(group: _OptionHolder) -> None:
     group.add_argument(
         "--model", metavar="FILE", type=Path, help="model description: our JSON or a Hugging Face config.json"
     )
-    group.add_argument(
-        "--sequence", metavar="N", type=whole_number(), default=0, help="sequence length, if the description has none"
-    )
+    number_option(group, "--sequence", "sequence length, if the description has none")
 
 
 def model_of(args: argparse.Namespace) -> ModelEntry | None:

@@ -22,12 +22,12 @@ from usp_prof.cli.opening import (
     model_of,
     model_options,
     note,
+    number_option,
     open_from,
     output,
     parse_numbers,
     parse_steps,
     read_snapshots,
-    whole_number,
     write_out,
 )
 from usp_prof.findings.registry import third_party_rules
@@ -106,9 +106,7 @@ def _what_to_read(parser: argparse.ArgumentParser) -> None:
 
 def _not_in_the_traces(group: Group) -> None:
     model_options(group)
-    group.add_argument(
-        "--tokens-per-step", metavar="N", type=whole_number(), default=0, help="tokens per step over all ranks"
-    )
+    number_option(group, "--tokens-per-step", "tokens per step over all ranks")
     group.add_argument("--device", metavar="NAME", default="", help="device whose peaks apply, such as H100-SXM")
     group.add_argument(
         "--convention",

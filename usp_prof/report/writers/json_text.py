@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from usp_prof.model.finding import Basis, Finding, Level, Plain
+from usp_prof.model.finding import Basis, Level, Plain
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Better, Unit, Value
 from usp_prof.report.run_facts import RunFacts
@@ -217,46 +217,16 @@ def _report(document: Document) -> ReportJson:
         usp_prof=document.version,
         run=_run(document.run),
         metrics=[_metric(value) for value in document.values],
-        findings=[_finding(finding) for finding in document.findings],
-        health=[
-            HealthJson(row.code, row.severity, row.rank, row.count, row.detail, row.file) for row in document.health
-        ],
+        findings=msgspec.convert(document.findings, list[FindingJson], from_attributes=True),
+        health=msgspec.convert(document.health, list[HealthJson], from_attributes=True),
     )
 
 
 def _run(run: RunFacts) -> RunJson:
-    return RunJson(
-        name=run.name,
-        ranks=list(run.ranks),
-        world_size=run.world_size,
-        axes=dict(run.axes),
-        axes_inferred=run.axes_inferred,
-        steps=list(run.steps),
-        devices=list(run.devices),
-        hosts=run.hosts,
-        software=dict(sorted(run.software.items())),
-        others=list(run.other_runs),
-    )
+    facts = {name: getattr(run, name) for name in RunJson.__struct_fields__ if name not in {"others", "software"}}
+    return msgspec.convert(facts | {"others": run.other_runs, "software": dict(sorted(run.software.items()))}, RunJson)
 
 
 def _metric(value: Value) -> MetricJson:
     metric = value.metric
     return MetricJson(metric.id, metric.unit, metric.better, value.value, dict(sorted(value.dims.items())))
-
-
-def _finding(finding: Finding) -> FindingJson:
-    return FindingJson(
-        code=finding.code,
-        title=finding.title,
-        level=finding.level,
-        where=dict(finding.where),
-        gain_fraction=finding.gain_fraction,
-        cumulative_gain_fraction=finding.cumulative_gain_fraction,
-        basis=finding.basis,
-        error_fraction=finding.error_fraction,
-        edit=finding.edit,
-        evidence=dict(finding.evidence),
-        advice=finding.advice,
-        part_of=finding.part_of,
-        rows=finding.rows,
-    )

@@ -9,9 +9,9 @@ from math import isfinite
 from usp_prof.cli.opening import (
     choice_options,
     format_option,
+    number_option,
     open_from,
     refuse_choice_without_path,
-    whole_number,
     write_out,
 )
 from usp_prof.contract import ModelEntry
@@ -46,9 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     choice_options(parser)
     parser.add_argument("--model", metavar="MODEL", help="known name, Hugging Face config.json, or our JSON")
-    parser.add_argument(
-        "--sequence", metavar="N", type=whole_number(), default=0, help="tokens per sequence (default: as pretrained)"
-    )
+    number_option(parser, "--sequence", "tokens per sequence (default: as pretrained)")
     parser.add_argument("--device", metavar="NAME", help="device whose memory size is shown")
     usual = Configuration()
     defaults = {name: getattr(usual, name) for name in KNOBS}

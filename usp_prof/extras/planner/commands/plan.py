@@ -14,11 +14,11 @@ from typing import Any
 from usp_prof.cli.opening import (
     choice_options,
     format_option,
+    number_option,
     open_from,
     output,
     progress_of,
     refuse_choice_without_path,
-    whole_number,
     write_out,
 )
 from usp_prof.extras.planner.answers.plan_text import GIVEN, as_csv, as_json, as_text
@@ -78,26 +78,14 @@ def _what_to_plan(parser: argparse.ArgumentParser) -> None:
     needed = parser.add_argument_group("required without PATH or --table")
     needed.add_argument("--model", metavar="MODEL", help="known name, Hugging Face config.json, or our JSON")
     needed.add_argument("--device", metavar="NAME", help="device, such as H100 (default: the run's)")
-    needed.add_argument(
-        "--devices", metavar="N", type=whole_number(), default=0, help="number of devices (default: the run's)"
-    )
-    needed.add_argument(
-        "--batch", metavar="N", type=whole_number(), default=0, help="sequences per step over all devices"
-    )
-    parser.add_argument(
-        "--sequence",
-        metavar="N",
-        type=whole_number(),
-        default=0,
-        help="tokens per sequence (default: as the model was pretrained)",
-    )
+    number_option(needed, "--devices", "number of devices (default: the run's)")
+    number_option(needed, "--batch", "sequences per step over all devices")
+    number_option(parser, "--sequence", "tokens per sequence (default: as the model was pretrained)")
     parser.add_argument(
         "--dtype", choices=("bf16", "fp16", "fp32", "fp8", "fp4"), default="", help="data type of training"
     )
     add_sizes(parser)
-    parser.add_argument(
-        "--node", metavar="N", type=whole_number(), default=0, help="devices per node (default: 8; GB200, GB300: 72)"
-    )
+    number_option(parser, "--node", "devices per node (default: 8; GB200, GB300: 72)")
     parser.add_argument(
         "--network", metavar="GB/S", type=float, default=0,
         help="network bandwidth per device and direction (default: 50, less for old devices)",
@@ -121,9 +109,7 @@ def _how_to_write(parser: argparse.ArgumentParser) -> None:
         help="trainer that will run the plan; others are excluded (default: usp-prof with a run, or megatron)",
     )
     add_habits(parser, "", "as --for")
-    parser.add_argument(
-        "--top", metavar="N", type=whole_number(), default=10, help="number of plans to list (default: %(default)s)"
-    )
+    number_option(parser, "--top", "number of plans to list (default: %(default)s)", default=10)
     format_option(parser)
 
 

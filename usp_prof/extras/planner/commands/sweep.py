@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from io import StringIO
 from pathlib import Path
 
-from usp_prof.cli.opening import format_option, note, notes, output, whole_number, write_drawn, write_out
+from usp_prof.cli.opening import format_option, note, notes, number_option, output, write_drawn, write_out
 from usp_prof.extras.planner.answers import sweep as answer
 from usp_prof.extras.planner.answers.sweep_maps import AXES
 from usp_prof.extras.planner.calibration import calibrate
@@ -58,16 +58,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="trainer options for all cells, such as model=tiny batch=16 steps=8",
     )
     parser.add_argument("--list", metavar="CSV", help="cells as rows, trainer options as columns")
-    parser.add_argument(
-        "--processes",
-        metavar="N",
-        type=whole_number(),
-        default=1,
-        help="processes per cell, unless the cell sets them (default: 1)",
-    )
-    parser.add_argument(
-        "--at-once", metavar="N", type=whole_number(), default=1, help="number of cells to run in parallel (default: 1)"
-    )
+    number_option(parser, "--processes", "processes per cell, unless the cell sets them (default: 1)", default=1)
+    number_option(parser, "--at-once", "number of cells to run in parallel (default: 1)", default=1)
     parser.add_argument(
         "--timeout", metavar="S", type=float, default=600.0, help="time limit per cell in seconds (default: 600)"
     )
