@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from usp_prof.run import open_run
-from usp_prof.tables.matching.least_squares import DenseEquations, GraphEquations, Observations, equations
+from usp_prof.tables.matching import least_squares
+from usp_prof.tables.matching.least_squares import Equations, Observations
 from usp_prof.tables.matching.same_calls import matched_parts
 from usp_prof.tables.matching.ties import ties_of
 
@@ -38,23 +39,31 @@ def chain(clocks: int, calls: int = 40, seed: int = 0) -> Observations:
     return Observations(call, clock, random.normal(0, 1_000, len(call)), time_s, clocks)
 
 
+def both(
+    monkeypatch: pytest.MonkeyPatch, seen: Observations, weight: NDArray[np.float64], unknowns: NDArray[np.bool_]
+) -> tuple[Equations, Equations]:
+    """Return equations with and without a matrix."""
+    dense = Equations(seen, weight, unknowns)
+    monkeypatch.setattr(least_squares, "DENSE_AT_MOST", 0)
+    return dense, Equations(seen, weight, unknowns)
+
+
 @pytest.mark.parametrize("drifting", [False, True])
-def test_both_solvers_agree(drifting: bool) -> None:
+def test_both_solvers_agree(drifting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, unknowns = chain(12), free(12, drifting=drifting)
     weight = np.random.default_rng(1).uniform(1e-3, 1, len(seen.call))
     nothing = np.zeros(unknowns.shape)
-    dense, graph = (kind(seen, weight, unknowns) for kind in (DenseEquations, GraphEquations))
+    dense, graph = both(monkeypatch, seen, weight, unknowns)
     assert np.abs(dense.solution(nothing) - graph.solution(nothing)).max() < 1e-6
     # Standard errors come from 64 draws: each is known to 9%.
     assert np.allclose(graph.spread()[unknowns], dense.spread()[unknowns], rtol=0.4)
     assert not graph.spread()[0].any()
 
 
-def test_a_clock_without_evidence_of_drift_has_none() -> None:
+def test_a_clock_without_evidence_of_drift_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Observations(np.array([0, 0]), np.array([0, 1]), np.array([0.0, -700.0]), np.zeros(2), 2)
-    for kind in (DenseEquations, GraphEquations):
-        solution = kind(seen, np.ones(2), free(2, drifting=True)).solution(np.zeros((2, 2)))
-        assert np.allclose(solution, [[0, 0], [700, 0]])
+    for system in both(monkeypatch, seen, np.ones(2), free(2, drifting=True)):
+        assert np.allclose(system.solution(np.zeros((2, 2))), [[0, 0], [700, 0]])
 
 
 def test_thousands_of_clocks_are_solved_without_a_matrix() -> None:
@@ -65,15 +74,15 @@ def test_thousands_of_clocks_are_solved_without_a_matrix() -> None:
     grid = np.arange(side * side).reshape(side, side)
     clock = np.concatenate([grid.ravel(), grid.T.ravel()])
     seen = Observations(np.repeat(np.arange(2 * side), side), clock, -offset[clock], np.zeros(len(clock)), side * side)
-    system = equations(seen, np.ones(len(clock)), free(side * side, drifting=False))
-    assert isinstance(system, GraphEquations)
+    system = Equations(seen, np.ones(len(clock)), free(side * side, drifting=False))
+    assert system.matrix is None
     assert np.abs(system.solution(np.zeros((side * side, 1)))[:, 0] - offset).max() < 1e-3
 
 
 @pytest.mark.parametrize(
     "run", [pytest.param(run, marks=[] if run == SAMPLE else [pytest.mark.full]) for run in RECORDED]
 )
-def test_both_solvers_agree_on_recorded_calls(run: str, tmp_path: Path) -> None:
+def test_both_solvers_agree_on_recorded_calls(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every rank is treated as a separate clock, because most recorded runs have too few hosts."""
     tables = open_run(TRACES / run, cache_dir=tmp_path).tables
     ranks = np.asarray(tables.ranks)
@@ -85,5 +94,5 @@ def test_both_solvers_agree_on_recorded_calls(run: str, tmp_path: Path) -> None:
     seen = Observations(ties.call, ties.row, (ties.end - first_end).astype(float), time_s, len(ranks))
     unknowns = free(len(ranks), drifting=True)
     nothing, weight = np.zeros(unknowns.shape), np.ones(len(seen.call))
-    dense, graph = (kind(seen, weight, unknowns).solution(nothing) for kind in (DenseEquations, GraphEquations))
+    dense, graph = (system.solution(nothing) for system in both(monkeypatch, seen, weight, unknowns))
     assert np.abs(seen.shift(dense) - seen.shift(graph)).max() < 0.01

@@ -26,12 +26,6 @@ DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for text that is not valid JSON, or not of the declared type."""
 
 
-def json_keys(arguments: type[msgspec.Struct], names: Sequence[str]) -> tuple[str, ...]:
-    """Return the JSON keys of some fields."""
-    key_of = {field.name: field.encode_name for field in msgspec.structs.fields(arguments)}
-    return tuple(key_of[name] for name in names)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedArguments:
     """The fields of many arguments, by name."""

@@ -70,10 +70,11 @@ def part_of_rank(record: TraceRecord, rank: int) -> TraceRecord:
         record,
         events=events,
         inputs=record.inputs.select(is_of_rank),
+        launches=record.launches.select(is_of_rank),
+        sequence=record.sequence[is_of_rank],
         threads=record.threads.filter(pa.array(_has_rank(Columns(record.threads), rank_of, rank))),
         metadata=_metadata(record.metadata, rank),
         health=(*record.health, HealthRow("merged_trace", Severity.INFO, rank, detail=detail)),
-        work=None if record.work is None else record.work.select(is_of_rank),
     )
 
 

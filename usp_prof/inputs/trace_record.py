@@ -58,43 +58,27 @@ DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events")
 """Categories of device work."""
 
 
-# Arguments that repeat: a program repeats the same work, so each distinct combination of values is stored once, with
-# one code per event. Reading them from every event's arguments later would double the read time.
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Launches:
-    """The launch of each piece of device work, by event row."""
+class RepeatedArguments:
+    """Some arguments of each event, by event row.
+
+    A program repeats the same work, so each distinct combination of values is stored once. Reading them from every
+    event's arguments later would double the read time.
+    """
 
     code: NDArray[np.int32]
     """Index in `texts`."""
     texts: pa.StringArray
-    """Distinct combinations (grid, block, bytes, ...) as JSON objects; the first is empty."""
-
-    def select(self, keep: Flags) -> Launches:
-        """Return only the rows marked in `keep`."""
-        return Launches(self.code[keep], self.texts)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Inputs:
-    """The inputs of each event, by event row."""
-
-    code: NDArray[np.int32]
-    """Index in `texts`."""
-    texts: pa.StringArray
-    """Distinct combinations (shapes, types, scalars) as JSON objects; the first is empty."""
-    sequence: Ints | NDArray[np.int32]
-    """Autograd's sequence number; -1 if there is none."""
+    """Distinct combinations as JSON objects; the first is empty."""
 
     @classmethod
-    def none(cls, rows: int) -> Inputs:
-        """Return the inputs of events that have none."""
-        return cls(np.zeros(rows, np.int32), texts_of(["{}"]), np.full(rows, -1, np.int64))
+    def none(cls, rows: int) -> RepeatedArguments:
+        """Return the arguments of events that have none."""
+        return cls(np.zeros(rows, np.int32), texts_of(["{}"]))
 
-    def select(self, keep: Flags) -> Inputs:
+    def select(self, keep: Flags) -> RepeatedArguments:
         """Return only the rows marked in `keep`."""
-        return Inputs(self.code[keep], self.texts, self.sequence[keep])
+        return RepeatedArguments(self.code[keep], self.texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +91,14 @@ class TraceRecord:
     Integers have the narrowest type that fits (`widened` converts them to the schema's types).
     """
 
-    inputs: Inputs
-    """The inputs of the ops among the events, collected while reading."""
+    inputs: RepeatedArguments
+    """Inputs of the ops: shapes, types, scalars."""
+
+    launches: RepeatedArguments
+    """Launches of the device work: grid, block, bytes, ..."""
+
+    sequence: Ints | NDArray[np.int32]
+    """Autograd's sequence number by event row; -1 if there is none."""
 
     threads: pa.Table
     """In the schema `THREADS`."""
@@ -120,9 +110,6 @@ class TraceRecord:
     file: str
     json_bytes: int
     """Size of the uncompressed JSON."""
-
-    work: Launches | None = None
-    """Launches of the device work among the events, collected while reading; `None` if only the arguments have them."""
 
 
 # Tables by schema: columns in order, texts dictionary-encoded, missing values as absent.

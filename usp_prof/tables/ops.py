@@ -69,7 +69,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:
             "depth": depth[place].astype(np.int64),
             "parent": parent_event[place],
             "external_id": frame.ints("external_id", chosen),
-            "sequence": inputs.sequence[chosen].astype(np.int64),
+            "sequence": frame.record.sequence[chosen].astype(np.int64),
             "phase": compact(phases(frame.track[chosen], start), PHASES),
             "step": steps.of_host(start),
             **{name: compact(codes[inputs.code[chosen]], values) for name, (codes, values) in texts.items()},

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from usp_prof.contract import MANIFEST_NAME, TRACE_METADATA_KEY, Manifest, format_mark
 from usp_prof.export.merged_trace import write_rank
-from usp_prof.inputs.trace_record import EVENTS, THREADS, Inputs, TraceRecord
+from usp_prof.inputs.trace_record import EVENTS, THREADS, RepeatedArguments, TraceRecord
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import check_name
 from usp_prof.model.health import HealthRow, Severity
@@ -154,7 +154,8 @@ def rearranged(tables: TableSet, other: Rescheduled) -> TableSet:
     for rank in tables.ranks:
         rows = _rank_rows(tables, rank, windows, other, place[rank], saved)
         events = table_from_rows(EVENTS, rows)
-        raw = TraceRecord(events, Inputs.none(len(rows)), table_from_rows(THREADS, []), {}, (), "", 0)
+        nothing, sequence = RepeatedArguments.none(len(rows)), np.full(len(rows), -1)
+        raw = TraceRecord(events, nothing, nothing, sequence, table_from_rows(THREADS, []), {}, (), "", 0)
         built = build_rank(raw, rank, tables.manifest)
         ranks = tables.arrow("ranks", [rank])
         sources[rank] = MemorySource({**built, "ranks": ranks})

@@ -57,7 +57,7 @@ def test_fast_and_slow_path_read_the_same_events(
         assert quick.events[name].to_pylist() == slow.events[name].to_pylist(), name
     assert quick.threads.equals(slow.threads)
     ops = [row for row, category in enumerate(slow.events["category"].to_pylist()) if category == "cpu_op"]
-    assert quick.inputs.sequence[ops].tolist() == slow.inputs.sequence[ops].tolist()
+    assert quick.sequence[ops].tolist() == slow.sequence[ops].tolist()
     assert quick.inputs.texts.take(quick.inputs.code[ops]) == slow.inputs.texts.take(slow.inputs.code[ops])
 
 

@@ -1,4 +1,4 @@
-"""Launch data of device work: equal when read with the events or later from the arguments."""
+"""Launch data of device work: equal to those in the arguments of each event."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import Trace, raw_trace
 
-from usp_prof.inputs.kineto import arguments
-from usp_prof.inputs.kineto.arguments import LAUNCH_KEYS, GrowingLaunches
-from usp_prof.inputs.trace_record import DEVICE_WORK
+from usp_prof.inputs.trace_record import DEVICE_WORK, RepeatedArguments
 from usp_prof.tables.catalogue import build_rank
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ _SIZES = st.lists(st.integers(1, 99), max_size=4) | st.sampled_from(
 _ARGUMENTS = st.fixed_dictionaries(
     {},
     optional={
-        **dict.fromkeys(LAUNCH_KEYS[2:], _NUMBER),
+        **dict.fromkeys(("est. achieved occupancy %", "graph id", "bytes", "size"), _NUMBER),
         "grid": _SIZES,
         "block": _SIZES,
         "correlation": st.sampled_from([5, "5", 2**70]),
@@ -53,21 +51,20 @@ def kernels_of(raw: TraceRecord) -> pa.Table:
 
 @pytest.mark.slow
 @given(st.lists(_ARGUMENTS, max_size=5), st.sampled_from(DEVICE_WORK))
-def test_kernels_are_read_alike_on_both_paths(arguments: list[dict[str, Any]], category: str) -> None:
+def test_kernels_have_the_launches_of_their_own_arguments(arguments: list[dict[str, Any]], category: str) -> None:
     raw = raw_of(*arguments, category=category)
-    assert raw.work is not None
     with_events = kernels_of(raw).to_pylist()
-    afterwards = kernels_of(replace(raw, work=None)).to_pylist()
+    each_alone = RepeatedArguments(np.arange(raw.events.num_rows), raw.events["args"].combine_chunks())
+    afterwards = kernels_of(replace(raw, launches=each_alone)).to_pylist()
     assert json.dumps(with_events) == json.dumps(afterwards)  # an occupancy that is not known is no number
 
 
 def test_each_combination_of_texts_is_stored_once() -> None:
     arguments = {"grid": [2, 1, 1], "block": [64, 1, 1]}
     raw = raw_of(arguments, {**arguments, "correlation": 9}, {"bytes": 64})
-    assert raw.work is not None
-    assert raw.work.texts.to_pylist() == ["{}", '{"grid":[2, 1, 1],"block":[64, 1, 1]}', '{"bytes":64}']
-    assert raw.work.code.tolist() == [0, 1, 1, 2]
-    assert raw.work.select(np.array([False, True, False, True])).code.tolist() == [1, 2]
+    assert raw.launches.texts.to_pylist() == ["{}", '{"grid":[2, 1, 1],"block":[64, 1, 1]}', '{"bytes":64}']
+    assert raw.launches.code.tolist() == [0, 1, 1, 2]
+    assert raw.launches.select(np.array([False, True, False, True])).code.tolist() == [1, 2]
     assert kernels_of(raw)["blocks"].to_pylist() == [2, 2, -1]
 
 
@@ -76,26 +73,10 @@ def test_duplicate_events_are_removed_from_device_work() -> None:
     for size in (1, 2):
         again.event("k", "kernel", at=0, dur=50, args={"bytes": size})
     raw = raw_trace(again)
-    assert raw.work is not None
-    assert [raw.work.texts[code].as_py() for code in raw.work.code.tolist()] == ['{"bytes":1}', '{"bytes":2}']
-
-
-def test_too_many_combinations_are_not_coded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arguments, "_MANY", 3)
-    growing = GrowingLaunches()
-    for number in range(5):
-        growing.add(np.array([True, False]), [(b"", b"", b"", b"", b"%d" % number, b"")])
-    assert growing.columns() is None
-    raw = raw_of(*({"bytes": number} for number in range(5)))
-    assert raw.work is None
-    assert kernels_of(raw)["bytes"].to_pylist() == [0, 1, 2, 3, 4]
+    assert [raw.launches.texts[code].as_py() for code in raw.launches.code.tolist()] == ['{"bytes":1}', '{"bytes":2}']
 
 
 def test_a_trace_without_device_work_has_empty_rows() -> None:
-    growing = GrowingLaunches()
-    growing.add(np.array([False, False]), ())
-    growing.add(np.array([False, True]), [(b"1", b"", b"", b"", b"", b"")])
-    growing.add(np.array([False]), ())
-    made = growing.columns()
-    assert made is not None
-    assert made.code.tolist() == [0, 0, 0, 1, 0]
+    raw = raw_trace(Trace().op("aten::mm", at=0, dur=5))
+    assert (raw.launches.code.tolist(), raw.launches.texts.to_pylist()) == ([0], ["{}"])
+    assert kernels_of(raw).num_rows == 0

@@ -179,11 +179,12 @@ def test_op_inputs_are_read_in_the_same_pass(tmp_path: Path, odd: dict[str, Any]
         event("d", ts=6, args={"Input Dims": [[7]], **odd}),
         event("e", ts=7, args=[]),
     ]
-    inputs = read(tmp_path, document(*events)).inputs
+    record = read(tmp_path, document(*events))
+    inputs = record.inputs
     parsed = [json.loads(inputs.texts[code].as_py()) for code in inputs.code.tolist()]
     assert parsed == [shapes, {}, shapes, {}, {"Input Dims": [[7]]}, {"Input Dims": [[7]]}, {}]
     assert len(inputs.texts) == 3
-    assert inputs.sequence.tolist() == [5, -1, -1, -1, -1, 31 if "Sequence number" in odd else -1, -1]
+    assert record.sequence.tolist() == [5, -1, -1, -1, -1, 31 if "Sequence number" in odd else -1, -1]
 
 
 def test_the_line_decoder_accepts_adjacent_values() -> None:

@@ -26,10 +26,7 @@ from usp_prof.inputs.growing import (
 )
 from usp_prof.inputs.kineto import nanoseconds, wire
 from usp_prof.inputs.kineto.arguments import (
-    INPUT_FIELDS,
-    LAUNCH_FIELDS,
-    GrowingInputs,
-    GrowingLaunches,
+    GrowingArguments,
     Links,
     OpArguments,
     WorkArguments,
@@ -48,6 +45,8 @@ _OP = "cpu_op"
 _TS = 4
 """Index of the start among the fields of an event."""
 _CODED = {"phase": plain_text, "category": category_text, "process": plain_text, "thread": plain_text}
+INPUT_FIELDS = ("dims", "types", "concrete")
+LAUNCH_FIELDS = ("grid", "block", "occupancy", "graph", "bytes", "size")
 LINK_COLUMNS = ("device", "stream", "correlation", "external_id")
 _OP_ARGUMENTS = ArgumentDecoder(OpArguments)
 _WORK_ARGUMENTS = ArgumentDecoder(WorkArguments)
@@ -86,8 +85,9 @@ class EventColumns:
     durations: Numbers[np.int64] = field(default_factory=lambda: Numbers(np.int64))
     links: dict[str, NarrowNumbers] = field(default_factory=lambda: {name: NarrowNumbers() for name in LINK_COLUMNS})
     args: ArgumentTexts = field(default_factory=ArgumentTexts)
-    inputs: GrowingInputs = field(default_factory=GrowingInputs)
-    work: GrowingLaunches = field(default_factory=GrowingLaunches)
+    inputs: GrowingArguments = field(default_factory=lambda: GrowingArguments(OpArguments, INPUT_FIELDS))
+    launches: GrowingArguments = field(default_factory=lambda: GrowingArguments(WorkArguments, LAUNCH_FIELDS))
+    sequence: NarrowNumbers = field(default_factory=NarrowNumbers)
     thread_names: ThreadNames = field(default_factory=ThreadNames)
     counts: Counts = field(default_factory=Counts)
 
@@ -178,11 +178,12 @@ class EventColumns:
         ops = self._decoded(_OP_ARGUMENTS, args, sizes, is_op)
         work = self._decoded(_WORK_ARGUMENTS, args, sizes, is_work)
         other_links = self._decoded(_LINKS, args, sizes, is_other)
-        self.inputs.add(is_op, ops.rows(INPUT_FIELDS), ops.numbers["sequence"])
-        self.work.add(is_work, work.rows(LAUNCH_FIELDS))
+        self.inputs.add(is_op, ops)
+        self.launches.add(is_work, work)
+        self._add_numbers(self.sequence, [(ops.numbers["sequence"], is_op)])
         for name in LINK_COLUMNS:
             parts = ((ops, is_op), (work, is_work), (other_links, is_other))
-            self._add_link(self.links[name], [(_link(decoded, name), rows) for decoded, rows in parts])
+            self._add_numbers(self.links[name], [(_link(decoded, name), rows) for decoded, rows in parts])
 
     def _decoded(
         self,
@@ -196,8 +197,8 @@ class EventColumns:
             args, sizes = list(compress(args, rows.tobytes())), sizes[rows]
         return decoder.decode(b"".join(args), sizes)
 
-    def _add_link(self, column: NarrowNumbers, parts: Sequence[tuple[_Given, Flags]]) -> None:
-        """Append one link: each part has the values of its own rows; rows in no part are absent."""
+    def _add_numbers(self, column: NarrowNumbers, parts: Sequence[tuple[_Given, Flags]]) -> None:
+        """Append one column: each part has the values of its own rows; rows in no part are absent."""
         given = [(values, rows) for values, rows in parts if values is not None]
         row_count = len(parts[0][1])
         if not given:

@@ -188,15 +188,17 @@ class _Reading:
         keep, self.damage.unpaired = join_begin_end(columns, rows)
         keep &= in_window
         keep, self.damage.duplicates = repeated(columns, keep)
-        events, inputs = to_table(EVENTS, columns, rows), self.columns.inputs.columns()
-        work = self.columns.work.columns()
+        events, sequence = to_table(EVENTS, columns, rows), self.columns.sequence.array()
+        inputs, launches = self.columns.inputs.columns(), self.columns.launches.columns()
         if not keep.all():
-            events, inputs, work = _without(events, keep), inputs.select(keep), work.select(keep) if work else None
+            events, sequence = _without(events, keep), sequence[keep]
+            inputs, launches = inputs.select(keep), launches.select(keep)
         health = self.damage.rows(self.columns.counts, events=events.num_rows, based=base_ns > 0)
         return TraceRecord(
             events=events,
             inputs=inputs,
-            work=work,
+            launches=launches,
+            sequence=sequence,
             threads=self.columns.thread_names.table(),
             metadata=self.metadata,
             health=tuple(health),

@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof.columns.arrays import Ints
-from usp_prof.columns.arrow import index_of
 from usp_prof.columns.rows import lookup, sorted_by
-from usp_prof.columns.table import Columns, Replaced, View
+from usp_prof.columns.table import Columns
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.topology import group_key
-from usp_prof.tables.events.frame import compact
+from usp_prof.tables.communication.moves import Move, moved
 from usp_prof.tables.table_set import ChangedSource, Source
 
 Calls = Mapping[int, Ints]
@@ -93,9 +92,12 @@ def name_groups(sources: Mapping[int, Source], world: int) -> tuple[dict[int, So
         return plain, []
     changed: dict[int, Source] = {}
     for rank, source in sources.items():
-        keys = [(own.rows[rank], group_key(own.name, own.group_of_rank[rank])) for own in shared]
-        sizes = [len(own.group_of_rank[rank]) for own in shared]
-        changed[rank] = ChangedSource(source, {"collectives": partial(_with_groups, keys=keys, sizes=sizes)})
+        moves = [
+            Move(own.rows[rank], group_key(own.name, members), len(members))
+            for own in shared
+            if (members := own.group_of_rank[rank])
+        ]
+        changed[rank] = ChangedSource(source, {"collectives": partial(moved, moves=moves)})
     count = sum(min(map(len, own.rows.values())) for own in shared)
     different = {group for own in shared for group in own.group_of_rank.values()}
     whose = f"all {len(sources)} ranks" if len(different) == 1 else f"{len(different)} groups of ranks"
@@ -213,15 +215,3 @@ def _fit_of_group(start: Ints, end: Ints) -> _Fit:
     late, held = int(has_late_rank.sum()), int((has_late_rank & holds_all).sum())
     too_few = late >= _LEAST_LATE_CALLS and held < _HELD * late
     return _Fit(apart_ns, late, held, is_refuted=apart_ns > TOGETHER_NS or too_few)
-
-
-def _with_groups(collectives: View, keys: Sequence[tuple[Ints, str]], sizes: Sequence[int]) -> View:
-    """Put rows of one rank into groups: those of each key, with the group's size."""
-    columns = Columns(collectives)
-    codes, names = columns.codes("group")
-    codes, names, size = codes.copy(), list(names), columns["group_size"].copy()
-    for (rows, key), members in zip(keys, sizes, strict=True):
-        if key not in names:
-            names.append(key)
-        codes[rows], size[rows] = names.index(key), members
-    return Replaced(collectives, {"group": lambda: compact(codes, names), "group_size": lambda: index_of(size)})

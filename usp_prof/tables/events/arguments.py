@@ -24,7 +24,7 @@ from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import coded
 from usp_prof.columns.rows import lookup
 from usp_prof.inputs.argument_decoder import ABSENT, DECODE_ERRORS, ArgumentDecoder, real_number, whole_number
-from usp_prof.inputs.growing import Codes, plain_text, spread, take_texts
+from usp_prof.inputs.growing import Codes, Combinations, plain_text, spread, take_texts
 from usp_prof.inputs.memory import release_pages
 from usp_prof.model.schema import Kind
 
@@ -32,8 +32,6 @@ _NUMBERS = {Kind.INT: (int, -1, np.int64), Kind.FLOAT: (float, math.nan, np.floa
 """Kinds of numbers: decoded type, value if absent, and column type."""
 _ROWS = 1 << 10
 """Events decoded at once: results for more events do not fit in the processor's cache."""
-_BETWEEN = b"\0"
-"""Separates the JSON texts of a combination; no JSON text contains it."""
 _SPAN = 16 << 20
 """Bytes of argument text after which its pages are released: the text may be in a file."""
 
@@ -90,9 +88,7 @@ class _FieldColumns:
         self._text_keys = [key for key in dict.fromkeys(keys) if key not in number_kinds]
         self._decoder = _decoder(tuple(number_kinds.items()), tuple(self._text_keys))
         self._numbers: dict[str, list[NDArray[Any]]] = {key: [] for key in number_kinds}
-        # The distinct combinations of the JSON texts with their codes (0: all absent), and the codes of each batch.
-        self._combinations = Codes({_BETWEEN * max(len(self._text_keys) - 1, 0): 0})
-        self._codes: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
+        self._texts = Combinations(len(self._text_keys))
 
     def add(self, batch: pa.Array) -> None:
         """Append the fields of some arguments, ideally at most `_ROWS`."""
@@ -105,15 +101,12 @@ class _FieldColumns:
             full = np.full(len(batch), absent, dtype) if values is None else spread(values, is_written, absent)
             self._numbers[key].append(full)
         if self._text_keys:
-            rows = decoded.rows([f"text{place}" for place in range(len(self._text_keys))])
-            codes = np.fromiter(map(self._combinations.__getitem__, map(_BETWEEN.join, rows)), np.int32)
-            self._codes.append(spread(codes, is_written, 0))
+            self._texts.add(is_written, decoded.rows([f"text{place}" for place in range(len(self._text_keys))]))
 
     @cached_property
     def _texts_of_key(self) -> dict[str, tuple[bytes, ...]]:
         """JSON texts by key, one per combination."""
-        texts_of_key = zip(*(combination.split(_BETWEEN) for combination in self._combinations), strict=True)
-        return dict(zip(self._text_keys, texts_of_key, strict=True))
+        return dict(zip(self._text_keys, zip(*self._texts.distinct(), strict=True), strict=True))
 
     def column(self, field: Field, place: Ints | None) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
         """Return a field's column, in the order of `place`."""
@@ -123,7 +116,7 @@ class _FieldColumns:
             return numbers if place is None else numbers[place]
         texts = Codes()
         code_by_combination = np.array([texts[text] for text in self._texts_of_key[field.key]], np.int32)
-        codes = code_by_combination[np.concatenate(self._codes)]
+        codes = code_by_combination[self._texts.codes()]
         codes = codes if place is None else codes[place]
         values = [_value(text, field.item) for text in texts]
         if field.kind is Kind.TEXT:

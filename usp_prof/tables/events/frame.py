@@ -173,13 +173,11 @@ class EventFrame:
 
     def launched(self, rows: Ints, fields: Iterable[Field]) -> dict[str, NDArray[Any]]:
         """Read numeric fields of the launch (grid, block, bytes) of some rows of device work."""
-        work = self.record.work
-        if work is None:
-            return self.arguments(rows, fields)
-        wanted = tuple(fields)
-        read = read_arguments(pa.chunked_array([work.texts]), np.arange(len(work.texts)), wanted)
+        launches, wanted = self.record.launches, tuple(fields)
+        # Each distinct launch is parsed once.
+        read = read_arguments(pa.chunked_array([launches.texts]), np.arange(len(launches.texts)), wanted)
         read = self._within(read, wanted)
-        return {name: values[work.code[rows]] for name, values in read.items()}
+        return {name: values[launches.code[rows]] for name, values in read.items()}
 
     def _within(self, read: dict[str, Any], fields: Iterable[Field]) -> dict[str, Any]:
         """Replace numbers outside their field's range by absent values, and count them."""

@@ -101,7 +101,7 @@ def solve(seen: Observations, pinned: Ints, drifting: Flags) -> Fit:
     # One row per clock: its offset, and its drift if `width` is 2.
     solution = np.zeros((seen.clocks, width))
     for _ in range(_ROUNDS):
-        system = equations(seen, weight, free)
+        system = Equations(seen, weight, free)
         solution = system.solution(solution)
         residual = seen.centered(seen.end_ns + seen.shift(solution), weight)
         sigma = max(robust_sigma(residual), _FLOOR_NS)
@@ -114,95 +114,37 @@ def solve(seen: Observations, pinned: Ints, drifting: Flags) -> Fit:
     return Fit(solution[:, 0], error[:, 0], drift, drift_error, sigma)
 
 
-def equations(seen: Observations, weight: Floats, free: Flags) -> DenseEquations | GraphEquations:
-    """Set up the equations for one set of weights.
+class Equations:
+    """Equations for one set of weights, with A as a matrix if there are few unknowns.
 
     `free` has one row per clock and marks whether its offset and drift are unknowns; all others are 0. A solution has
     the same rows. Its spread is the standard error of each unknown if a member of weight 1 has a standard error of 1.
     """
-    few = int(free.sum()) <= DENSE_AT_MOST
-    return DenseEquations(seen, weight, free) if few else GraphEquations(seen, weight, free)
-
-
-class DenseEquations:
-    """Equations with A stored as a matrix."""
-
-    def __init__(self, seen: Observations, weight: Floats, free: Flags) -> None:
-        is_free = free.ravel()
-        matrix, right = _matrix(seen, weight, free.shape[1])
-        self._free, self._matrix, self._right = free, matrix[np.ix_(is_free, is_free)], right[is_free]
-
-    def solution(self, _: Floats) -> Floats:
-        """Solve the equations; unknowns that no call determines are 0."""
-        unknowns = np.linalg.lstsq(self._matrix, self._right, rcond=1e-12)[0]
-        return self._spread_out(np.asarray(unknowns, np.float64))
-
-    def spread(self) -> Floats:
-        """Return the square roots of the diagonal of A's inverse."""
-        return self._spread_out(np.sqrt(np.maximum(np.diag(np.linalg.pinv(self._matrix)), 0.0)))
-
-    def _spread_out(self, values: Floats) -> Floats:
-        unknowns = np.zeros(self._free.shape)
-        unknowns[self._free] = values
-        return unknowns
-
-
-def _matrix(seen: Observations, weight: Floats, width: int) -> tuple[Floats, Floats]:
-    """Return A and b for all unknowns, clock by clock: the offset and, if `width` is 2, the drift.
-
-    Without C, A is J' W J, to which each member contributes only at its own clock. C subtracts, for each call, the
-    outer product of the sums of its members' contributions, divided by the call's weight. Calls are processed in
-    chunks.
-    """
-    size, calls = seen.clocks * width, seen.calls
-    matrix, right = np.zeros((size, size)), np.zeros(size)
-    # Nonzero entries of J's rows, all at the member's own clock: 1 and its time.
-    own_columns = np.stack([np.ones(len(seen.call)), seen.time_s], axis=1)[:, :width]
-    away = seen.centered(seen.end_ns, weight)
-    for i in range(width):
-        unknown = seen.clock * width + i
-        np.add.at(right, unknown, -weight * own_columns[:, i] * away)
-        for j in range(width):
-            products = weight * own_columns[:, i] * own_columns[:, j]
-            np.add.at(matrix, (unknown, seen.clock * width + j), products)
-    weight_of_call = np.bincount(seen.call, weight, calls)
-    by_call = np.argsort(seen.call, kind="stable")
-    bounds = np.searchsorted(seen.call[by_call], np.arange(0, calls + _CHUNK, _CHUNK))
-    for number, low in enumerate(range(0, calls, _CHUNK)):
-        rows = by_call[bounds[number] : bounds[number + 1]]
-        # Sums over each call's members, one row per call of this chunk, one column per unknown; unused rows are zero.
-        added = np.zeros((_CHUNK, size))
-        for i in range(width):
-            place = (seen.call[rows] - low, seen.clock[rows] * width + i)
-            np.add.at(added, place, weight[rows] * own_columns[rows, i])
-        divisor = np.ones((_CHUNK, 1))
-        divisor[: min(_CHUNK, calls - low), 0] = weight_of_call[low : low + _CHUNK]
-        matrix -= added.T @ (added / divisor)
-    return matrix, right
-
-
-class GraphEquations:
-    """Equations with A applied as sums over the members of calls; memory grows only with their number."""
 
     def __init__(self, seen: Observations, weight: Floats, free: Flags) -> None:
         self._seen, self._weight, self._free = seen, weight, free
         self._total = np.bincount(seen.call, weight, seen.calls)
-        # Diagonal of J' W J. It is close enough to that of A to scale the unknowns.
-        powers = [weight, weight * seen.time_s**2][: free.shape[1]]
-        diagonal = np.stack([np.bincount(seen.clock, power, seen.clocks) for power in powers], axis=1)
-        self._scale = np.divide(1.0, diagonal, out=np.zeros(free.shape), where=free & (diagonal > 0))
+        self.matrix = self._assembled() if int(free.sum()) <= DENSE_AT_MOST else None
 
     def solution(self, guess: Floats) -> Floats:
-        """Solve the equations by conjugate gradients, starting from `guess`."""
-        return self._solved(self._gathered(-self._seen.end_ns), guess)
+        """Solve the equations, iteratively from `guess` without a matrix; unknowns that no call determines are 0."""
+        right = self._gathered(-self._seen.end_ns)
+        if self.matrix is None:
+            return self._iterated(right, guess)
+        return self._full(np.asarray(np.linalg.lstsq(self.matrix, right[self._free], rcond=1e-12)[0], np.float64))
 
     def spread(self) -> Floats:
-        """Estimate standard errors from solutions for random noise, whose covariance is A's inverse."""
+        """Return the square roots of the diagonal of A's inverse.
+
+        Without a matrix, they are estimated: solutions for random noise have A's inverse as covariance.
+        """
+        if self.matrix is not None:
+            return self._full(np.sqrt(np.maximum(np.diag(np.linalg.pinv(self.matrix)), 0.0)))
         random = np.random.default_rng(0)
         square, zero = np.zeros(self._free.shape), np.zeros(self._free.shape)
         for _ in range(_DRAWS):
             noise = random.standard_normal(len(self._weight)) / np.sqrt(self._weight)
-            square += self._solved(self._gathered(noise), zero) ** 2
+            square += self._iterated(self._gathered(noise), zero) ** 2
         return np.sqrt(square / _DRAWS)
 
     def _gathered(self, of_member: Floats) -> Floats:
@@ -211,13 +153,43 @@ class GraphEquations:
         away = self._weight * (of_member - mean.take(self._seen.call))
         return self._seen.gathered(away, self._free.shape[1]) * self._free
 
-    def _solved(self, right: Floats, guess: Floats) -> Floats:
-        """Solve A x = right by conjugate gradients, preconditioned with the diagonal."""
+    def _full(self, values: Floats) -> Floats:
+        unknowns = np.zeros(self._free.shape)
+        unknowns[self._free] = values
+        return unknowns
+
+    def _assembled(self) -> Floats:
+        """Return A for the free unknowns, as J' W J minus an outer product per call.
+
+        J' W J couples only the offset and drift of one clock. C subtracts, for each call, the outer product of the sums
+        of its members' weighted rows of J, divided by the call's weight. Calls are processed in chunks to save memory.
+        """
+        seen, width, size = self._seen, self._free.shape[1], self._free.size
+        # Nonzero entries of J, one row per member, and the unknowns they belong to.
+        entry = np.stack([np.ones(len(seen.call)), seen.time_s], axis=1)[:, :width]
+        unknown = seen.clock[:, None] * width + np.arange(width)
+        weighted = self._weight[:, None] * entry
+        products = weighted[:, :, None] * entry[:, None, :]
+        matrix = _summed((size, size), unknown[:, :, None], unknown[:, None, :], products)
+        by_call = np.argsort(seen.call, kind="stable")
+        for low in range(0, seen.calls, _CHUNK):
+            total = self._total[low : low + _CHUNK, None]
+            rows = by_call[slice(*np.searchsorted(seen.call[by_call], [low, low + len(total)]))]
+            sums = _summed((len(total), size), seen.call[rows, None] - low, unknown[rows], weighted[rows])
+            matrix -= sums.T @ (sums / total)
+        is_free = self._free.ravel()
+        return matrix[np.ix_(is_free, is_free)]
+
+    def _iterated(self, right: Floats, guess: Floats) -> Floats:
+        """Solve A x = right by conjugate gradients, preconditioned with the diagonal of J' W J."""
+        powers = [self._weight, self._weight * self._seen.time_s**2][: self._free.shape[1]]
+        diagonal = np.stack([np.bincount(self._seen.clock, power, self._seen.clocks) for power in powers], axis=1)
+        scale = np.divide(1.0, diagonal, out=np.zeros(diagonal.shape), where=self._free & (diagonal > 0))
         unknowns = guess * self._free
         left = right - self._gathered(self._seen.shift(unknowns))
-        scaled = left * self._scale
+        scaled = left * scale
         direction, size = scaled, float((left * scaled).sum())
-        enough = _EXACT**2 * float((right * right * self._scale).sum())
+        enough = _EXACT**2 * float((right * right * scale).sum())
         for _ in range(2 * right.size):
             if size <= enough:
                 break
@@ -225,7 +197,13 @@ class GraphEquations:
             along = size / float((direction * image).sum())
             unknowns = unknowns + along * direction
             left = left - along * image
-            scaled = left * self._scale
+            scaled = left * scale
             before, size = size, float((left * scaled).sum())
             direction = scaled + size / before * direction
         return unknowns
+
+
+def _summed(shape: tuple[int, int], row: Ints, column: Ints, values: Floats) -> Floats:
+    """Return a matrix of the sums of the values for each row and column."""
+    sums = np.bincount((row * shape[1] + column).ravel(), values.ravel(), shape[0] * shape[1])
+    return np.asarray(sums.reshape(shape), np.float64)

@@ -19,22 +19,19 @@ from functools import partial
 import numpy as np
 
 from usp_prof.columns.arrays import Ints
-from usp_prof.columns.arrow import index_of
-from usp_prof.columns.table import Columns, Replaced, View
+from usp_prof.columns.table import Columns, View
 from usp_prof.model.schema import Kind
 from usp_prof.model.topology import DATA_AXES, Axis, Group
 from usp_prof.tables.communication.arguments import elements
+from usp_prof.tables.communication.moves import Move, moved
 from usp_prof.tables.communication.parts import Parts
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.events.arguments import Field
-from usp_prof.tables.events.frame import EventFrame, compact
+from usp_prof.tables.events.frame import EventFrame
 from usp_prof.tables.parallelism.axis_names import axis_of_marks
 from usp_prof.tables.table_set import ChangedSource, Source
 
-_State = tuple[int, int]
-"""Group of a worker, and whether it is the group's `_FIRST` or `_SECOND` worker."""
 OperationsOfRank = Mapping[int, Counter[tuple[str, int]]]
-
 
 _IMPOSSIBLE = -1e9
 # Points for operations typical (positive) or untypical (negative) of an axis; others are no evidence.
@@ -44,7 +41,6 @@ _FITS = {
     "reduce_scatter": {Axis.TP: 0.5, Axis.DP_SHARD: 0.5, Axis.PP: -2.0, Axis.EP: -1.0, Axis.DP_REPLICATE: -1.0},
     "all_reduce": {Axis.UNKNOWN: 0.5, Axis.DP: 0.5, Axis.DP_REPLICATE: 0.5, Axis.EP: -0.5},
 }
-_FIRST, _SECOND = 1, 2
 
 
 @dataclass(slots=True)
@@ -154,46 +150,26 @@ def _score(worker: _Worker, group: Group) -> float:
 def _assign(scores: Sequence[Sequence[float]]) -> list[int]:
     """Choose a group for each worker, in order and at most two workers each, with the highest sum of scores.
 
-    `scores` has one row per worker and one column per group. Dynamic programming over workers: for each state (group,
-    and first or second worker) the highest sum of scores so far is kept.
+    `scores` has one row per worker and one column per group. Every group has two slots for workers, and each worker
+    takes a later slot than the one before. Dynamic programming over workers: for each slot the highest sum of scores so
+    far.
 
         scores [[2, 1], [3, 1], [0, 2]]    groups 0, 0, 1: the sum is 2 + 3 + 2
     """
-    # The first worker is its group's first.
-    best: dict[_State, float] = {}
-    for group, score in enumerate(scores[0]):
-        best[group, _FIRST] = score
-        best[group, _SECOND] = _IMPOSSIBLE * 10
-    # By worker from the second on, and state: the state of the previous worker.
-    origins: list[dict[_State, _State]] = []
+    slots = range(2 * len(scores[0]))
+    best = [scores[0][slot // 2] for slot in slots]
+    # By worker from the second on, and slot: the best slot of the previous worker.
+    origins: list[list[int]] = []
     for score_of_group in scores[1:]:
-        previous = _best_previous(best)
-        best = {state: score_of_group[state[0]] + best_sum for state, (best_sum, _) in previous.items()}
-        origins.append({state: origin for state, (_, origin) in previous.items()})
-    # From the best state of the last worker back to the first.
-    state = max(best, key=lambda state: best[state])
-    chosen = [state[0]]
+        origin = [max(range(slot), key=best.__getitem__, default=0) for slot in slots]
+        before = [best[origin[slot]] if slot else _IMPOSSIBLE * 100 for slot in slots]  # nothing precedes the first
+        best = [before[slot] + score_of_group[slot // 2] for slot in slots]
+        origins.append(origin)
+    # From the best slot of the last worker back to the first.
+    chosen = [max(slots, key=best.__getitem__)]
     for origin in reversed(origins):
-        state = origin[state]
-        chosen.append(state[0])
-    return chosen[::-1]
-
-
-def _best_previous(best: Mapping[_State, float]) -> dict[_State, tuple[float, _State]]:
-    """Return for each state of a worker the best state of the previous worker, after its sum of scores.
-
-    A group's second worker follows its first. A group's first worker follows the state of an earlier group with the
-    highest sum.
-    """
-    previous: dict[_State, tuple[float, _State]] = {}
-    best_of_earlier: tuple[float, _State] = (_IMPOSSIBLE * 100, (0, _FIRST))  # no group precedes the first
-    for group in sorted({group for group, _ in best}):
-        previous[group, _FIRST] = best_of_earlier
-        previous[group, _SECOND] = (best[group, _FIRST], (group, _FIRST))
-        for state in ((group, _FIRST), (group, _SECOND)):
-            if best[state] > best_of_earlier[0]:
-                best_of_earlier = (best[state], state)
-    return previous
+        chosen.append(origin[chosen[-1]])
+    return [slot // 2 for slot in chosen[::-1]]
 
 
 _SAME_SHARE = 0.9
@@ -233,11 +209,8 @@ def _operations(sources: Mapping[int, Source]) -> dict[str, dict[int, Counter[tu
         if not columns.matches("library", "gloo").any():
             continue
         rows = columns.take(~columns.matches("op", *P2P) & (columns["sequence"] < 0))
-        (group, keys), (op, operations) = rows.codes("group"), rows.codes("op")
-        lines, counts = np.unique(np.stack([group, op, rows["in_bytes"]], axis=1), axis=0, return_counts=True)
-        for (group_code, op_code, size), count in zip(lines.tolist(), counts.tolist(), strict=True):
-            ran = counted.setdefault(keys[group_code], {}).setdefault(rank, Counter())
-            ran[operations[op_code], size] += count
+        for group, op, size in zip(*(rows[name].tolist() for name in ("group", "op", "in_bytes")), strict=True):
+            counted.setdefault(group, {}).setdefault(rank, Counter())[op, size] += 1
     return counted
 
 
@@ -255,24 +228,16 @@ def _other(rank: int, ran: OperationsOfRank, wrong: Group, groups: Sequence[Grou
         if rank in group.ranks and group.size > 1 and group.ranks != wrong.ranks
         if all(member in ran for member in group.ranks) and _agree(ran, group.ranks)
     ]
-    in_order_made = sorted(fitting, key=lambda group: (not group.name.isdigit(), len(group.name), group.name))
-    return in_order_made[0] if len({group.ranks for group in fitting}) == 1 else None
+    is_one_set = len({group.ranks for group in fitting}) == 1
+    return min(fitting, key=lambda group: _made(group.name)) if is_one_set else None
 
 
 def _with_groups(collectives: View, instead: Mapping[str, Group]) -> View:
     """Assign one rank's collectives to other groups; `instead` has the correct group by the key of the wrong one."""
     columns = Columns(collectives)
-    codes, keys = columns.codes("group")
-    is_moved = ~columns.matches("op", *P2P) & columns.satisfies("group", instead.__contains__)
-    # By code of the old group: the new key's index in `names`, and the new group's size.
-    new_keys = [instead[key].key if key in instead else key for key in keys]
-    names = list(dict.fromkeys([*keys, *new_keys]))
-    new_code = np.array([names.index(key) for key in new_keys], np.int64)
-    new_size = np.array([instead[key].size if key in instead else -1 for key in keys])
-    return Replaced(
-        collectives,
-        {
-            "group": lambda: compact(np.where(is_moved, new_code[codes], codes), names),
-            "group_size": lambda: index_of(np.where(is_moved, new_size[codes], columns["group_size"])),
-        },
-    )
+    is_collective = ~columns.matches("op", *P2P)
+    moves = [
+        Move(np.flatnonzero(is_collective & columns.matches("group", wrong)), group.key, group.size)
+        for wrong, group in instead.items()
+    ]
+    return moved(collectives, moves)
