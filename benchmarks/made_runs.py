@@ -1,6 +1,6 @@
 """Made runs: how well repairs of known delays are predicted in layouts of which no GPU recording is at hand.
 
-    python benchmarks/made_runs.py [--cases 20] [--seed 1] [--page docs/reference/accuracy.md]
+    python benchmarks/made_runs.py [--cases 20] [--seed 1] [--named-waits] [--page docs/reference/accuracy.md]
 
 The jobs come from the simulator of `tests/support/made_training.py`, which shares no code with the replay: replicas,
 sharded weights, tensor parallelism, both of these together, experts, a ring of context parallelism, and pipelines of
@@ -8,7 +8,8 @@ two and of four stages with two replicas. Most sends and receives are in batches
 peer. Layers, lengths, syncs, recorded data and the delayed rank are drawn. In three of ten cases, only one step has the
 delay. One run in seven names no groups at all. Repairing the rank must give the job without the delay. Bars as in
 `injected.py`. Cases whose delay costs less than 2% are omitted. Findings of kinds that the job has without the delay,
-such as late input on all ranks, do not count as first.
+such as late input on all ranks, do not count as first. With `--named-waits`, the traces name what streams and hosts
+wait for, as with PyTorch's `enable_cuda_sync_events`.
 """
 
 from __future__ import annotations
@@ -50,10 +51,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=20, help="cases per layout")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--named-waits", action="store_true", help="traces name what streams and hosts wait for")
     parser.add_argument("--page", type=Path, help="write the table between its marks in this page")
     options = parser.parse_args()
     drawn = np.random.default_rng(options.seed)
-    made = [(layout, case_of(layout, drawn)) for layout in LAYOUTS for _ in range(options.cases)]
+    made = [
+        (layout, case_of(layout, drawn, names_waits=options.named_waits))
+        for layout in LAYOUTS
+        for _ in range(options.cases)
+    ]
     cases = [case for _, case in made if case is not None]
     if not cases:
         print("no delay costs 2% of the step: more --cases, or another --seed")
@@ -70,9 +76,10 @@ def main() -> int:
     )
 
 
-def case_of(layout: str, drawn: np.random.Generator) -> Case | None:
+def case_of(layout: str, drawn: np.random.Generator, *, names_waits: bool) -> Case | None:
     """Return one case, or `None` if its delay costs too little."""
     job, varied = Job(layout, int(drawn.integers(10**6))), int(drawn.integers(10**6))
+    job.names_waits = names_waits
     kind, rank = str(drawn.choice(DELAYS)), int(drawn.integers(job.world))
     share, place, factor = drawn.uniform(0.05, 0.4), drawn.random(), drawn.uniform(1.2, 2.5)
     only_in = int(drawn.integers(1, STEPS)) if drawn.random() < 0.3 else None

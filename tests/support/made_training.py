@@ -70,6 +70,9 @@ class Call:
     op: str
     launched: list[Work] = field(default_factory=list)
     awaited: list[Work] = field(default_factory=list)
+    held_up: int = -1
+    """The stream that waits for `ordered_after`, in a call that orders two streams."""
+    ordered_after: Work | None = None
     start: float = 0.0
     end: float = 0.0
 
@@ -145,8 +148,9 @@ class Rank:
     def order(self, stream: int, after: Work | None) -> None:
         """Let a stream wait for work, as an event does."""
         self.call("cudaEventRecord", "", before=0.5, duration=1.0)
-        self.call("cudaStreamWaitEvent", "", before=0.5, duration=1.0)
+        call = self.call("cudaStreamWaitEvent", "", before=0.5, duration=1.0)
         if after is not None:
+            call.held_up, call.ordered_after = stream, after
             self._awaited[stream].append(after)
 
     def wait(self, work: Work, name: str) -> None:
@@ -209,6 +213,8 @@ class Job:
         self.has_graphs, self.copies_pageable = chosen.random() < 0.25, chosen.random() < 0.3
         self.drains, self.has_records = chosen.random() < 0.15, chosen.random() < 0.85
         self.polls = chosen.random() < 0.5
+        self.names_waits = False
+        """Whether the traces name the waits, as with PyTorch's `enable_cuda_sync_events`."""
         self.host_offset = float(chosen.choice((0.0, 0.0, 5_000.0)))
         """Difference between the clocks of the first and second half of the ranks."""
         self.lengths = chosen.uniform(0.75, 1.25, STEPS) if chosen.random() < 0.25 else np.ones(STEPS)
@@ -352,6 +358,7 @@ class Job:
         shift = float(np.random.default_rng((self.seed, rank.number)).uniform(-1, 1)) * self.clock_error
         offset = self.host_offset if rank.number >= self.world // 2 else 0.0
         events = [event for number, call in enumerate(rank.calls) for event in self._events(rank, call, number, shift)]
+        events += self._named_waits(rank) if self.names_waits else []
         for number, (first, after) in enumerate(rank.steps):
             start = rank.calls[first - 1].end + 0.5 if first else 0.0
             length = rank.calls[after - 1].end + 0.4 - start
@@ -415,6 +422,36 @@ class Job:
             events.append(_range(work.name, work.category, rank.number, work.stream, start, length, args=described))
         return events
 
+    @staticmethod
+    def _named_waits(rank: Rank) -> list[dict[str, Any]]:
+        """Return Kineto's synchronization events, and the calls that record each CUDA event right after its work."""
+        number_of_call = {id(call): number + 1 for number, call in enumerate(rank.calls)}
+        marked: dict[int, dict[str, Any]] = {}
+        events = []
+
+        def name(kind: str, call: Call, stream: int, work: Work | None) -> None:
+            arguments = {"correlation": number_of_call[id(call)], "stream": stream, "device": rank.number}
+            if work is not None:
+                record = {"correlation": len(rank.calls) + number_of_call[id(work.call)]}
+                marked[record["correlation"]] = _range(
+                    "cudaEventRecord", "cuda_runtime", rank.number, work.call.thread, work.call.end + 0.05, 0.1,
+                    args=record,
+                )  # fmt: skip
+                arguments |= {
+                    "wait_on_stream": work.stream,
+                    "wait_on_cuda_event_record_corr_id": record["correlation"],
+                }
+            events.append(_range(kind, "cuda_sync", rank.number, stream, call.start, 1.0, args=arguments))
+
+        for call in rank.calls:
+            if call.ordered_after is not None:
+                name("Stream Wait Event", call, call.held_up, call.ordered_after)
+            elif call.name == "cudaEventSynchronize":
+                name("Event Sync", call, -1, call.awaited[0])
+            elif call.name == "cudaStreamSynchronize":
+                name("Stream Sync", call, call.awaited[0].stream, None)
+        return [*events, *marked.values()]
+
     def _described(self, message: Message, peer: tuple[str, int] | None) -> dict[str, Any]:
         group = self._group(message.group)
         described = {
@@ -442,7 +479,7 @@ def _range(
 ) -> dict[str, Any]:
     start_ns = round(1_000 * (10_000 + start))
     duration_ns = max(round(1_000 * (10_000 + start + duration)) - start_ns, 0)
-    process = rank if category in ("kernel", "gpu_memcpy") else 100 + rank
+    process = rank if category in ("kernel", "gpu_memcpy", "cuda_sync") else 100 + rank
     return {
         "ph": "X", "cat": category, "name": name, "pid": process, "tid": track, "ts": start_ns / 1_000,
         "dur": duration_ns / 1_000, "args": args or {},

@@ -23,6 +23,15 @@ profiler_enabled: Callable[[], bool] = getattr(torch.autograd, "_profiler_enable
 """Whether anything records on this thread. Without it every mark is made, which costs microseconds but is correct."""
 
 
+def naming_waits() -> Any:  # noqa: ANN401 - torch's own type
+    """Return the profiler configuration with which CUDA names what streams and hosts wait for; `None` without it."""
+    configuration = getattr(torch._C._profiler, "_ExperimentalConfig", None)  # noqa: SLF001
+    try:
+        return configuration(enable_cuda_sync_events=True) if configuration is not None else None
+    except TypeError:
+        return None
+
+
 _PROFILE_KEY = "ProfilerStep"
 """Key under which `torch.profiler.profile` counts its steps, from its creation to the end of its `with` block."""
 

@@ -31,6 +31,7 @@ class Options(TypedDict, total=False):
     shapes: bool
     memory: bool
     stack: bool
+    waits: bool
     coordinates: Mapping[str, int]
     stages: Sequence[int]
     name: str
@@ -103,12 +104,16 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Content of the recording: its level, operand shapes, allocations and (expensive) Python stacks."""
+    """Content of the recording: its level, operand shapes, allocations and (expensive) Python stacks.
+
+    With `waits`, CUDA names which stream and host waits for which work; otherwise it is inferred from times.
+    """
 
     level: str = Level.FULL
     shapes: bool = True
     memory: bool = True
     stack: bool = False
+    waits: bool = False
 
     def __post_init__(self) -> None:
         """Raise for an unknown level."""

@@ -74,6 +74,7 @@ class WindowProfiler:
             record_shapes=content.shapes and not self._is_light,
             profile_memory=content.memory and not self._is_light,
             with_stack=content.stack and not self._is_light,
+            experimental_config=_torch_private.naming_waits() if content.waits and uses_cuda() else None,
         )
         _torch_private.forget_profile()  # any profile that exists later was created by other code
         self._profile.preset_metadata_json(*metadata)

@@ -19,6 +19,7 @@ from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 from usp_prof.replay.host_waits import HostWaits, add_returns, host_waits, names_that_wait
 from usp_prof.replay.rank_edges import RankEdges, RankWaits
 from usp_prof.replay.rank_nodes import RankNodes
+from usp_prof.replay.recorded_waits import recorded_waits
 from usp_prof.replay.stream_waits import MOST_LATENCY_NS, accepted, candidates
 from usp_prof.replay.untraced_waits import add_untraced_waits, silences_of
 from usp_prof.tables.table_set import TableSet
@@ -72,13 +73,23 @@ def waits_of_run(tables: TableSet, ranks: Sequence[RankNodes]) -> list[RankWaits
       lane    the previous node on the same stream or thread ended
       launch  the host launched it, plus this rank's minimum launch latency
       issue   communication only: the compute before it ended or, on a CPU, the host posted it
-      wait    work on another lane ended: on a device as found by `stream_waits`, on a CPU a communication that ended
-              inside the gap that the first three leave
+      wait    work on another lane ended: on a device as named by the trace (`recorded_waits`) or inferred
+              (`stream_waits`), on a CPU a communication that ended inside the gap that the first three leave
     """
     needs = [_needs(tables, nodes) for nodes in ranks]
     with_device = [pair for pair in zip(ranks, needs, strict=True) if pair[0].on_device]
-    stream_waits = accepted([candidates(tables, own, need.explained_at, need.launched_at) for own, need in with_device])
-    waits = [host_waits(tables, own, need.launched_at) for own, need in with_device]
+    recorded = [recorded_waits(tables, own, need.launched_at) for own, need in with_device]
+    inferred = accepted(
+        [
+            candidates(tables, own, need.explained_at, need.launched_at, of_rank)
+            for (own, need), of_rank in zip(with_device, recorded, strict=True)
+        ]
+    )
+    stream_waits = [of_rank.added_to(*pairs) for pairs, of_rank in zip(inferred, recorded, strict=True)]
+    waits = [
+        host_waits(tables, own, need.launched_at, of_rank)
+        for (own, need), of_rank in zip(with_device, recorded, strict=True)
+    ]
     names = names_that_wait([own for own, _ in with_device], waits)
     explained = [
         _device_waits(own, need, *waits_of_rank, names)

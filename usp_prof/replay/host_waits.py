@@ -10,6 +10,8 @@ The kind of call determines what it waits for:
                         time after the same piece of work (such as the third last reduction launched), that piece;
                         otherwise the last work that ended within the call
 
+If the trace names what a sync waits for (`recorded_waits`), that counts instead.
+
 Such a call returns when all of this work has ended, plus the extra time it took in the recording. If a sync returned
 before the inferred work had ended, the last work that ended within the call is used instead.
 """
@@ -29,6 +31,7 @@ from usp_prof.columns.table import Columns
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, ROUNDING_NS, EdgeKind, NodeKind
 from usp_prof.replay.rank_edges import RankEdges
 from usp_prof.replay.rank_nodes import RankNodes
+from usp_prof.replay.recorded_waits import RecordedWaits
 from usp_prof.tables.table_set import TableSet
 
 _SEEMINGLY_EARLY = 256
@@ -56,6 +59,8 @@ class HostWaits:
     """By call: it only waits. Other calls, such as freeing memory, also do work."""
     is_copy: Flags
     """By call: it waits for its own copy, whatever other calls of this name do, unless it returned before."""
+    is_recorded: Flags
+    """By call: the trace names what it waits for."""
     source: Ints
     """By awaited work: its node."""
     call: Ints
@@ -76,8 +81,8 @@ class HostWaits:
         return replace(self, source=self.source[stays], call=self.call[stays], at_start=self.at_start[stays])
 
 
-def host_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints) -> HostWaits:
-    """Return the waits of one rank's host calls."""
+def host_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints, recorded: RecordedWaits) -> HostWaits:
+    """Return the waits of one rank's host calls; `recorded` are those that its trace names."""
     back = np.flatnonzero(nodes.kind == NodeKind.RETURN)
     device = np.flatnonzero(nodes.of_device & (launched_at > NEVER))
     launches = tables.columns("launches", nodes.rank)
@@ -85,9 +90,20 @@ def host_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints) -> HostWai
     called_at = launches["start_ns"][row] + nodes.host_shift
     code, texts = launches.codes("name")
     name = np.array([*texts, ""], object)[code[row]]
-    awaited = _awaited(launches, row, called_at, nodes, back, device, launched_at)
-    is_copy = _own_copy(nodes, device, nodes.event[back]) >= 0
-    return HostWaits(back, called_at, name, launches.matches("kind", "sync")[row], is_copy, *awaited)
+    copy = lookup(device, rows_of(nodes.launch[device], nodes.event[back]), missing=-1)
+    named_work = lookup(recorded.source, rows_of(recorded.call, nodes.event[back]), missing=-1)
+    scope = np.array([*(_scope(text) for text in texts), _EVERY_STREAM])[code[row]]
+    calls = _Calls(
+        back,
+        called_at,
+        np.where((named_work >= 0) | (copy >= 0), _ONE_PIECE, scope),
+        _lane_of_last_launch(launches, row, called_at, nodes, device, launched_at),
+    )
+    # If a copy had not ended when its call returned, the call waited only for the start.
+    until_start = (named_work < 0) & (nodes.end[copy] > nodes.start[back] + LEFT_BY_CLOCKS_NS)
+    awaited = _awaited(calls, np.where(named_work >= 0, named_work, copy), until_start, nodes, device, launched_at)
+    is_sync = launches.matches("kind", "sync")[row]
+    return HostWaits(back, called_at, name, is_sync, copy >= 0, named_work >= 0, *awaited)
 
 
 def names_that_wait(nodes: Sequence[RankNodes], waits: Sequence[HostWaits]) -> set[str]:
@@ -123,7 +139,7 @@ def add_returns(
     # A sync waited for other work if its inferred work ended after the return, or long before it.
     is_wrong = ended > returned + LEFT_BY_CLOCKS_NS
     is_wrong |= (ended <= waits.called_at + RESUMED_NS) & (returned - np.maximum(ended, waits.called_at) > RESUMED_NS)
-    is_wrong &= waits.is_sync
+    is_wrong &= waits.is_sync & ~waits.is_recorded
     waits = waits.without(is_wrong)
     guessed = np.full(len(back), -1)
     guessed[is_wrong] = _ended_within(nodes, launched_at, back[is_wrong], waits.called_at[is_wrong])
@@ -146,49 +162,55 @@ def add_returns(
         edges.add(waits.source[rows], back[waits.call[rows]], lag[rows], EdgeKind.SYNC, at_end=not at_start)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Calls:
+    """The waiting calls of one rank: one entry per call in each array."""
+
+    back: Ints
+    called_at: Ints
+    scope: Ints
+    """What the call waits for: `_ONE_PIECE`, `_ONE_STREAM`, `_EVERY_STREAM` or `_EVENT`."""
+    lane: Ints
+    """The lane of the work that its thread launched last."""
+
+
 def _awaited(
-    launches: Columns, row: Ints, called_at: Ints, nodes: RankNodes, back: Ints, device: Ints, launched_at: Ints
+    calls: _Calls, piece: Ints, until_start: Flags, nodes: RankNodes, device: Ints, launched_at: Ints
 ) -> tuple[Ints, Ints, Flags]:
-    """Return what each call waits for, based on its kind: the work, the call, and whether it waits for the start."""
-    code, texts = launches.codes("name")
-    scope = np.array([*(_scope(text) for text in texts), _EVERY_STREAM])[code[row]]
-    own = _own_copy(nodes, device, nodes.event[back])
-    scope = np.where(own >= 0, _OWN, scope)
-    own_rows = np.flatnonzero(scope == _OWN)
-    sources, calls = [own[own_rows]], [own_rows]
-    # If a copy had not ended when its call returned, the call waited only for the start.
-    at_start = [nodes.end[own[own_rows]] > nodes.start[back[own_rows]] + LEFT_BY_CLOCKS_NS]
-    lane = _lane_of_last_launch(launches, row, called_at, nodes, device, launched_at)
+    """Return what each call waits for: the work, the call, and whether it waits for the start.
+
+    `piece` is the work of calls that wait for one piece; they wait for its end or, if marked, for its start.
+    """
+    of_piece = np.flatnonzero(calls.scope == _ONE_PIECE)
+    sources, waiting = [piece[of_piece]], [of_piece]
     for number in distinct(nodes.lane[device]).tolist():
         of_lane = sorted_by(launched_at, device[nodes.lane[device] == number])
-        place = np.searchsorted(launched_at[of_lane], called_at) - 1
-        waits = np.flatnonzero((place >= 0) & ((scope == _EVERY_STREAM) | ((scope == _ONE_STREAM) & (lane == number))))
-        sources.append(of_lane[place[waits]])
-        calls.append(waits)
-        at_start.append(np.zeros(len(waits), bool))
-    source, call = _of_events(nodes, device, launched_at, np.flatnonzero(scope == _EVENT), lane, called_at, back)
-    sources.append(source)
-    calls.append(call)
-    at_start.append(np.zeros(len(call), bool))
-    return np.concatenate(sources), np.concatenate(calls), np.concatenate(at_start)
+        place = np.searchsorted(launched_at[of_lane], calls.called_at) - 1
+        waits = (calls.scope == _EVERY_STREAM) | ((calls.scope == _ONE_STREAM) & (calls.lane == number))
+        rows = np.flatnonzero((place >= 0) & waits)
+        sources.append(of_lane[place[rows]])
+        waiting.append(rows)
+    for source, call in _of_events(calls, nodes, device, launched_at):
+        sources.append(source)
+        waiting.append(call)
+    at_start = np.append(until_start[of_piece], np.zeros(sum(map(len, waiting[1:])), bool))
+    return np.concatenate(sources), np.concatenate(waiting), at_start
 
 
-def _of_events(
-    nodes: RankNodes, device: Ints, launched_at: Ints, syncs: Ints, lane: Ints, called_at: Ints, back: Ints
-) -> tuple[Ints, Ints]:
-    """Return the work that event syncs wait for, and the calls, if it is always the same piece of work.
+def _of_events(calls: _Calls, nodes: RankNodes, device: Ints, launched_at: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Yield the work that event syncs wait for, and the calls, if it is always the same piece of work.
 
     The syncs that follow launches on one stream are compared. The piece of work is given by its stream and its place
     from the last launch there. Many pieces end near the return of one call; only the awaited one always does.
     """
-    sources, calls = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for number in distinct(lane[syncs]).tolist():
-        own = syncs[lane[syncs] == number]
-        returned = nodes.start[back[own]]
-        waited = returned - called_at[own] > RESUMED_NS
+    syncs = np.flatnonzero(calls.scope == _EVENT)
+    for number in distinct(calls.lane[syncs]).tolist():
+        own = syncs[calls.lane[syncs] == number]
+        called_at, returned = calls.called_at[own], nodes.start[calls.back[own]]
+        waited = returned - called_at > RESUMED_NS
         best = np.full(len(own), -1)
         smallest_spread_ns = float(_SAME_LATENCY_NS)
-        for piece in _pieces_before(nodes, device, launched_at, called_at[own]) if waited.sum() >= LEAST_WAITS else ():
+        for piece in _pieces_before(nodes, device, launched_at, called_at) if waited.sum() >= LEAST_WAITS else ():
             has_piece = piece >= 0
             if not has_piece[waited].all():
                 continue
@@ -200,9 +222,7 @@ def _of_events(
             if spread_ns < smallest_spread_ns and abs(usual_ns) <= RESUMED_NS and not is_contradicted:
                 best, smallest_spread_ns = piece, spread_ns
         has_best = best >= 0
-        sources.append(best[has_best])
-        calls.append(own[has_best])
-    return np.concatenate(sources), np.concatenate(calls)
+        yield best[has_best], own[has_best]
 
 
 def _pieces_before(nodes: RankNodes, device: Ints, launched_at: Ints, called_at: Ints) -> Iterator[Ints]:
@@ -214,7 +234,8 @@ def _pieces_before(nodes: RankNodes, device: Ints, launched_at: Ints, called_at:
             yield lookup(of_lane, np.maximum(last - place, -1), missing=-1)
 
 
-_OWN, _ONE_STREAM, _EVERY_STREAM, _EVENT = range(4)
+_ONE_PIECE, _ONE_STREAM, _EVERY_STREAM, _EVENT = range(4)
+"""What a call waits for: its own copy or the work that the trace names, its stream, all streams, or a CUDA event."""
 
 
 def _scope(name: str) -> int:
@@ -222,11 +243,6 @@ def _scope(name: str) -> int:
     if "Event" in name:
         return _EVENT
     return _ONE_STREAM if "Stream" in name else _EVERY_STREAM
-
-
-def _own_copy(nodes: RankNodes, device: Ints, event: Ints) -> Ints:
-    """Return the copy that each call launched; -1 for calls that launched nothing."""
-    return lookup(device, rows_of(nodes.launch[device], event), missing=-1)
 
 
 def _lane_of_last_launch(

@@ -1,7 +1,8 @@
 """Stream waits: device work that waits for work on another stream.
 
 CUDA orders two streams with an event: the host records it after some work of one stream and makes another stream wait
-for it (`cudaStreamWaitEvent`). Traces record the call but rarely its streams, so three rules infer the dependencies:
+for it (`cudaStreamWaitEvent`). Traces record the call but rarely its streams (if they do, see `recorded_waits`), so
+three rules infer the dependencies:
 
   1. Only work whose launch follows a wait call of its thread can wait. If a trace has no such calls, any work can.
   2. Work can wait only for work that was launched before it: the last launch of each other stream.
@@ -35,6 +36,7 @@ from usp_prof.columns.rows import (
 )
 from usp_prof.replay.graph import NEVER, ROUNDING_NS, NodeKind
 from usp_prof.replay.rank_nodes import RankNodes
+from usp_prof.replay.recorded_waits import RecordedWaits
 from usp_prof.tables.table_set import TableSet
 
 NEARLY_ALWAYS = 0.9
@@ -70,18 +72,24 @@ class Candidates:
     """Communication after the compute launched before it; PyTorch always orders these."""
 
 
-def candidates(tables: TableSet, nodes: RankNodes, explained_at: Ints, launched_at: Ints) -> Candidates:
+def candidates(
+    tables: TableSet, nodes: RankNodes, explained_at: Ints, launched_at: Ints, recorded: RecordedWaits
+) -> Candidates:
     """Return the candidate pairs of one rank; `explained_at` is when stream and launch allowed each node to start.
 
-    Work whose launch is not in the trace was launched before it, so other work can wait for it.
+    Work whose launch is not in the trace was launched before it, so other work can wait for it. Nothing is inferred for
+    calls whose wait is `recorded`. If a trace names its waits, work that starts late is a candidate only if it was
+    launched before the recording or belongs to a CUDA graph: the waits inside of a graph are not recorded.
     """
     device = np.flatnonzero(nodes.of_device & (launched_at > NEVER))
     sources = np.flatnonzero(nodes.of_device)
-    called_at, has_calls = _wait_calls(tables, nodes, device)
+    called_at, has_calls = _wait_calls(tables, nodes, device, recorded)
     # A wait belongs to the launch that follows its call. Without wait calls in the trace, each launch may have one.
     is_with_call = called_at > NEVER if has_calls else _follows_other_stream(nodes, device, launched_at)
     with_call, with_call_at = device[is_with_call], (called_at if has_calls else launched_at[device])[is_with_call]
     late = device[nodes.start[device] - np.maximum(explained_at[device], NEVER // 2) > UNEXPLAINED_NS]
+    if len(recorded.call):
+        late = late[_is_of_graph(tables, nodes, late)]
     # Work that starts later than explained may also wait for what another thread launched after the wait call.
     target = np.concatenate([with_call, late])
     before = np.concatenate([with_call_at, launched_at[late]])
@@ -198,16 +206,26 @@ def _word(nodes: RankNodes, node: int) -> str:
     return f"{NodeKind(int(nodes.kind[node])).name} {nodes.lane_names[nodes.lane[node]]}"
 
 
-def _wait_calls(tables: TableSet, nodes: RankNodes, device: Ints) -> tuple[Ints, bool]:
+def _is_of_graph(tables: TableSet, nodes: RankNodes, work: Ints) -> Flags:
+    """Return whether each piece of work was launched as part of a CUDA graph."""
+    launches = tables.columns("launches", nodes.rank)
+    return lookup(
+        launches.matches("kind", "graph_launch"), rows_of(launches["event"], nodes.launch[work]), missing=False
+    )
+
+
+def _wait_calls(tables: TableSet, nodes: RankNodes, device: Ints, recorded: RecordedWaits) -> tuple[Ints, bool]:
     """Return the time of the last wait call between each node's launch and the previous launch of its thread.
 
-    The time is NEVER if there is no such call. Also return whether the trace has any wait calls.
+    The time is NEVER if there is no such call; calls whose wait is recorded do not count. Also return whether the trace
+    has any wait calls.
     """
     launches = tables.columns("launches", nodes.rank)
     is_wait = launches.matches("name", *_WAIT_CALLS)
     called_at = np.full(len(device), NEVER)
     if not is_wait.any():
         return called_at, False
+    is_wait &= ~np.isin(launches["event"], recorded.call)
     thread, shift = launches.codes("thread")[0], nodes.host_shift
     row_of_node = rows_of(launches["event"], nodes.launch[device])
     wait_of_row = np.full(len(launches), NEVER)

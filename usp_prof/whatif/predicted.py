@@ -69,7 +69,8 @@ def _predicted(tables: TableSet, prediction: Prediction) -> TableSet:
 def _tables_of(moved: TableSet, rank: int, before: Layout, after: Layout) -> dict[str, pa.Table]:
     names = ("events", "threads", "ranks", "steps", "kernels", "launches", "ops", "annotations", "collectives")
     of_name = {
-        name: moved.arrow(name, [rank]) for name in (*names, "activities", "groups", "actions", "memory", "health")
+        name: moved.arrow(name, [rank])
+        for name in (*names, "activities", "device_waits", "groups", "actions", "memory", "health")
     }
     if before.ranks != after.ranks:
         size = np.full(of_name["ranks"].num_rows, after.ranks, np.int64)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from usp_prof.columns.table import Columns, View
     from usp_prof.replay.graph import Graph, Timeline
 
-_AS_THEY_ARE = ("threads", "groups", "health", "ranks")
+_AS_THEY_ARE = ("threads", "groups", "health", "ranks", "device_waits")
 _DEVICE_RANGES = ("gpu_user_annotation",)
 _ON_DEVICE = ("device_start_ns", "device_end_ns")
 _BOUNDS = ("start_ns", "end_ns")
