@@ -59,8 +59,7 @@ def figures(tables: TableSet) -> str:
     rows: list[object] = []
     for name in NAMES:
         result = import_module(f"usp_prof.analyses.{name}").compute(tables)
-        listing = result.listing() if hasattr(result, "listing") else {}
-        rows += [name, *result.values(), *result.notes, *listing.items()]
+        rows += [name, *result.values(), *result.notes, *result.listing().items()]
     for build in (calls.build, calls.build_parts, clock.build):
         rows += build(tables).to_pylist()
     return "\n".join(map(str, rows))

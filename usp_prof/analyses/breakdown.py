@@ -8,7 +8,7 @@ import numpy as np
 
 from usp_prof.analyses.measures import partition
 from usp_prof.analyses.measures.partition import CAUSES, Cause, Partition
-from usp_prof.analyses.result import DataFrame, frame, in_order, rank_means, spread
+from usp_prof.analyses.result import Listing, Result, in_order, rank_means, spread
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -59,7 +59,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BreakdownResult:
+class BreakdownResult(Result):
     """Partition of every selected (rank, step)."""
 
     parts: Partition
@@ -96,14 +96,14 @@ class BreakdownResult:
             values += spread(IDLE_TIME, p.rank, p.step, p.idle[:, i], cause=str(cause))
         return in_order(values)
 
-    def to_pandas(self) -> DataFrame:
+    def listing(self) -> Listing:
         """Return one row per rank and step, with one column per part."""
         p = self.parts
         columns = {"rank": p.rank, "step": p.step, "step_ns": p.wall, "compute_ns": p.compute}
         columns |= {f"exposed_{axis}_ns": p.exposed[:, i] for i, axis in enumerate(p.axes)}
         columns |= {"memcpy_ns": p.memcpy, "unrecorded_ns": p.unrecorded}
         columns |= {f"idle_{cause}_ns": p.idle[:, i] for i, cause in enumerate(CAUSES)}
-        return frame(columns | {"contended_ns": p.any_contended})
+        return columns | {"contended_ns": p.any_contended}
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> BreakdownResult:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from usp_prof.analyses.result import Listed, Listing, in_order
+from usp_prof.analyses.result import Listing, Result, in_order
 from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.metric import SIGNED, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -44,7 +44,7 @@ METRICS = (CLOCK_OFFSET, CLOCK_DRIFT, CLOCK_RESIDUAL, CLOCK_RESIDUAL_P99)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClockResult(Listed):
+class ClockResult(Result):
     """Clocks of the selected ranks."""
 
     clock: Clock

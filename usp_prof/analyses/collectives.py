@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from usp_prof.analyses.measures.arrivals import EVERY_AXIS, Waiting, waiting_of
 from usp_prof.analyses.measures.device_bounds import roof
 from usp_prof.analyses.measures.exchange import Exchange, Pair, exchanges, pairs
-from usp_prof.analyses.result import DataFrame, Listing, fields_of, frame, in_order, spread
+from usp_prof.analyses.result import DataFrame, Listing, Result, fields_of, frame, in_order, spread
 from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import combinations, group_codes, lookup
 from usp_prof.columns.table import Columns
@@ -117,7 +117,7 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CollectivesResult:
+class CollectivesResult(Result):
     """Bandwidth and waiting of the selected calls."""
 
     kinds: tuple[Kind, ...]

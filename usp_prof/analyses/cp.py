@@ -12,7 +12,7 @@ import numpy as np
 
 from usp_prof.analyses.measures.op_work import of_rank
 from usp_prof.analyses.measures.ranges import axis_groups, host_marks, marked, step_count
-from usp_prof.analyses.result import DataFrame, frame, in_order
+from usp_prof.analyses.result import Listing, Result, fields_of, in_order, means_over_ranks, per_rank
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -48,7 +48,7 @@ class RankCompute:
 
 
 @dataclass(frozen=True, slots=True)
-class CpResult:
+class CpResult(Result):
     """Compute per rank, exchange times per step by (kind, rank), and mean waits by ring step and rank."""
 
     ranks: tuple[RankCompute, ...]
@@ -69,35 +69,21 @@ class CpResult:
 
     def by_ring_step(self) -> dict[int, float]:
         """Return the mean wait of each ring step over the ranks that take it."""
-        steps = sorted({step for step, _ in self.ring_waits})
-        return {n: float(np.mean([time for (step, _), time in self.ring_waits.items() if step == n])) for n in steps}
+        return means_over_ranks(self.ring_waits)
 
     def values(self) -> Values:
         """Return the metric values, sorted by dimension."""
-        values = [Value(CP_TIME, time, {"exchange": kind, "rank": rank}) for (kind, rank), time in self.times.items()]
-        for kind in sorted({kind for kind, _ in self.times}):
-            mean = float(np.mean([time for (name, _), time in self.times.items() if name == kind]))
-            values.append(Value(CP_TIME, mean, {"exchange": kind}))
-        values += [
-            Value(RING_WAIT, time, {"rank": rank, "ring_step": step}) for (step, rank), time in self.ring_waits.items()
-        ]
-        values += [Value(RING_WAIT, time, {"ring_step": step}) for step, time in self.by_ring_step().items()]
+        values = per_rank(CP_TIME, "exchange", self.times) + per_rank(RING_WAIT, "ring_step", self.ring_waits)
         if np.isfinite(self.imbalance):
             values.append(Value(CP_IMBALANCE, self.imbalance))
         return in_order(values)
 
-    def to_pandas(self) -> DataFrame:
+    def listing(self) -> Listing:
         """Return one row per rank of a context-parallel group."""
-        kinds = sorted({kind for kind, _ in self.times})
-        rows = self.ranks
-        return frame(
-            {
-                "rank": [row.rank for row in rows],
-                "group": [row.group for row in rows],
-                "compute_ns": [row.compute_ns for row in rows],
-                **{f"{kind}_ns": [self.times.get((kind, row.rank), float("nan")) for row in rows] for kind in kinds},
-            }
-        )
+        columns = fields_of(self.ranks, RankCompute)
+        for kind in sorted({kind for kind, _ in self.times}):
+            columns[f"{kind}_ns"] = [self.times.get((kind, row.rank), float("nan")) for row in self.ranks]
+        return columns
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CpResult:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from usp_prof.analyses.measures import partition
 from usp_prof.analyses.measures.partition import Cause, Partition
-from usp_prof.analyses.result import DataFrame, fields_of, frame, in_order, spread
+from usp_prof.analyses.result import Listing, Result, fields_of, in_order, spread
 from usp_prof.columns.arrays import Ints
 from usp_prof.columns.intervals import Intervals, by_priority, union
 from usp_prof.columns.rows import lookup
@@ -136,7 +136,7 @@ class Bounding:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CriticalPathResult:
+class CriticalPathResult(Result):
     """The path as pieces in time order, its parts, and the work that bounds it."""
 
     pieces: tuple[Piece, ...]
@@ -167,9 +167,9 @@ class CriticalPathResult:
             values += [Value(PATH_TIME, ns, dims), Value(PATH_FRACTION, ns / length_ns, dims)]
         return in_order(values + spread(SLACK, self.parts.rank, self.parts.step, self.parts.stalled))
 
-    def to_pandas(self) -> DataFrame:
+    def listing(self) -> Listing:
         """Return one row per rank and part."""
-        return frame(fields_of(self.shares, Share))
+        return fields_of(self.shares, Share)
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPathResult:

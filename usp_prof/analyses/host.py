@@ -11,7 +11,7 @@ import numpy as np
 
 from usp_prof.analyses.measures import ranges
 from usp_prof.analyses.measures.ranges import CallStat, SyncStat
-from usp_prof.analyses.result import DataFrame, Listing, fields_of, frame, in_order
+from usp_prof.analyses.result import DataFrame, Listing, Result, fields_of, frame, in_order
 from usp_prof.columns.intervals import time_of, union, union_of
 from usp_prof.columns.rows import totals
 from usp_prof.columns.table import Columns
@@ -87,7 +87,7 @@ class OpTime:
 
 
 @dataclass(frozen=True, slots=True)
-class HostResult:
+class HostResult(Result):
     """Host figures per rank, calls by name, blocking calls, ops, and queues per stream."""
 
     ranks: tuple[RankHost, ...]

@@ -14,7 +14,7 @@ from math import nan
 from usp_prof.analyses.measures import device_bounds
 from usp_prof.analyses.measures.device_bounds import Roof
 from usp_prof.analyses.measures.kernel_tally import PACED, SMALL_NS, KernelStat, OpStat, of_rank, sum_up
-from usp_prof.analyses.result import DataFrame, Listed, Listing, columns_of, frame, in_order
+from usp_prof.analyses.result import DataFrame, Listing, Result, columns_of, frame, in_order
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -66,7 +66,7 @@ _MOST_UNKNOWN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class KernelsResult(Listed):
+class KernelsResult(Result):
     """Ops and kernels by time, over all ranks and steps, and the roofline that they are compared with."""
 
     ops: tuple[OpStat, ...]

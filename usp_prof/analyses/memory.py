@@ -17,7 +17,7 @@ import numpy as np
 
 from usp_prof.analyses.measures import ranges
 from usp_prof.analyses.memory_peaks import Peak, device_rows, peak
-from usp_prof.analyses.result import Listed, Listing, columns_of, in_order
+from usp_prof.analyses.result import Listing, Result, columns_of, in_order
 from usp_prof.columns.arrays import Ints
 from usp_prof.model import hardware
 from usp_prof.model.health import HealthRow, Severity
@@ -90,7 +90,7 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryResult(Listed):
+class MemoryResult(Result):
     """Peaks per rank, device memory, allocator calls per step and rank, and copies by direction."""
 
     peaks: tuple[Peak, ...]

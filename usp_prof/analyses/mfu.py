@@ -17,7 +17,7 @@ from usp_prof.analyses import kernels, step_time
 from usp_prof.analyses.kernels import KernelsResult
 from usp_prof.analyses.measures import device_bounds, flop_check
 from usp_prof.analyses.measures.flop_check import Part, Traced
-from usp_prof.analyses.result import DataFrame, Listing, columns_of, frame, in_order
+from usp_prof.analyses.result import DataFrame, Listing, Result, columns_of, frame, in_order
 from usp_prof.analyses.step_time import StepTimeResult
 from usp_prof.contract import ModelEntry
 from usp_prof.model import flops
@@ -62,7 +62,7 @@ METRICS = (MFU, HFU, TOKENS_PER_SECOND, MODEL_FLOP_PER_TOKEN, FLOP_RATIO)
 
 
 @dataclass(frozen=True, slots=True)
-class MfuResult:
+class MfuResult(Result):
     """MFU by every convention; `convention` is the one that the metric uses. Unknown figures are NaN."""
 
     convention: str

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from usp_prof.analyses.measures.ranges import axis_groups, host_marks, marked, step_count
-from usp_prof.analyses.result import DataFrame, frame, in_order
+from usp_prof.analyses.result import Listing, Result, in_order, per_rank
 from usp_prof.columns.arrays import Floats
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
@@ -71,7 +71,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class MoeResult:
+class MoeResult(Result):
     """Loads of every routing, tokens per step by rank, and times per step by (phase, rank)."""
 
     loads: tuple[Load, ...]
@@ -85,10 +85,7 @@ class MoeResult:
     def values(self) -> Values:
         """Return the metric values, sorted by dimension."""
         values = [Value(MOE_TOKENS, count, {"rank": rank}) for rank, count in self.tokens.items()]
-        values += [Value(MOE_TIME, time, {"phase": phase, "rank": rank}) for (phase, rank), time in self.times.items()]
-        for phase in sorted({phase for phase, _ in self.times}):
-            mean = float(np.mean([time for (name, _), time in self.times.items() if name == phase]))
-            values.append(Value(MOE_TIME, mean, {"phase": phase}))
+        values += per_rank(MOE_TIME, "phase", self.times)
         if self.loads:
             values.append(Value(MOE_IMBALANCE, _weighted(self.loads)))
         for step in sorted({load.step for load in self.loads}):
@@ -100,18 +97,16 @@ class MoeResult:
             values.append(Value(EXPERT_IMBALANCE, fullest_over_mean))
         return in_order(values)
 
-    def to_pandas(self) -> DataFrame:
+    def listing(self) -> Listing:
         """Return one row per routing and rank."""
-        rows = [(load, place) for load in self.loads for place in range(len(load.ranks))]
-        return frame(
-            {
-                "step": [load.step for load, _ in rows],
-                "routing": [load.occurrence for load, _ in rows],
-                "rank": [load.ranks[place] for load, place in rows],
-                "tokens": [load.tokens[place] for load, place in rows],
-                "imbalance": [load.imbalance for load, _ in rows],
-            }
-        )
+        rows = [(load, rank, count) for load in self.loads for rank, count in zip(load.ranks, load.tokens, strict=True)]
+        return {
+            "step": [load.step for load, _, _ in rows],
+            "routing": [load.occurrence for load, _, _ in rows],
+            "rank": [rank for _, rank, _ in rows],
+            "tokens": [count for _, _, count in rows],
+            "imbalance": [load.imbalance for load, _, _ in rows],
+        }
 
 
 def _weighted(loads: tuple[Load, ...]) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from usp_prof.analyses.measures import partition
 from usp_prof.analyses.measures.partition import Partition
-from usp_prof.analyses.result import DataFrame, frame, in_order, spread, spread_ratio, stacked
+from usp_prof.analyses.result import Listing, Result, in_order, spread, spread_ratio
 from usp_prof.columns.arrays import Ints
 from usp_prof.columns.intervals import Intervals, union
 from usp_prof.columns.rows import first_rows, group_codes, lookup
@@ -70,7 +70,7 @@ class Hider:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OverlapResult:
+class OverlapResult(Result):
     """Parts of communication per selected (rank, step), axis and kind, and the kernels that hide it."""
 
     parts: Partition
@@ -100,27 +100,22 @@ class OverlapResult:
                 values.append(Value(OVERLAP_FRACTION, kind.hidden_ns / kind.comm_ns, dims))
         return in_order(values)
 
-    def to_pandas(self) -> DataFrame:
-        """Return one row per rank, step and axis."""
+    def listing(self) -> Listing:
+        """Return one row per rank, step and axis; the overlap without communication is NaN."""
         p = self.parts
-        overlap = p.hidden / np.where(p.comm > 0, p.comm, np.nan)  # NaN: no communication
-        frames = [
-            frame(
-                {
-                    "rank": p.rank,
-                    "step": p.step,
-                    "axis": axis,
-                    "comm_ns": p.comm[:, i],
-                    "exposed_ns": p.exposed[:, i],
-                    "hidden_ns": p.hidden[:, i],
-                    "contended_ns": p.contended[:, i],
-                    "overlap_fraction": overlap[:, i],
-                }
-            )
-            for i, axis in enumerate(p.axes)
-        ]
-        columns = ["rank", "step", "axis", "comm_ns", "exposed_ns", "hidden_ns", "contended_ns", "overlap_fraction"]
-        return stacked(frames, columns)
+        figures = {
+            "comm_ns": p.comm,
+            "exposed_ns": p.exposed,
+            "hidden_ns": p.hidden,
+            "contended_ns": p.contended,
+            "overlap_fraction": p.hidden / np.where(p.comm > 0, p.comm, np.nan),
+        }
+        return {
+            "rank": np.tile(p.rank, len(p.axes)),
+            "step": np.tile(p.step, len(p.axes)),
+            "axis": np.repeat(np.array(p.axes, object), len(p.rank)),
+            **{name: figure.T.ravel() for name, figure in figures.items()},
+        }
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> OverlapResult:

@@ -18,7 +18,7 @@ from usp_prof.analyses.measures.pipeline_actions import (
     order_of,
     pipelines,
 )
-from usp_prof.analyses.result import Listed, Listing, columns_of, fields_of, in_order
+from usp_prof.analyses.result import Listing, Result, columns_of, fields_of, in_order
 from usp_prof.columns.intervals import union_by
 from usp_prof.columns.rows import distinct, first_rows, group_codes, numbered, per_code, totals
 from usp_prof.model.health import HealthRow, Severity, spans
@@ -100,7 +100,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PipelineResult(Listed):
+class PipelineResult(Result):
     """The pipeline's bubble. Without actions, only `notes` has information."""
 
     actions: Actions

@@ -1,10 +1,10 @@
-"""Results of analyses: their common protocol, DataFrames, and metric values per rank and step."""
+"""Results of analyses: their common base, DataFrames, and metric values per rank and step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from _typeshed import DataclassInstance
 
+Place = TypeVar("Place", int, str)
 DataFrame: TypeAlias = "pd.DataFrame"
 """Type of a pandas table, for annotations without importing pandas, which is slow."""
 Listing = Mapping[str, Sequence[Any] | NDArray[Any]]
@@ -25,7 +26,9 @@ Listing = Mapping[str, Sequence[Any] | NDArray[Any]]
 
 
 class Result(Protocol):
-    """Result of an analysis. `notes` holds health rows about figures that are unknown."""
+    """Base of the results of analyses. `notes` holds health rows about figures that are unknown."""
+
+    __slots__ = ()
 
     @property
     def notes(self) -> Sequence[HealthRow]:
@@ -34,8 +37,12 @@ class Result(Protocol):
     def values(self) -> Values:
         """Return the metric values within their declared ranges, sorted by dimension."""
 
+    def listing(self) -> Listing:
+        """Return the result as one table of plain columns."""
+
     def to_pandas(self) -> DataFrame:
-        """Return the result as one table."""
+        """Return the same table as a DataFrame."""
+        return frame(self.listing())
 
 
 IMPOSSIBLE = "impossible_figure"
@@ -75,20 +82,6 @@ def fields_of(rows: Sequence[object], kind: type[DataclassInstance]) -> dict[str
     return columns_of(rows, *kind.__dataclass_fields__)
 
 
-class Listed:
-    """Base of results whose table is their listing."""
-
-    __slots__ = ()
-
-    def listing(self) -> Listing:
-        """Return the table as plain columns."""
-        raise NotImplementedError
-
-    def to_pandas(self) -> DataFrame:
-        """Return the same data as a DataFrame."""
-        return frame(self.listing())
-
-
 def frame(columns: Mapping[str, NDArray[Any] | Sequence[object]]) -> DataFrame:
     """Build a DataFrame; pandas is imported here, at first use."""
     import pandas as pd  # noqa: PLC0415 - slow to import, and only DataFrames need it
@@ -97,13 +90,6 @@ def frame(columns: Mapping[str, NDArray[Any] | Sequence[object]]) -> DataFrame:
     empty = pd.Series([], dtype=object)
     typed = {name: values if hasattr(values, "dtype") or len(values) else empty for name, values in columns.items()}
     return pd.DataFrame(typed)
-
-
-def stacked(frames: Sequence[DataFrame], columns: Sequence[str]) -> DataFrame:
-    """Concatenate frames by rows, or return an empty frame with these columns if there are none."""
-    import pandas as pd  # noqa: PLC0415 - as above
-
-    return pd.concat(list(frames), ignore_index=True) if frames else pd.DataFrame({name: [] for name in columns})
 
 
 # Metric values of a figure per (rank, step): each row, the rank's mean over steps, and the mean of the ranks' means.
@@ -146,6 +132,20 @@ def spread_ratio(
         return []
     levels = zip(_levels(rank, part), _levels(rank, base), _places(rank, step, dims), strict=True)
     return [Value(metric, own / total, place) for own, total, place in levels if total]
+
+
+def per_rank(metric: Metric, dim: str, figures: Mapping[tuple[Any, int], float]) -> list[Value]:
+    """Return the values of a figure by (`dim`, rank), and their means over ranks."""
+    values = [Value(metric, figure, {dim: place, "rank": rank}) for (place, rank), figure in figures.items()]
+    return values + [Value(metric, mean, {dim: place}) for place, mean in means_over_ranks(figures).items()]
+
+
+def means_over_ranks(figures: Mapping[tuple[Place, int], float]) -> dict[Place, float]:
+    """Return the mean over ranks of a figure by (place, rank), by place."""
+    of_place: dict[Place, list[float]] = {}
+    for (place, _), figure in figures.items():
+        of_place.setdefault(place, []).append(figure)
+    return {place: float(np.mean(values)) for place, values in of_place.items()}
 
 
 def _levels(rank: Ints, figure: Ints) -> list[float | int]:

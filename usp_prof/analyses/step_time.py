@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from usp_prof.analyses.measures import partition
-from usp_prof.analyses.result import DataFrame, frame, in_order, spread
+from usp_prof.analyses.result import Listing, Result, in_order, spread
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.statistics import outliers
 from usp_prof.model.health import HealthRow, Severity
@@ -68,7 +68,7 @@ class JobStep:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepTimeResult:
+class StepTimeResult(Result):
     """Step times: `rank`, `step`, `start_ns` and `end_ns` (common clock) and `length_ns` are parallel arrays."""
 
     rank: Ints
@@ -102,22 +102,20 @@ class StepTimeResult:
             values.append(Value(STEP_SPREAD, float(np.median([_spread(s) for s in self.ordinary]))))
         return in_order(values)
 
-    def to_pandas(self) -> DataFrame:
+    def listing(self) -> Listing:
         """Return one row per rank and step."""
         flags = {s.step: s for s in self.job}
         of_step = [flags.get(step) for step in self.step.tolist()]
-        return frame(
-            {
-                "rank": self.rank,
-                "step": self.step,
-                "start_ns": self.start_ns,
-                "end_ns": self.end_ns,
-                "length_ns": self.length_ns,
-                "warm_up": [job is not None and job.warm_up for job in of_step],
-                "odd": [job is not None and job.odd for job in of_step],
-                "is_window": self.is_window,
-            }
-        )
+        return {
+            "rank": self.rank,
+            "step": self.step,
+            "start_ns": self.start_ns,
+            "end_ns": self.end_ns,
+            "length_ns": self.length_ns,
+            "warm_up": [job is not None and job.warm_up for job in of_step],
+            "odd": [job is not None and job.odd for job in of_step],
+            "is_window": self.is_window,
+        }
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StepTimeResult:

@@ -17,7 +17,7 @@ from usp_prof.analyses.measures import arrivals, lateness, partition
 from usp_prof.analyses.measures.arrivals import Arrivals
 from usp_prof.analyses.measures.lateness import Peers, Why
 from usp_prof.analyses.measures.partition import Cause, Partition
-from usp_prof.analyses.result import Listed, Listing, fields_of, in_order, spread
+from usp_prof.analyses.result import Listing, Result, fields_of, in_order, spread
 from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import distinct, lookup, numbered, rows_of
 from usp_prof.model.health import HealthRow, Severity
@@ -99,7 +99,7 @@ class _Rows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StragglersResult(Listed):
+class StragglersResult(Result):
     """Lateness per rank and axis, slowdown per rank and step, and the culprits, costliest first."""
 
     lateness: tuple[Lateness, ...]

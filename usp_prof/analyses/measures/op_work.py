@@ -68,8 +68,10 @@ def _measure(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     name, names = chosen.codes("name")
     # A run that trains in full precision has one type for all of its numbers.
     kinds, kind_of = _op_kinds(ops, "float" if tables.declared.dtype in _FULL else "")
-    _set_list_costs(kinds, lookup(kind_of, rows_of(ops["event"], chosen["op_event"]), missing=-1), name, names)
-    owner = _owners(ops, chosen["op_event"], _counts_itself(ops, kinds, kind_of))
+    launcher = rows_of(ops["event"], chosen["op_event"])
+    _set_list_costs(kinds, lookup(kind_of, launcher, missing=-1), name, names)
+    owner = enclosing_ops(ops, chosen["op_event"], _counts_itself(ops, kinds, kind_of))
+    owner = np.where(owner >= 0, owner, launcher)
     kind = np.where(owner >= 0, lookup(kind_of, owner, missing=-1), -1)
     on_gpu = len(tables.columns("kernels", rank)) > 0
     event, start, dur = (chosen[column] for column in ("event", "start_ns", "dur_ns"))
@@ -133,14 +135,17 @@ def _encloses(wanted: Flags, parent: Ints) -> Flags:
     return encloses
 
 
-def _owners(ops: Columns, events: Ints, has_formula_of_op: Flags) -> Ints:
-    """Return the `ops` row of each event's nearest enclosing op with a formula, or of the event itself without any."""
-    own_row = rows_of(ops["event"], events)
+def enclosing_ops(ops: Columns, events: Ints, wanted: Flags) -> Ints:
+    """Return the `ops` row of the innermost wanted op around each op, which may be the op itself; -1 without any.
+
+    `wanted` has one entry per row of `ops`; `events` identifies ops by their event.
+    """
     parent = rows_of(ops["event"], ops["parent"])
-    # Per event: the row that the search has reached; -1 when it has ended, at an owner or at the top.
-    current, owner = own_row, np.full(len(own_row), -1, np.int64)
+    # The row that each search has reached; -1 when it has ended, at a wanted op or at the top.
+    current = rows_of(ops["event"], events)
+    enclosing = np.full(len(current), -1, np.int64)
     while (current >= 0).any():
-        has_formula = lookup(has_formula_of_op, current, missing=False)
-        owner[has_formula] = current[has_formula]
-        current = np.where(has_formula, -1, lookup(parent, current, missing=-1))
-    return np.where(owner >= 0, owner, own_row)
+        is_wanted = lookup(wanted, current, missing=False)
+        enclosing[is_wanted] = current[is_wanted]
+        current = np.where(is_wanted, -1, lookup(parent, current, missing=-1))
+    return enclosing

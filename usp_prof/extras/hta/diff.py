@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from usp_prof.columns.arrays import Ints
-from usp_prof.columns.rows import lookup
+from usp_prof.columns.rows import lookup, range_at
 from usp_prof.extras.hta.trace_analysis import TraceAnalysis
 from usp_prof.extras.hta.window import Window
 from usp_prof.model.errors import UsageError
@@ -128,10 +128,5 @@ def _steps_of_device_work(window: Window, rank: int, events: int) -> Ints:
 def _steps_of_host(window: Window, rank: int, start_ns: Ints) -> Ints:
     """Return the host step that contains each time; -1 outside of all steps."""
     steps = window.tables.columns("steps", rank)
-    order = np.argsort(steps["host_start_ns"], kind="stable")
-    if not len(order):
-        return np.full(len(start_ns), -1, np.int64)
-    place = np.searchsorted(steps["host_start_ns"][order], start_ns, side="right") - 1
-    row = order[np.maximum(place, 0)]
-    is_inside = (place >= 0) & (start_ns < steps["host_end_ns"][row])
-    return np.where(is_inside, steps["step"][row], -1)
+    steps = steps.take(np.argsort(steps["host_start_ns"], kind="stable"))
+    return lookup(steps["step"], range_at(steps["host_start_ns"], steps["host_end_ns"], start_ns), missing=-1)

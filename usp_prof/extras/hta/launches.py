@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from usp_prof.columns.arrays import Flags, Ints
+from usp_prof.analyses.measures.op_work import enclosing_ops
 from usp_prof.columns.rows import lookup
-from usp_prof.columns.table import Columns
 from usp_prof.extras.hta.breakdowns import summed
 from usp_prof.extras.hta.window import Window
 
@@ -182,7 +181,7 @@ def kernels_of_ops(window: Window, rank: int, sort_by: Sequence[str]) -> pd.Data
     ops = window.tables.columns("ops", rank)
     codes, names = ops.codes("name")
     is_aten = np.asarray([name.startswith("aten::") for name in names], bool)[codes]
-    row = _aten_op_around(ops, is_aten, frame["op_event"].to_numpy(np.int64))
+    row = enclosing_ops(ops, frame["op_event"].to_numpy(np.int64), is_aten)
     is_launched_by_aten = row >= 0
     frame = frame[is_launched_by_aten].assign(op=row[is_launched_by_aten])
     starts = window.micros(rank, ops["start_ns"])
@@ -203,23 +202,6 @@ def kernels_of_ops(window: Window, rank: int, sort_by: Sequence[str]) -> pd.Data
         avg_runtime_delay=("delay", "mean"),
     )
     return summary.reset_index().sort_values(list(sort_by), ascending=False, kind="stable").round(3)
-
-
-def _aten_op_around(ops: Columns, is_aten: Flags, event: Ints) -> Ints:
-    """Return the row of the innermost ATen op around each op, which may be the op itself; -1 if there is none.
-
-    `is_aten` has one entry per row of `ops`; `event` identifies ops by their event. Each entry moves to its parent
-    until it is an ATen op.
-    """
-    row_of_event = np.full(int(max(ops["event"].max(initial=-1), event.max(initial=-1))) + 2, -1)
-    row_of_event[ops["event"]] = np.arange(len(ops))
-    stops = np.append(is_aten, True)  # -1 (no op) indexes the appended entry
-    row = row_of_event[event]
-    climbs = ~stops[row]
-    while climbs.any():
-        row[climbs] = row_of_event[ops["parent"][row[climbs]]]  # -1 (no parent) indexes the last entry, which is -1
-        climbs = ~stops[row]
-    return np.asarray(row)
 
 
 def _annotations(window: Window, rank: int, *, on_device: bool) -> pd.DataFrame:
