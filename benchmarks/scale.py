@@ -190,7 +190,7 @@ def panel(rows: list[dict[str, str]], series: dict[str, tuple[str, str]], unit: 
             f"<title>{label}</title></polyline>"
         )
     entries = [(label, role) for label, (_, role) in series.items()]
-    parts.append(f'<g transform="translate(0,{top - 34})">{legend_row(entries, LEFT + 20, LIGHT)}</g>')
+    parts.append(f'<g transform="translate(0,{top - 34})">{legend_row(entries, LEFT + 20)}</g>')
     return parts
 
 
@@ -200,7 +200,7 @@ def plot(results: Path, target: Path) -> None:
         rows = sorted(csv.DictReader(file), key=lambda row: (int(row["events"]), int(row["ranks"])))
     print(table(rows))
     parts = [*panel(rows, SECONDS, "CPU s", TOP), *panel(rows, MEGABYTES, "MB", TOP + PANEL + GAP)]
-    target.write_text(framed(parts, TOP + 2 * PANEL + GAP + 30, LIGHT) + "\n")
+    target.write_text(framed(parts, TOP + 2 * PANEL + GAP + 30) + "\n")
 
 
 def main() -> int:

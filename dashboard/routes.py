@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -198,7 +198,7 @@ def area(request: Request) -> Response:
     names = [(_shortened(str(row[0])), *row[1:]) for row in table.rows[:MOST_LISTED]]
     more = max(len(table.rows) - MOST_LISTED, 0)
     count = sum(len(numbers) for numbers in rows.values())
-    return _json({"rows": count, "kinds": by_kind(table).rows, "names": names, "more": more})
+    return JSONResponse({"rows": count, "kinds": by_kind(table).rows, "names": names, "more": more})
 
 
 def _area_rows(request: Request, store: TimelineStore) -> dict[int, list[int]]:
@@ -237,11 +237,11 @@ def hits(request: Request) -> Response:
     store = _store(request)
     wanted = matching(store, request.query_params.get("q", "")[:MOST_PATTERN])
     if wanted is None:
-        return _json({"fault": "not a regular expression"})
+        return JSONResponse({"fault": "not a regular expression"})
     kinds = set(request.query_params.get("kinds", "")[:MOST_NAME].split("-"))
     matches = search(store, wanted, _ranks(request, store.ranks), kinds)
     hits = {"hits": matches.first(MOST_HITS), "longest": matches.longest(MOST_LONGEST)}
-    return _json({"names": sorted(wanted), "count": len(matches), **hits})
+    return JSONResponse({"names": sorted(wanted), "count": len(matches), **hits})
 
 
 def slice_details(request: Request) -> Response:
@@ -251,12 +251,8 @@ def slice_details(request: Request) -> Response:
     rank, event = _number(request, "rank", 0, 10**6), _number(request, "event", 0, 10**9)
     answer = details(tables, store, rank, event)
     if answer is None:
-        return _json({"fault": "there is no such slice"})
-    return _json(answer)
-
-
-def _json(answer: object) -> Response:
-    return Response(json.dumps(answer, separators=(",", ":")), media_type="application/json")
+        return JSONResponse({"fault": "there is no such slice"})
+    return JSONResponse(answer)
 
 
 def fix(request: Request) -> Response:

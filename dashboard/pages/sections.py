@@ -14,6 +14,7 @@ import streamlit as st
 from .. import data, served_runs, state
 from ..answers import pictures, verdicts
 from ..components.blocks import fold_sections, folded, picking_figure, show, show_all, verdict
+from ..components.choices import choose_word, type_integer
 from ..components.picked_op import picked_op
 from ..components.question import calibration_of
 from ..components.timeline import timeline
@@ -213,15 +214,11 @@ def _another(view: View) -> None:
     """Redraw the pipeline under another schedule, with the measured length of each action."""
     left, middle, right = st.columns([2, 1, 1])
     names = (AS_IT_IS, *(str(schedule) for schedule in Schedule))
-    before = state.word("schedule", names)
-    name = left.selectbox("Schedule", names, names.index(before))
-    passes = middle.number_input(
-        "Micro-batches (0: as recorded)", 0, MOST_MICRO_BATCHES, state.number("m", 0, MOST_MICRO_BATCHES) or 0
-    )
-    chunks = right.number_input("Stages per rank (0: default)", 0, 8, state.number("v", 0, 8) or 0)
-    state.choose("schedule", name if name != AS_IT_IS else None)
-    state.choose("m", passes or None)
-    state.choose("v", chunks or None)
+    name = choose_word("Schedule", "schedule", names, place=left)
+    with middle:
+        passes = type_integer("Micro-batches (0: as recorded)", "m", 0, MOST_MICRO_BATCHES, 0)
+    with right:
+        chunks = type_integer("Stages per rank (0: default)", "v", 0, 8, 0)
     if name == AS_IT_IS:
         st.caption("Choose a schedule to see the measured actions in its order.")
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
@@ -66,17 +67,26 @@ def test_charts_to_compare_share_their_left_margin(kind: type[inputs.ChartInput]
 
 def test_legend_names_do_not_overlap() -> None:
     """In DejaVu Sans, the broadest of the fonts, memcpy takes 47.9 pixels at 11 px."""
-    drawn = legend_row([("memcpy", "memcpy"), ("dp", "comm:dp")], 0, LIGHT)
+    drawn = legend_row([("memcpy", "memcpy"), ("dp", "comm:dp")], 0)
     root = ET.fromstring(f"<svg>{drawn}</svg>")  # noqa: S314 - our own
     name, square = root.findall("text")[0], root.findall("rect")[1]
     assert float(square.attrib["x"]) > float(name.attrib["x"]) + 48
 
 
-def test_a_light_drawing_is_the_dark_one_with_other_colors() -> None:
+def colors_of(drawing: str) -> set[str]:
+    return set(re.findall("#[0-9A-F]{6}", drawing))
+
+
+def test_a_dark_drawing_has_the_grays_of_the_dark_theme_and_the_same_hues() -> None:
     rows = inputs.BreakdownRows(
         ("rank 0",), (inputs.Part("compute", "compute", (3e6,)), inputs.Part("idle", "idle:bubble", (1e6,)))
     )
-    assert recolored(as_svg(rows), DARK) == as_svg(rows, DARK)
+    assert colors_of(as_svg(rows)) == {
+        *(LIGHT.background, LIGHT.ink, LIGHT.muted, LIGHT.grid), LIGHT.color("compute"), LIGHT.color("idle:bubble")
+    }  # fmt: skip
+    assert colors_of(recolored(as_svg(rows), DARK)) == {
+        *(DARK.background, DARK.ink, DARK.muted, DARK.grid), DARK.color("compute"), DARK.color("idle:bubble")
+    }  # fmt: skip
     assert recolored(as_svg(rows), LIGHT) == as_svg(rows)
 
 
@@ -86,7 +96,7 @@ def test_a_drawing_follows_the_theme_of_the_browser() -> None:
     ET.fromstring(drawn)  # noqa: S314 - our own
     for light, dark in ((LIGHT.ink, DARK.ink), (LIGHT.greys["idle:bubble"], DARK.greys["idle:bubble"])):
         assert f'[fill="{light}"]{{fill:{dark}}}' in drawn
-    assert recolored(drawn, DARK) == as_svg(rows, DARK)
+    assert recolored(drawn, DARK) == recolored(as_svg(rows), DARK)
 
 
 def test_points_are_placed_on_a_log_scale_and_unknown_ones_omitted() -> None:

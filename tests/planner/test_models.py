@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hand_counts import MODELS
 
-from usp_prof.extras.planner.models import not_modelled
+from usp_prof.extras.planner.question import not_modelled
 from usp_prof.model.errors import UsageError
 from usp_prof.model.flops import describe
 from usp_prof.model.known_models import FILE, model_named, model_names

@@ -262,7 +262,7 @@ def test_the_cell_that_was_learned_from_is_neither_predicted_nor_judged() -> Non
 
 @pytest.mark.parametrize(("slowdown", "is_shown"), [(2.3, True), (1.02, False)])
 def test_predictions_from_a_step_that_recording_slowed_down_are_explained(slowdown: float, is_shown: bool) -> None:
-    section = planner_accuracy(score([row(2.0, 1.0)], calibration_error=0.0, recording_slowdown=slowdown))
+    section = planner_accuracy(replace(score([row(2.0, 1.0)], 0.0), recording_slowdown=slowdown))
     text = " ".join(block.text for block in section.blocks if isinstance(block, Text))
     assert ("Recording made that step 2.30x as long" in text) == is_shown
 

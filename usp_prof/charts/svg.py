@@ -2,7 +2,7 @@
 
 There are three kinds of drawing: boxes on named rows along a time axis (bars, schedules, timelines), points on two
 logarithmic axes (bandwidth, roofline), and lines over time (memory). Every mark has a `<title>`, which browsers show as
-a tooltip.
+a tooltip. Drawings have the colors of the light theme, which `recolored` and `following_browser` replace.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def _replaced_colors(theme: Theme) -> dict[str, str]:
 
 
 @singledispatch
-def as_svg(data: ChartInput, theme: Theme = LIGHT) -> str:
+def as_svg(data: ChartInput) -> str:
     """Draw a chart's input as an SVG element; empty for the few inputs that only Bokeh draws."""
-    del data, theme
+    del data
     return ""
 
 
@@ -105,7 +105,7 @@ class _Boxes:
 
 
 @as_svg.register(inputs.BreakdownRows)
-def _breakdown(data: inputs.BreakdownRows, theme: Theme = LIGHT) -> str:
+def _breakdown(data: inputs.BreakdownRows) -> str:
     boxes = []
     for row, label in enumerate(data.labels):
         end = 0.0
@@ -114,11 +114,11 @@ def _breakdown(data: inputs.BreakdownRows, theme: Theme = LIGHT) -> str:
             if end > start:
                 boxes.append(_Box(row, start, end, part.role, f"{label}: {part.label} {time_text(end - start)}"))
     legend = tuple((part.label, part.role) for part in data.parts if max(part.values_ns, default=0) > 0)
-    return _drawn(_Boxes(data.labels, tuple(boxes), legend, time_text), theme)
+    return _drawn(_Boxes(data.labels, tuple(boxes), legend, time_text))
 
 
 @as_svg.register(inputs.AxisCommunication)
-def _axes(data: inputs.AxisCommunication, theme: Theme = LIGHT) -> str:
+def _axes(data: inputs.AxisCommunication) -> str:
     boxes = []
     parts = zip(data.axes, data.exposed_ns, data.contended_ns, data.hidden_ns, strict=True)
     for row, (axis, exposed, contended, hidden) in enumerate(parts):
@@ -135,22 +135,22 @@ def _axes(data: inputs.AxisCommunication, theme: Theme = LIGHT) -> str:
         ("contended, attributed to another axis", "idle:sync"),
         ("hidden under compute", "idle:other"),
     )
-    return _drawn(_Boxes(data.axes, tuple(boxes), legend, time_text), theme)
+    return _drawn(_Boxes(data.axes, tuple(boxes), legend, time_text))
 
 
 @as_svg.register(inputs.RankBars)
-def _rank_bars(data: inputs.RankBars, theme: Theme = LIGHT) -> str:
+def _rank_bars(data: inputs.RankBars) -> str:
     write = {Unit.FRACTION: fraction_text, Unit.NS: time_text}.get(data.unit, number_text)
     means = [f", mean {write(even)}" for even in data.even] or [""] * len(data.values)
     boxes = tuple(
         _Box(row, 0, value, data.role, f"{label}: {write(value)}{mean}")
         for row, (label, value, mean) in enumerate(zip(data.labels, data.values, means, strict=True))
     )
-    return _drawn(_Boxes(data.labels, boxes, ((data.quantity, data.role),), write), theme)
+    return _drawn(_Boxes(data.labels, boxes, ((data.quantity, data.role),), write))
 
 
 @as_svg.register(inputs.Waterfall)
-def _waterfall(data: inputs.Waterfall, theme: Theme = LIGHT) -> str:
+def _waterfall(data: inputs.Waterfall) -> str:
     total = data.first_ns
     boxes = [_Box(0, 0, total, "measured", f"{data.first}: {time_text(total)}")]
     for row, (change, delta) in enumerate(zip(data.changes, data.delta_ns, strict=True), start=1):
@@ -160,11 +160,11 @@ def _waterfall(data: inputs.Waterfall, theme: Theme = LIGHT) -> str:
         total += delta
     boxes.append(_Box(len(boxes), 0, total, "measured", f"{data.last}: {time_text(total)}"))
     legend = (("longer", "comm"), ("shorter", "action:B"))
-    return _drawn(_Boxes((data.first, *data.changes, data.last), tuple(boxes), legend, time_text), theme)
+    return _drawn(_Boxes((data.first, *data.changes, data.last), tuple(boxes), legend, time_text))
 
 
 @as_svg.register(inputs.PipelineSchedule)
-def _schedule(data: inputs.PipelineSchedule, theme: Theme = LIGHT) -> str:
+def _schedule(data: inputs.PipelineSchedule) -> str:
     names = inputs.ACTION_NAMES
     columns = (data.row, data.start_ns, data.end_ns, data.kind, data.stage, data.micro_batch)
     boxes = tuple(
@@ -177,11 +177,11 @@ def _schedule(data: inputs.PipelineSchedule, theme: Theme = LIGHT) -> str:
     )  # fmt: skip
     legend = tuple((names.get(kind, kind), f"action:{kind}") for kind in dict.fromkeys(data.kind))
     until = float(data.until_ns)
-    return _drawn(_Boxes(data.rows, boxes, legend, time_text, until, label_characters=data.label_characters), theme)
+    return _drawn(_Boxes(data.rows, boxes, legend, time_text, until, label_characters=data.label_characters))
 
 
 @as_svg.register(inputs.TimelineSlices)
-def _timeline(data: inputs.TimelineSlices, theme: Theme = LIGHT) -> str:
+def _timeline(data: inputs.TimelineSlices) -> str:
     coarse = range(data.level_start[0], data.level_start[1])  # a picture cannot be zoomed: use the coarsest level
     boxes = tuple(
         _Box(
@@ -192,38 +192,38 @@ def _timeline(data: inputs.TimelineSlices, theme: Theme = LIGHT) -> str:
     )  # fmt: skip
     legend = tuple((role.removeprefix("comm:"), role) for role in data.roles)
     end = max(data.until_ns, int(data.end_ns.max(initial=1)))
-    return _drawn(_Boxes(data.rows, boxes, legend, time_text, float(end), data.frame_ns, data.label_characters), theme)
+    return _drawn(_Boxes(data.rows, boxes, legend, time_text, float(end), data.frame_ns, data.label_characters))
 
 
-def _drawn(data: _Boxes, theme: Theme) -> str:
+def _drawn(data: _Boxes) -> str:
     rows = data.rows[:_MOST_ROWS]
     left = 16 + CHARACTER * min(_LABEL, max([data.label_characters, *map(len, rows)]))
     end = max([data.until, *(box.end for box in data.boxes)], default=0) or 1.0
     scale = (WIDTH - left - _RIGHT) / end
     bottom = _TOP + _ROW * len(rows)
-    parts = [legend_row(data.legend, left, theme)]
+    parts = [legend_row(data.legend, left)]
     for tick in ticks(end):
-        parts.append(line(left + tick * scale, _TOP, left + tick * scale, bottom, theme.grid))
-        parts.append(text_at(left + tick * scale, bottom + 15, data.write(tick), theme.muted, "middle"))
+        parts.append(line(left + tick * scale, _TOP, left + tick * scale, bottom, LIGHT.grid))
+        parts.append(text_at(left + tick * scale, bottom + 15, data.write(tick), LIGHT.muted, "middle"))
     for row, label in enumerate(rows):
-        parts.append(text_at(left - 8, _TOP + _ROW * (row + 0.5) + 4, shortened(label, _LABEL), theme.muted, "end"))
+        parts.append(text_at(left - 8, _TOP + _ROW * (row + 0.5) + 4, shortened(label, _LABEL), LIGHT.muted, "end"))
     shown = (box for box in data.boxes if box.row < len(rows) and box.end > box.start)
-    parts += [_box(box, left, scale, theme) for box in shown]
+    parts += [_box(box, left, scale) for box in shown]
     if data.frame is not None:
         x, width = left + data.frame[0] * scale, (data.frame[1] - data.frame[0]) * scale
         size = f'width="{width:.1f}" height="{bottom - _TOP}"'
-        parts.append(f'<rect x="{x:.1f}" y="{_TOP}" {size} fill="none" stroke="{theme.ink}" stroke-width="2"/>')
+        parts.append(f'<rect x="{x:.1f}" y="{_TOP}" {size} fill="none" stroke="{LIGHT.ink}" stroke-width="2"/>')
     if len(data.rows) > len(rows):
         more = f"and {len(data.rows) - len(rows)} more rows"
-        parts.append(text_at(left, bottom + _BOTTOM + 8, more, theme.muted, "start"))
+        parts.append(text_at(left, bottom + _BOTTOM + 8, more, LIGHT.muted, "start"))
         bottom += 16
-    return framed(parts, bottom + _BOTTOM, theme)
+    return framed(parts, bottom + _BOTTOM)
 
 
-def _box(box: _Box, left: float, scale: float, theme: Theme) -> str:
+def _box(box: _Box, left: float, scale: float) -> str:
     x, top = left + box.start * scale, _TOP + _ROW * box.row + 2
     width = max(_LEAST_PIXELS, (box.end - box.start) * scale)
-    color = theme.color(box.role)
+    color = LIGHT.color(box.role)
     drawn = (
         f'<rect x="{x:.2f}" y="{top:.1f}" width="{width:.2f}" height="{_ROW - 4}" fill="{color}">'
         f"<title>{escape(box.tip)}</title></rect>"
@@ -237,22 +237,22 @@ def _box(box: _Box, left: float, scale: float, theme: Theme) -> str:
 
 
 @as_svg.register(inputs.BandwidthPoints)
-def _bandwidth(data: inputs.BandwidthPoints, theme: Theme = LIGHT) -> str:
+def _bandwidth(data: inputs.BandwidthPoints) -> str:
     tips = [
         f"{op} on {axis}: {number_text(rate)}B/s" for op, axis, rate in zip(data.op, data.axis, data.busbw, strict=True)
     ]
     roles = [f"comm:{axis}" for axis in data.axis]
     legend = tuple((axis, f"comm:{axis}") for axis in dict.fromkeys(data.axis))
     heads = ("bytes of a call", "bus bandwidth in B/s")
-    return _points((data.bytes, data.busbw), tips, roles, legend, heads, theme)
+    return _points((data.bytes, data.busbw), tips, roles, legend, heads)
 
 
 @as_svg.register(inputs.RooflinePoints)
-def _roofline(data: inputs.RooflinePoints, theme: Theme = LIGHT) -> str:
+def _roofline(data: inputs.RooflinePoints) -> str:
     tips = [f"{label}: {number_text(rate)}FLOP/s" for label, rate in zip(data.label, data.rate, strict=True)]
     legend = ((f"ops; {data.device}", "compute"),)
     heads = ("FLOP/byte", "FLOP/s")
-    return _points((data.intensity, data.rate), tips, ["compute"] * len(tips), legend, heads, theme)
+    return _points((data.intensity, data.rate), tips, ["compute"] * len(tips), legend, heads)
 
 
 def _points(
@@ -261,7 +261,6 @@ def _points(
     roles: Sequence[str],
     legend: Iterable[tuple[str, str]],
     heads: tuple[str, str],
-    theme: Theme,
 ) -> str:
     across, up = (np.asarray(values, float) for values in places)
     is_drawable = np.isfinite(across) & np.isfinite(up) & (across > 0) & (up > 0)
@@ -271,24 +270,24 @@ def _points(
     x0, x1 = _decades(across[is_drawable])
     y0, y1 = _decades(up[is_drawable])
     x_scale, y_scale = (WIDTH - left - _RIGHT) / (x1 - x0), height / (y1 - y0)  # pixels per decade
-    parts = [legend_row(legend, left, theme)]
+    parts = [legend_row(legend, left)]
     for power in range(x0, x1 + 1):
         x = left + (power - x0) * x_scale
-        parts.append(line(x, _TOP, x, _TOP + height, theme.grid))
-        parts.append(text_at(x, _TOP + height + 15, number_text(10.0**power), theme.muted, "middle"))
+        parts.append(line(x, _TOP, x, _TOP + height, LIGHT.grid))
+        parts.append(text_at(x, _TOP + height + 15, number_text(10.0**power), LIGHT.muted, "middle"))
     for power in range(y0, y1 + 1):
         y = _TOP + height - (power - y0) * y_scale
-        parts.append(line(left, y, WIDTH - _RIGHT, y, theme.grid))
-        parts.append(text_at(left - 6, y + 4, number_text(10.0**power), theme.muted, "end"))
+        parts.append(line(left, y, WIDTH - _RIGHT, y, LIGHT.grid))
+        parts.append(text_at(left - 6, y + 4, number_text(10.0**power), LIGHT.muted, "end"))
     for place in np.flatnonzero(is_drawable).tolist():
         x = left + (log10(across[place]) - x0) * x_scale
         y = _TOP + height - (log10(up[place]) - y0) * y_scale
         parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{theme.color(roles[place])}" fill-opacity="0.75">'
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{LIGHT.color(roles[place])}" fill-opacity="0.75">'
             f"<title>{escape(tips[place])}</title></circle>"
         )
-    parts.append(text_at(WIDTH - _RIGHT, _TOP + height + 30, f"{heads[1]} over {heads[0]}", theme.muted, "end"))
-    return framed(parts, _TOP + height + 36, theme)
+    parts.append(text_at(WIDTH - _RIGHT, _TOP + height + 30, f"{heads[1]} over {heads[0]}", LIGHT.muted, "end"))
+    return framed(parts, _TOP + height + 36)
 
 
 def _decades(values: np.ndarray) -> tuple[int, int]:
@@ -298,19 +297,19 @@ def _decades(values: np.ndarray) -> tuple[int, int]:
 
 
 @as_svg.register(inputs.MemoryLines)
-def _memory(data: inputs.MemoryLines, theme: Theme = LIGHT) -> str:
+def _memory(data: inputs.MemoryLines) -> str:
     end = max((int(curve.time_ns.max(initial=0)) for curve in data.lines), default=0) or 1
     most = max((int(curve.allocated_bytes.max(initial=0)) for curve in data.lines), default=0) or 1
     left, height = 80.0, 200.0
     x_scale, y_scale = (WIDTH - left - _RIGHT) / end, height / most
-    colors = [theme.color(role) for role in ("compute", "comm", "action:B", "comm:pp", "memcpy", "comm:dp")]
+    colors = [LIGHT.color(role) for role in ("compute", "comm", "action:B", "comm:pp", "memcpy", "comm:dp")]
     under = _TOP + height + 15
-    parts = [text_at(left + tick * x_scale, under, time_text(tick), theme.muted, "middle") for tick in ticks(end)]
+    parts = [text_at(left + tick * x_scale, under, time_text(tick), LIGHT.muted, "middle") for tick in ticks(end)]
     for tick in ticks(most):
         y = _TOP + height - tick * y_scale
         parts += [
-            line(left, y, WIDTH - _RIGHT, y, theme.grid),
-            text_at(left - 6, y + 4, f"{number_text(tick)}B", theme.muted, "end"),
+            line(left, y, WIDTH - _RIGHT, y, LIGHT.grid),
+            text_at(left - 6, y + 4, f"{number_text(tick)}B", LIGHT.muted, "end"),
         ]
     for place, curve in enumerate(data.lines):
         color = colors[place % len(colors)]
@@ -320,7 +319,7 @@ def _memory(data: inputs.MemoryLines, theme: Theme = LIGHT) -> str:
             f'<polyline points="{points}" fill="none" stroke="{color}"><title>{escape(curve.label)}</title></polyline>'
         )
         parts.append(text_at(left + 90 * place, 18, curve.label, color, "start"))
-    return framed(parts, _TOP + height + _BOTTOM, theme)
+    return framed(parts, _TOP + height + _BOTTOM)
 
 
 _MOST_POINTS = 2000

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from math import floor, log10
 
-from usp_prof.charts.theme import Theme
+from usp_prof.charts.theme import LIGHT
 
 WIDTH = 960
 CHARACTER = 6.2
@@ -15,16 +15,16 @@ BROAD_CHARACTER = 7.8
 """Pixels per character of a short wide word, such as memcpy, in the widest font."""
 
 
-def framed(parts: Sequence[str], height: float, theme: Theme) -> str:
+def framed(parts: Sequence[str], height: float) -> str:
     """Combine parts into one drawing of the full width."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
-        f'style="max-width:100%;height:auto;background:{theme.background}" font-family="{escape(theme.font)}" '
+        f'style="max-width:100%;height:auto;background:{LIGHT.background}" font-family="{escape(LIGHT.font)}" '
         f'font-size="11" role="img">{"".join(parts)}</svg>'
     )
 
 
-def legend_row(entries: Iterable[tuple[str, str]], left: float, theme: Theme) -> str:
+def legend_row(entries: Iterable[tuple[str, str]], left: float) -> str:
     """Draw labels with the color of their role, as many as fit on a line."""
     parts: list[str] = []
     x = left
@@ -32,8 +32,8 @@ def legend_row(entries: Iterable[tuple[str, str]], left: float, theme: Theme) ->
         width = 24 + BROAD_CHARACTER * len(label)
         if x + width > WIDTH and parts:
             break  # tooltips of the marks show the rest
-        parts.append(f'<rect x="{x:.0f}" y="9" width="10" height="10" fill="{theme.color(role)}"/>')
-        parts.append(text_at(x + 14, 18, label, theme.ink, "start"))
+        parts.append(f'<rect x="{x:.0f}" y="9" width="10" height="10" fill="{LIGHT.color(role)}"/>')
+        parts.append(text_at(x + 14, 18, label, LIGHT.ink, "start"))
         x += width
     return "".join(parts)
 

@@ -93,7 +93,7 @@ def reading_progress(args: argparse.Namespace) -> Iterator[Callable[[int, int, s
 
 
 @contextmanager
-def progress_of(args: argparse.Namespace, title: str) -> Iterator[Callable[[int, int], None] | None]:
+def planning_progress(args: argparse.Namespace) -> Iterator[Callable[[int, int], None] | None]:
     """Show progress by number of items: a bar on a terminal, otherwise nothing."""
     console = notes(args)
     if args.quiet or not console.is_terminal:
@@ -102,7 +102,7 @@ def progress_of(args: argparse.Namespace, title: str) -> Iterator[Callable[[int,
     from rich.progress import Progress  # noqa: PLC0415
 
     with Progress(console=console, transient=True) as bar:
-        task = bar.add_task(title, total=None)
+        task = bar.add_task("planning", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 

@@ -247,27 +247,20 @@ def _level(word: str) -> Level | None:
     return None if word == NO_FINDINGS else _member(Level, "level of findings", word)
 
 
+_COMMA = re.compile(r",(?![^\[\]]*\])")
+"""A comma outside of brackets."""
+
+
 def parse_pairs(words: list[str]) -> dict[str, str]:
     """Parse `a=1,b=2` words of the command line; a comma inside brackets belongs to the name."""
     pairs = {}
     for word in words:
-        for part in _split(word):
+        for part in filter(None, _COMMA.split(word)):
             name, sign, value = part.rpartition("=")
             if not sign or not name or not value:
                 raise UsageError(f"{part!r} is not NAME=VALUE", hint="for example mfu=0.38 or step_time=3%")
             pairs[name.strip()] = value.strip()
     return pairs
-
-
-def _split(word: str) -> list[str]:
-    parts, depth = [""], 0
-    for letter in word:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part for part in parts if part]
 
 
 def _override(rules: tuple[Rule, ...], name: str, text: str) -> Rule:

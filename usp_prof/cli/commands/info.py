@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -73,17 +74,7 @@ def _as_data(opened: Run, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         ],
         "coordinates": {str(rank): dict(place) for rank, place in sorted(topology.coordinates.items())},
         "ranks": ranks,
-        "health": [
-            {
-                "code": r.code,
-                "severity": r.severity,
-                "rank": r.rank,
-                "count": r.count,
-                "detail": r.detail,
-                "file": r.file,
-            }
-            for r in opened.health
-        ],
+        "health": [asdict(row) for row in opened.health],
     }
 
 

@@ -12,9 +12,8 @@ from usp_prof.extras.planner.answers.plan import counts, frame, points
 from usp_prof.extras.planner.calibration import calibrate
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.filled import Filled, fill_of_model, fill_of_run
-from usp_prof.extras.planner.models import planned_model
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
-from usp_prof.extras.planner.question import question_of
+from usp_prof.extras.planner.question import planned_model, question_of
 from usp_prof.extras.planner.ranges import check_numbers
 from usp_prof.extras.planner.search import Plans, search
 from usp_prof.model.errors import UsageError, unknown_name

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from usp_prof.analyses.result import columns_of, frame
 from usp_prof.charts.inputs import Waterfall
 from usp_prof.gate.comparison import BETTER, CHANGED, WITHIN_NOISE, WORSE, Comparison, Pair, direction
 from usp_prof.gate.judgement import Judgement, Scale, Verdict
@@ -226,24 +227,15 @@ def _digits(value: float, most: int) -> float | None:
 
 def metrics_frame(pair: Pair, *, everything: bool) -> pd.DataFrame:
     """Return raw metrics: each in its unit, the change with its interval."""
-    import pandas as pd  # noqa: PLC0415 - only for those who ask for a frame
-
-    return pd.DataFrame(
-        [
-            {
-                "metric": judgement.title,
-                "key": judgement.key,
-                "unit": str(judgement.unit),
-                "before": judgement.before,
-                "after": judgement.after,
-                "change": judgement.change,
-                "change_low": judgement.low,
-                "change_high": judgement.high,
-                "change_scale": str(judgement.scale),
-                "shows": direction(judgement) or str(judgement.reason),
-            }
-            for judgement in _judged(pair, everything=everything)
-        ]
+    judged = _judged(pair, everything=everything)
+    return frame(
+        {
+            **columns_of(judged, metric="title", key="key"),
+            "unit": [str(judgement.unit) for judgement in judged],
+            **columns_of(judged, "before", "after", "change", change_low="low", change_high="high"),
+            "change_scale": [str(judgement.scale) for judgement in judged],
+            "shows": [direction(judgement) or str(judgement.reason) for judgement in judged],
+        }
     )
 
 

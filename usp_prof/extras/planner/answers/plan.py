@@ -16,10 +16,9 @@ from usp_prof.extras.planner.calibration import Calibration
 from usp_prof.extras.planner.launch import command as launch_command
 from usp_prof.extras.planner.launch import refusal as refusal_by
 from usp_prof.extras.planner.memory import footprints_of_ranks as memory_of_ranks
-from usp_prof.extras.planner.models import not_modelled
 from usp_prof.extras.planner.predict import Prediction as Plan
 from usp_prof.extras.planner.profiles import Profile
-from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.question import Question, not_modelled
 from usp_prof.extras.planner.search import EQUAL, Plans, speed_class
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.metric import Unit

@@ -16,9 +16,8 @@ from usp_prof.extras.planner.calibration import Calibration
 from usp_prof.extras.planner.choice import runners_up
 from usp_prof.extras.planner.launch import refusal
 from usp_prof.extras.planner.memory import SAFE_PROBABILITY
-from usp_prof.extras.planner.models import not_modelled
 from usp_prof.extras.planner.predict import Prediction
-from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.question import Question, not_modelled
 from usp_prof.extras.planner.search import Plans
 from usp_prof.extras.planner.shortfall import shortfall_of
 from usp_prof.extras.planner.stalls import LIKELY

@@ -18,9 +18,9 @@ from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.answers.one_plan import bars, fullest, memory_parts
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.filled import Filled, fill_of_model, fill_of_run
-from usp_prof.extras.planner.models import not_modelled, planned_model
 from usp_prof.extras.planner.options import SWITCHES, add_habits, add_knobs, add_sizes
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER
+from usp_prof.extras.planner.question import not_modelled, planned_model
 from usp_prof.extras.planner.ranges import check_numbers, option
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import UsageError

@@ -17,7 +17,7 @@ from usp_prof.cli.opening import (
     number_option,
     open_from,
     output,
-    progress_of,
+    planning_progress,
     refuse_choice_without_path,
     write_out,
 )
@@ -25,10 +25,9 @@ from usp_prof.extras.planner.answers.plan_text import GIVEN, as_csv, as_json, as
 from usp_prof.extras.planner.calibration import Calibration, calibrate
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.launch import TRAINERS
-from usp_prof.extras.planner.models import planned_model
 from usp_prof.extras.planner.options import SWITCHES, add_habits, add_knobs, add_sizes
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
-from usp_prof.extras.planner.question import Question, question_of
+from usp_prof.extras.planner.question import Question, planned_model, question_of
 from usp_prof.extras.planner.ranges import SHARES, WHOLE, check_numbers, option
 from usp_prof.extras.planner.search import search
 from usp_prof.extras.planner.table import KNOWN, predict_table, read_rows
@@ -128,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
         calibration.check()
     args.trainer = args.trainer or ("usp-prof" if args.path else DEFAULT_TRAINER)
     question = _question(args, calibration)
-    with progress_of(args, "planning") as progress:
+    with planning_progress(args) as progress:
         plans = search(question, progress)
     if args.format == "json":
         write_out(as_json(plans, calibration, args.trainer, args.top))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -130,17 +132,14 @@ def _run(args: argparse.Namespace, folder: Path) -> tuple[Sweep, list[Outcome]]:
     return sweep, outcomes
 
 
-class _stopped_by_termination:  # noqa: N801 - used as a function
-    """A context in which SIGTERM stops the trainers of a sweep, like Ctrl-C."""
-
-    def __enter__(self) -> None:
-        def stop(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        self.before = signal.signal(signal.SIGTERM, stop)
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTERM, self.before)
+@contextmanager
+def _stopped_by_termination() -> Iterator[None]:
+    """Make SIGTERM stop the trainers of a sweep, like Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _progress_writer(args: argparse.Namespace) -> Callable[[int, int, Outcome], None] | None:
@@ -172,15 +171,12 @@ def _judge(
     reasons = reasons_against(table, outcomes, calibration, chosen.cell)
     predicted_rows = predict_rows(table, reasons, calibration, chosen.cell)
     not_predicted = Counter(reason for row, reason in zip(table, reasons, strict=True) if reason and row.is_ok)
-    slowdown = calibration.measured_step_ns / chosen.step_ns
-    scores = score(
-        predicted_rows,
-        calibration.error_fraction,
-        slowdown,
-        tuple(not_predicted.most_common()),
-        str(chosen.configuration),
+    return predicted_rows, replace(
+        score(predicted_rows, calibration.error_fraction),
+        recording_slowdown=calibration.measured_step_ns / chosen.step_ns,
+        not_predicted=tuple(not_predicted.most_common()),
+        learned_from=str(chosen.configuration),
     )
-    return predicted_rows, scores
 
 
 def _selected_rows(table: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:

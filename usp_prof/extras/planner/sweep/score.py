@@ -49,14 +49,8 @@ class Score:
     """Configuration of the recorded cell."""
 
 
-def score(
-    rows: Sequence[Row],
-    calibration_error: float = float("nan"),
-    recording_slowdown: float = float("nan"),
-    not_predicted: tuple[tuple[str, int], ...] = (),
-    learned_from: str = "",
-) -> Score:
-    """Score the rows that have a prediction."""
+def score(rows: Sequence[Row], calibration_error: float = float("nan")) -> Score:
+    """Score the rows that have a prediction, with the error on the recorded cell, if there is one."""
     judged = [row for row in rows if row.is_ok and row.predicted_step_ns > 0]
     key = lambda row: (row.model, row.size)  # noqa: E731 - for sorting and grouping alike
     correlations, regrets, blind = [], [], []
@@ -83,17 +77,12 @@ def score(
         random_regret=mean(blind),
         groups=len(regrets),
         calibration_error=calibration_error,
-        recording_slowdown=recording_slowdown,
-        not_predicted=not_predicted,
-        learned_from=learned_from,
     )
 
 
 def _spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
     """Return the rank correlation; ties are too rare in measured speeds to matter."""
-    ranks = [np.argsort(np.argsort(values)).astype(float) for values in (first, second)]
-    spread = [values - values.mean() for values in ranks]
-    return float((spread[0] * spread[1]).sum() / np.sqrt((spread[0] ** 2).sum() * (spread[1] ** 2).sum()))
+    return float(np.corrcoef(first.argsort().argsort(), second.argsort().argsort())[0, 1])
 
 
 def predict_rows(rows: Sequence[Row], reasons: Sequence[str], calibration: Calibration, cell: str) -> tuple[Row, ...]:
