@@ -12,35 +12,29 @@ from concurrent.futures import wait
 from functools import partial
 from threading import Thread
 
+from usp_prof import Run, UspProfError, open_run
+from usp_prof.checking import measured
+from usp_prof.extras.planner.calibration import Calibration, calibrate
+from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.search import Plans
+from usp_prof.extras.planner.search import search_both as search_plans
+from usp_prof.gate.comparison import Comparison
+from usp_prof.gate.comparison import compare as compare_runs
+from usp_prof.gate.measured import Measured
+from usp_prof.model.edit import Edit
+from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.report import stored_document
+from usp_prof.report.build import analyze
+from usp_prof.report.build import build as build_report
+from usp_prof.report.document import Document
+from usp_prof.timeline import overlays
+from usp_prof.timeline.opened import open_timeline
+from usp_prof.timeline.store import TimelineStore
+from usp_prof.whatif.predict import Prediction, predict_on
+from usp_prof.whatif.replayed_ranks import replayed_ranks
+
 from . import served_runs
 from .drawings import Drawings, drawings_form, read_drawings, write_drawings
-from .engine import (
-    EVERYTHING,
-    Calibration,
-    Comparison,
-    Document,
-    Edit,
-    Measured,
-    Plans,
-    Prediction,
-    Question,
-    Run,
-    Selection,
-    TimelineStore,
-    UspProfError,
-    analyze,
-    build_report,
-    calibrate,
-    compare_runs,
-    measured,
-    open_run,
-    open_timeline,
-    overlays,
-    predict_on,
-    replayed_ranks,
-    search_plans,
-    stored_document,
-)
 from .work import Result, T, worker
 
 RANKS_VARIABLE = "USP_PROF_DASHBOARD_RANKS"

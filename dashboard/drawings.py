@@ -20,7 +20,11 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .engine import DARK, LIGHT, Chart, ChartInput, Document, Theme, charts, stored_document
+from usp_prof import charts
+from usp_prof.charts.inputs import ChartInput
+from usp_prof.charts.theme import DARK, LIGHT, Theme
+from usp_prof.report import stored_document
+from usp_prof.report.document import Chart, Document
 
 if TYPE_CHECKING:
     from starlette.requests import Request

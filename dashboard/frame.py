@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from usp_prof import UspProfError
+from usp_prof.charts.theme import ink_on
+from usp_prof.model.selection import EVERYTHING
+from usp_prof.report.document import Document
+
 from . import data, report, served_runs, state
 from .components.blocks import theme
 from .components.palette import palette
-from .engine import EVERYTHING, Document, UspProfError, ink_on
 from .pages import PAGES
 from .report import answers_of_run
 from .state import Page, Room

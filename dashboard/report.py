@@ -12,27 +12,21 @@ from dataclasses import dataclass, replace
 
 import streamlit as st
 
+from usp_prof import UspProfError, __version__
+from usp_prof.extras.planner.answers import plan as plan_answer
+from usp_prof.extras.planner.answers import plan_map as plan_map_answer
+from usp_prof.extras.planner.calibration import Calibration
+from usp_prof.extras.planner.launch import TRAINERS
+from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.search import GRID_AXES, Plans
+from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.report.document import Document, Section, Text
+from usp_prof.report.run_facts import run_facts
+from usp_prof.report.writers.webpage import write as write_webpage
+from usp_prof.timeline.page import assets as timeline_assets
+from usp_prof.timeline.page import embedded as embedded_timeline
+
 from . import data, served_runs
-from .engine import (
-    EVERYTHING,
-    GRID_AXES,
-    TRAINERS,
-    Calibration,
-    Document,
-    Plans,
-    Question,
-    Section,
-    Selection,
-    Text,
-    UspProfError,
-    __version__,
-    embedded_timeline,
-    plan_answer,
-    plan_map_answer,
-    run_facts,
-    timeline_assets,
-    write_webpage,
-)
 from .state import Page
 from .work import Result
 

@@ -21,24 +21,20 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from usp_prof import UspProfError
+from usp_prof.export.merged_trace import beginning as trace_beginning
+from usp_prof.export.merged_trace import export as export_trace
+from usp_prof.model.edit import parse_edit
+from usp_prof.model.selection import Selection
+from usp_prof.report.document import DataTable
+from usp_prof.tables.table_set import TableSet
+from usp_prof.timeline.area import by_kind, contents
+from usp_prof.timeline.queries import MOST_PATTERN, matching, search
+from usp_prof.timeline.rows import CATEGORIES
+from usp_prof.timeline.store import TimelineStore
+from usp_prof.timeline.tiles import encode
+
 from . import data, served_runs
-from .engine import (
-    CATEGORIES,
-    MOST_PATTERN,
-    DataTable,
-    Selection,
-    TableSet,
-    TimelineStore,
-    UspProfError,
-    by_kind,
-    contents,
-    encode,
-    export_trace,
-    matching,
-    parse_edit,
-    search,
-    trace_beginning,
-)
 from .timeline.details import details
 from .timeline.morph import encode_morph
 from .timeline.wall import encode_wall

@@ -15,7 +15,10 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlencode
 
-from .engine import Location, UspProfError, discover, stamp_of
+from usp_prof import UspProfError
+from usp_prof.inputs.discovery import discover
+from usp_prof.inputs.remote import Location
+from usp_prof.store.rank_jobs import stamp_of
 
 PATHS_VARIABLE = "USP_PROF_DASHBOARD_PATHS"
 

@@ -14,8 +14,12 @@ from types import MappingProxyType
 
 import streamlit as st
 
+from usp_prof import UspProfError
+from usp_prof.model.health import spans
+from usp_prof.model.selection import Selection
+from usp_prof.report.document import Document
+
 from . import data, served_runs
-from .engine import Document, Selection, UspProfError, spans
 
 MOST_DIGITS = 9
 MOST_SHOWN = 80

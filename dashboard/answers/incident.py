@@ -14,30 +14,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..engine import (
-    CATEGORIES,
-    EVERYTHING,
-    HOST_CATEGORIES,
-    Cause,
-    Chart,
-    DataTable,
-    Document,
-    Finding,
-    Findings,
-    Section,
-    TableColumn,
-    TableSet,
-    Text,
-    TimelineSlices,
-    TimelineStore,
-    Unit,
-    __version__,
-    as_svg,
-    quantity,
-    run_facts,
-    write_markdown,
-    write_webpage,
-)
+from usp_prof import __version__
+from usp_prof.charts.inputs import TimelineSlices
+from usp_prof.charts.svg import as_svg
+from usp_prof.findings.causes import Cause
+from usp_prof.model.finding import Finding
+from usp_prof.model.metric import Unit
+from usp_prof.model.selection import EVERYTHING
+from usp_prof.report.document import Chart, DataTable, Document, Findings, Section, TableColumn, Text
+from usp_prof.report.format import quantity
+from usp_prof.report.run_facts import run_facts
+from usp_prof.report.writers.markdown import sections_text as write_markdown
+from usp_prof.report.writers.webpage import write as write_webpage
+from usp_prof.tables.table_set import TableSet
+from usp_prof.timeline.rows import CATEGORIES, HOST_CATEGORIES
+from usp_prof.timeline.store import TimelineStore
 
 MOST_VICTIMS = 4
 DEEPEST_HOST_ROW = 4

@@ -7,39 +7,31 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from ..engine import (
-    NOTABLE,
+from usp_prof.api import sentences
+from usp_prof.charts.inputs import (
     AxisCommunication,
-    Basis,
-    Block,
-    Calibration,
-    Cell,
-    Chart,
-    DataTable,
-    Document,
-    Figures,
     Ground,
-    KeyFigure,
-    KeyFigures,
     LaunchLine,
     LaunchLines,
     MemoryLines,
     RankBars,
     RankGrid,
     RooflinePoints,
-    TableColumn,
-    TableSet,
-    Unit,
-    causes_of,
-    certain_gain,
-    clock_of,
-    parse_edit,
-    quantity,
-    saving,
-    sentences,
-    step_parts,
-    whatif_answer,
 )
+from usp_prof.extras.planner.calibration import Calibration
+from usp_prof.findings.causes import causes_of
+from usp_prof.model.edit import parse_edit
+from usp_prof.model.finding import Basis
+from usp_prof.model.metric import Unit
+from usp_prof.report.answers import whatif as whatif_answer
+from usp_prof.report.document import Block, Chart, DataTable, Document, KeyFigure, KeyFigures, TableColumn
+from usp_prof.report.figures import Figures
+from usp_prof.report.figures import parts as step_parts
+from usp_prof.report.format import Cell, quantity
+from usp_prof.report.verdict import NOTABLE, certain_gain, saving
+from usp_prof.tables.clock import fit_clocks as clock_of
+from usp_prof.tables.table_set import TableSet
+
 from . import verdicts
 
 A_ROW = 16

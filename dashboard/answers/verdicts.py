@@ -6,24 +6,17 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from types import MappingProxyType
 
-from ..engine import (
-    NOTABLE,
-    Calibration,
-    Document,
-    Figures,
-    Key,
-    Number,
-    Unit,
-    axis_words,
-    causes_of,
-    certain_gain,
-    parse_edit,
-    quantity,
-    saving,
-    sentences,
-    step_parts,
-    whatif_answer,
-)
+from usp_prof.api import sentences
+from usp_prof.extras.planner.calibration import Calibration
+from usp_prof.findings.causes import causes_of
+from usp_prof.model.edit import parse_edit
+from usp_prof.model.metric import Unit
+from usp_prof.report.answers import whatif as whatif_answer
+from usp_prof.report.document import Document
+from usp_prof.report.figures import Figures, Key, Number, axis_words
+from usp_prof.report.figures import parts as step_parts
+from usp_prof.report.format import quantity
+from usp_prof.report.verdict import NOTABLE, certain_gain, saving
 
 FEW = 0.05
 """If a smaller share of launches finds an empty queue, a notable idle time is in few gaps."""

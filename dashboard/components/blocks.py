@@ -11,32 +11,17 @@ from typing import Any
 
 import streamlit as st
 
+from usp_prof.charts.theme import DARK, LIGHT, PATTERNS, Theme
+from usp_prof.model.health import Severity, gathered
+from usp_prof.model.metric import Unit
+from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.report.answers import whatif as whatif_answer
+from usp_prof.report.document import Block, Chart, DataTable, Document, Health, KeyFigures, Section, Stack, Text
+from usp_prof.report.format import quantity, share
+from usp_prof.whatif.predict import Prediction
+
 from .. import data, state
 from ..drawings import LIBRARY, Drawing
-from ..engine import (
-    DARK,
-    EVERYTHING,
-    LIGHT,
-    PATTERNS,
-    Block,
-    Chart,
-    DataTable,
-    Document,
-    Health,
-    KeyFigures,
-    Prediction,
-    Section,
-    Selection,
-    Severity,
-    Stack,
-    Text,
-    Theme,
-    Unit,
-    gathered,
-    quantity,
-    share,
-    whatif_answer,
-)
 from .download import data_table
 
 _SIGNS = {Severity.INFO: "○", Severity.ERROR: "▲", Severity.DATA_LOSS: "■"}

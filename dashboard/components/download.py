@@ -7,7 +7,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from ..engine import Cell, DataTable, TableColumn, Unit, column_scale, head_text
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import DataTable, TableColumn
+from usp_prof.report.format import Cell, column_scale, head_text
 
 MOST_ROWS = 5000
 UNKNOWN = "\u2014"

@@ -6,21 +6,16 @@ from collections.abc import Iterable, Sequence
 
 import streamlit as st
 
+from usp_prof.model.finding import Basis, Finding
+from usp_prof.model.metric import Unit
+from usp_prof.model.rule_code import RuleCode
+from usp_prof.report.document import Document, Findings
+from usp_prof.report.figures import Figures
+from usp_prof.report.format import column_scale, quantity
+from usp_prof.report.sections.summary import worst_ranks
+from usp_prof.report.words import further_place, left_out
+
 from .. import data, state
-from ..engine import (
-    Basis,
-    Document,
-    Figures,
-    Finding,
-    Findings,
-    RuleCode,
-    Unit,
-    column_scale,
-    further_place,
-    left_out,
-    quantity,
-    worst_ranks,
-)
 from ..state import View
 from .blocks import page_link, unbroken
 

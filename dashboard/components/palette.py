@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from usp_prof.findings.causes import causes_of
+from usp_prof.model.finding import Finding
+from usp_prof.report.document import Document
+from usp_prof.timeline.queries import MOST_PATTERN, literal
+
 from .. import data, served_runs, state
-from ..engine import MOST_PATTERN, Document, Finding, causes_of, literal
 from .findings import shown_at, with_peers
 
 if TYPE_CHECKING:

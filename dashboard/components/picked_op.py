@@ -9,23 +9,18 @@ from operator import attrgetter
 import numpy as np
 import streamlit as st
 
+from usp_prof.analyses.measures.op_work import of_rank as op_work_of
+from usp_prof.charts.inputs import RankBars, RooflinePoints
+from usp_prof.model.metric import Unit
+from usp_prof.model.selection import Selection
+from usp_prof.report.document import Chart, DataTable, Document, TableColumn
+from usp_prof.report.format import quantity
+from usp_prof.tables.clock import fit_clocks as clock_of
+from usp_prof.tables.table_set import TableSet
+from usp_prof.timeline.queries import literal
+
 from .. import data, state
 from ..answers.pictures import blocks_of
-from ..engine import (
-    Chart,
-    DataTable,
-    Document,
-    RankBars,
-    RooflinePoints,
-    Selection,
-    TableColumn,
-    TableSet,
-    Unit,
-    clock_of,
-    literal,
-    op_work_of,
-    quantity,
-)
 from ..state import View
 from ..work import wait
 from .blocks import page_link, show

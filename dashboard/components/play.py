@@ -7,8 +7,13 @@ from urllib.parse import quote
 
 import streamlit as st
 
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import Document
+from usp_prof.report.format import quantity
+from usp_prof.timeline.store import JobStep
+from usp_prof.whatif.predict import Prediction
+
 from .. import data, served_runs, state
-from ..engine import Document, JobStep, Prediction, Unit, quantity
 from ..state import View
 from ..work import wait
 from .blocks import folded

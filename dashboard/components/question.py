@@ -13,34 +13,28 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from usp_prof import UspProfError
+from usp_prof.contract import ModelEntry
+from usp_prof.extras.planner.answers import one_plan as one_plan_answer
+from usp_prof.extras.planner.answers import plan as plan_answer
+from usp_prof.extras.planner.calibration import Calibration
+from usp_prof.extras.planner.cluster import cluster_of as cluster_of_device
+from usp_prof.extras.planner.memory import footprints_of_ranks as memory_of_ranks
+from usp_prof.extras.planner.predict import Prediction as Plan
+from usp_prof.extras.planner.predict import predict as predict_plan
+from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
+from usp_prof.extras.planner.question import Question
+from usp_prof.model.configuration import Configuration, Recompute, broken_rule
+from usp_prof.model.hardware import DEVICES
+from usp_prof.model.hardware import find as device_named
+from usp_prof.model.known_models import model_named, model_names
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import KeyFigure, KeyFigures
+from usp_prof.report.format import quantity
+from usp_prof.report.run_facts import RunFacts
+from usp_prof.schedule import Schedule
+
 from .. import data, state
-from ..engine import (
-    DEFAULT_TRAINER,
-    DEVICES,
-    PROFILES,
-    Calibration,
-    Configuration,
-    KeyFigure,
-    KeyFigures,
-    ModelEntry,
-    Plan,
-    Question,
-    Recompute,
-    RunFacts,
-    Schedule,
-    Unit,
-    UspProfError,
-    broken_rule,
-    cluster_of_device,
-    device_named,
-    memory_of_ranks,
-    model_named,
-    model_names,
-    one_plan_answer,
-    plan_answer,
-    predict_plan,
-    quantity,
-)
 from ..work import wait
 from .blocks import show, verdict
 from .choices import choose_word, slide, slide_power, type_integer, usual_first

@@ -8,17 +8,16 @@ from typing import Any
 
 import streamlit as st
 
+from usp_prof.model.topology import Topology
+from usp_prof.report.document import Document
+from usp_prof.report.figures import Figures
+from usp_prof.timeline.assets import category_colors
+from usp_prof.timeline.assets import script as timeline_script
+from usp_prof.timeline.assets import style as timeline_style
+from usp_prof.timeline.rows import CATEGORIES
+from usp_prof.timeline.store import TimelineStore
+
 from .. import data, served_runs, state
-from ..engine import (
-    CATEGORIES,
-    Document,
-    Figures,
-    TimelineStore,
-    Topology,
-    category_colors,
-    timeline_script,
-    timeline_style,
-)
 from .timeline import chips, legend
 
 MESH, LATE = "by mesh position", "latest first"

@@ -8,8 +8,13 @@ from typing import Any
 
 import streamlit as st
 
+from usp_prof.timeline.assets import CANVAS as TIMELINE_CANVAS
+from usp_prof.timeline.assets import category_colors, category_inks
+from usp_prof.timeline.assets import script as timeline_script
+from usp_prof.timeline.assets import style as timeline_style
+from usp_prof.timeline.rows import CATEGORIES
+
 from .. import state
-from ..engine import CATEGORIES, TIMELINE_CANVAS, category_colors, category_inks, timeline_script, timeline_style
 
 
 def chips(label_of_category: Mapping[str, str], title: str = "") -> str:

@@ -7,12 +7,17 @@ from functools import partial
 
 import streamlit as st
 
+from usp_prof.gate.comparison import Pair
+from usp_prof.model.selection import EVERYTHING
+from usp_prof.report.answers import comparison as comparison_answer
+from usp_prof.report.document import Document, Section
+from usp_prof.timeline.store import TimelineStore
+
 from .. import data, served_runs, state
 from ..components.blocks import folded, note_whole_run, show, show_all, verdict
 from ..components.download import numbers
 from ..components.findings import outliers_first
 from ..components.timeline import timeline
-from ..engine import EVERYTHING, Document, Pair, Section, TimelineStore, comparison_answer
 from ..report import offer
 from ..state import Page, Room
 from ..work import wait

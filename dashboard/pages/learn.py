@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import streamlit as st
 
+from usp_prof.extras.learn import course
+from usp_prof.extras.learn.comparison import outcome as outcome_of_lesson
+from usp_prof.extras.learn.course import commands as commands_of_lesson
+from usp_prof.extras.learn.course import comparison as comparison_of_lesson
+from usp_prof.extras.learn.lessons import Lesson
+from usp_prof.extras.learn.lessons import lesson as lesson_named
+from usp_prof.extras.learn.lessons import lessons as all_lessons
+
 from .. import served_runs, state
 from ..components.blocks import folded, theme, verdict
-from ..engine import (
-    Lesson,
-    all_lessons,
-    commands_of_lesson,
-    comparison_of_lesson,
-    course,
-    lesson_named,
-    outcome_of_lesson,
-)
 from ..state import Page, Room
 
 PICTURE_PX = 960

@@ -12,6 +12,15 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
+from usp_prof.charts.inputs import BreakdownRows, HeatMap, Part
+from usp_prof.findings.causes import Cause
+from usp_prof.model.metric import Unit
+from usp_prof.model.topology import Topology
+from usp_prof.report.document import Block, Chart, DataTable, Document, Findings, Health, KeyFigures, Section, Stack
+from usp_prof.report.figures import Figures
+from usp_prof.report.format import quantity
+from usp_prof.report.verdict import NOTABLE
+
 from .. import data, served_runs, state
 from ..answers import incident
 from ..answers.pictures import charts_of_kind
@@ -19,26 +28,6 @@ from ..components import findings
 from ..components.blocks import folded, page_link, show, show_all, verdict
 from ..components.findings import show_findings, shown_at
 from ..components.timeline import timeline
-from ..engine import (
-    NOTABLE,
-    Block,
-    BreakdownRows,
-    Cause,
-    Chart,
-    DataTable,
-    Document,
-    Figures,
-    Findings,
-    Health,
-    HeatMap,
-    KeyFigures,
-    Part,
-    Section,
-    Stack,
-    Topology,
-    Unit,
-    quantity,
-)
 from ..state import Page, Room, View
 from ..work import wait
 

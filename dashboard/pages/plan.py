@@ -10,33 +10,30 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from usp_prof import UspProfError
+from usp_prof.extras.planner.answers import plan as plan_answer
+from usp_prof.extras.planner.answers import plan_map as plan_map_answer
+from usp_prof.extras.planner.answers import sweep as sweep_answer
+from usp_prof.extras.planner.calibration import Calibration
+from usp_prof.extras.planner.launch import TRAINERS, refusal
+from usp_prof.extras.planner.predict import Prediction as Plan
+from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.search import GRID_AXES, Plans
+from usp_prof.extras.planner.sweep import runner as sweep_runner
+from usp_prof.extras.planner.sweep.published import Published
+from usp_prof.extras.planner.sweep.published import read as read_published_sweep
+from usp_prof.extras.planner.sweep.rows import Row as SweepRow
+from usp_prof.extras.planner.sweep.rows import rows_of_folder as rows_of_sweep
+from usp_prof.extras.planner.sweep.score import score as score_of_sweep
+from usp_prof.model.configuration import Configuration
+from usp_prof.model.selection import EVERYTHING
+from usp_prof.report.document import Chart
+
 from .. import data, served_runs, state
 from ..components.blocks import folded, section, show, show_all, verdict
 from ..components.choices import choose_word, usual_first
 from ..components.download import data_table
 from ..components.question import ask_question, calibration_of, draw_configuration, show_start
-from ..engine import (
-    EVERYTHING,
-    GRID_AXES,
-    TRAINERS,
-    Calibration,
-    Chart,
-    Configuration,
-    Plan,
-    Plans,
-    Published,
-    Question,
-    SweepRow,
-    UspProfError,
-    plan_answer,
-    plan_map_answer,
-    read_published_sweep,
-    refusal,
-    rows_of_sweep,
-    score_of_sweep,
-    sweep_answer,
-    sweep_runner,
-)
 from ..report import offer
 from ..state import Page, Room
 from ..work import wait, worker

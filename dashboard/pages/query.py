@@ -10,21 +10,17 @@ import pandas as pd
 import pyarrow as pa
 import streamlit as st
 
+from usp_prof import UspProfError
+from usp_prof.model.errors import UsageError
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import DataTable, Section, TableColumn, Text
+from usp_prof.report.format import quantity
+from usp_prof.tables.catalogue import SCHEMAS as TABLE_SCHEMAS
+from usp_prof.tables.sql_cells import Cells
+
 from .. import data, state
 from ..components.blocks import folded, theme, verdict
 from ..components.download import distinct, table
-from ..engine import (
-    TABLE_SCHEMAS,
-    Cells,
-    DataTable,
-    Section,
-    TableColumn,
-    Text,
-    Unit,
-    UsageError,
-    UspProfError,
-    quantity,
-)
 from ..report import offer
 from ..state import Page, Room
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import streamlit as st
 
+from usp_prof.report.document import Document
+
 from .. import data, state
 from ..answers import pictures, verdicts
 from ..components.blocks import page_link
 from ..components.choices import choose_word
 from ..components.findings import with_peers
 from ..components.rank_wall import LATE, MESH, late_order, mesh_heads, mesh_order, rank_wall, wall_legend
-from ..engine import Document
 from ..state import Page, Room, View
 from ..work import wait
 from .sections import folds, key_figures, lacking, opened, picture

@@ -11,6 +11,20 @@ from functools import partial
 
 import streamlit as st
 
+from usp_prof import UspProfError
+from usp_prof.analyses.kernels import compute as kernels_of
+from usp_prof.api import sentences
+from usp_prof.charts.inputs import AxisCommunication, LaunchLines, MemoryLines, PipelineSchedule, RooflinePoints
+from usp_prof.extras.planner.answers import plan as plan_answer
+from usp_prof.extras.planner.calibration import Calibration
+from usp_prof.model.edit import Edit
+from usp_prof.model.metric import Unit
+from usp_prof.report.answers import whatif as whatif_answer
+from usp_prof.report.document import Chart, Document, Health, KeyFigures, Stack, StackPart, Text
+from usp_prof.report.figures import Figures, Key, Number
+from usp_prof.schedule import Schedule
+from usp_prof.whatif.rescheduled import reschedule
+
 from .. import data, served_runs, state
 from ..answers import pictures, verdicts
 from ..components.blocks import fold_sections, folded, picking_figure, show, show_all, verdict
@@ -18,33 +32,6 @@ from ..components.choices import choose_word, type_integer
 from ..components.picked_op import picked_op
 from ..components.question import calibration_of
 from ..components.timeline import timeline
-from ..engine import (
-    AxisCommunication,
-    Calibration,
-    Chart,
-    Document,
-    Edit,
-    Figures,
-    Health,
-    Key,
-    KeyFigures,
-    LaunchLines,
-    MemoryLines,
-    Number,
-    PipelineSchedule,
-    RooflinePoints,
-    Schedule,
-    Stack,
-    StackPart,
-    Text,
-    Unit,
-    UspProfError,
-    kernels_of,
-    plan_answer,
-    reschedule,
-    sentences,
-    whatif_answer,
-)
 from ..report import offer
 from ..state import Page, Room, View
 from ..work import wait

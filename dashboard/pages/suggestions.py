@@ -8,25 +8,22 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
+from usp_prof import UspProfError
+from usp_prof.findings.causes import causes_of
+from usp_prof.model.edit import parse_edit
+from usp_prof.model.finding import Finding
+from usp_prof.model.metric import Unit
+from usp_prof.report.answers import whatif as whatif_answer
+from usp_prof.report.document import DataTable, Document, TableColumn
+from usp_prof.report.words import REST as REST_OF_FINDINGS
+from usp_prof.whatif.predict import Prediction
+
 from .. import data, served_runs, state
 from ..answers import verdicts
 from ..components.blocks import folded, now_and_predicted, show_all, verdict
 from ..components.download import data_table
 from ..components.findings import show_finding
 from ..components.play import offer_play
-from ..engine import (
-    REST_OF_FINDINGS,
-    DataTable,
-    Document,
-    Finding,
-    Prediction,
-    TableColumn,
-    Unit,
-    UspProfError,
-    causes_of,
-    parse_edit,
-    whatif_answer,
-)
 from ..report import offer
 from ..state import Page, Room, View
 from ..work import wait

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from usp_prof.report.document import Document
+from usp_prof.timeline.store import TimelineStore
+
 from .. import data, routes, served_runs, state
 from ..components import findings
 from ..components.blocks import verdict
 from ..components.rank_wall import mesh_heads, mesh_order, place_words
 from ..components.timeline import timeline
-from ..engine import Document, TimelineStore
 from ..state import Page, Room, View
 from ..work import wait
 

@@ -11,11 +11,18 @@ from collections.abc import Callable, Sequence
 
 import streamlit as st
 
+from usp_prof.model.edit import parse_edit
+from usp_prof.model.selection import EVERYTHING
+from usp_prof.model.topology import PARALLEL_AXES
+from usp_prof.report.answers import whatif as whatif_answer
+from usp_prof.report.document import DataTable, Document
+from usp_prof.schedule import Schedule
+from usp_prof.whatif.edits import EDITS
+
 from .. import data, state
 from ..answers import pictures, verdicts
 from ..components.blocks import folded, note_whole_run, picking_figure, show, verdict
 from ..components.play import offer_play
-from ..engine import EDITS, EVERYTHING, PARALLEL_AXES, DataTable, Document, Schedule, parse_edit, whatif_answer
 from ..report import offer
 from ..state import Page, Room
 from ..work import wait

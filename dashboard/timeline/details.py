@@ -9,22 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import (
-    Call,
-    Columns,
-    Place,
-    TableSet,
-    TimelineStore,
-    Unit,
-    call_of,
-    clock_of,
-    launch_of,
-    launched_by,
-    op_of,
-    place,
-    quantity,
-    spans,
-)
+from usp_prof.columns.table import Columns
+from usp_prof.model.health import spans
+from usp_prof.model.metric import Unit
+from usp_prof.report.format import quantity
+from usp_prof.tables.clock import fit_clocks as clock_of
+from usp_prof.tables.table_set import TableSet
+from usp_prof.timeline.queries import Call, Place, call_of, launch_of, launched_by, op_of, place
+from usp_prof.timeline.store import TimelineStore
 
 _ARGUMENTS = {
     "Input Dims": "shapes",

@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine import CATEGORIES, Prediction, TimelineStore, category_number, events_of, longest_of_groups, pack
+from usp_prof.replay.graph import events_of
+from usp_prof.timeline.rows import CATEGORIES, category_number
+from usp_prof.timeline.store import TimelineStore
+from usp_prof.timeline.tiles import longest_of_groups, pack
+from usp_prof.whatif.predict import Prediction
 
 if TYPE_CHECKING:
     Ints = NDArray[np.int64]

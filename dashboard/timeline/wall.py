@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine import CATEGORIES, TimelineStore, category_number, pack
+from usp_prof.timeline.rows import CATEGORIES, category_number
+from usp_prof.timeline.store import TimelineStore
+from usp_prof.timeline.tiles import pack
 
 if TYPE_CHECKING:
     Floats = NDArray[np.float64]
