@@ -21,7 +21,7 @@ from usp_prof.findings.causes import Cause
 from usp_prof.model.finding import Finding
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING
-from usp_prof.report.document import Chart, DataTable, Document, Findings, Section, TableColumn, Text
+from usp_prof.report.document import Chart, DataTable, Document, Findings, Section, Text, data_table
 from usp_prof.report.format import quantity
 from usp_prof.report.run_facts import run_facts
 from usp_prof.report.writers.markdown import sections_text as write_markdown
@@ -154,8 +154,8 @@ def _change(finding: Finding, shown_cause: ShownCause) -> list[Text | DataTable]
     if finding.advice:
         blocks.append(Text(f"{finding.advice[:1].upper()}{finding.advice[1:]}."))
     if finding.settings:
-        rows = tuple((name, str(value)) for name, value in finding.settings.items())
-        blocks.append(DataTable("", (TableColumn("where"), TableColumn("setting", prose=True)), rows))
+        rows = [(name, str(value)) for name, value in finding.settings.items()]
+        blocks.append(data_table("", {"where": None, "setting": None}, rows, prose=("setting",)))
     return [*blocks, *(Text(command) for command in shown_cause.commands), Text(shown_cause.link)]
 
 

@@ -24,7 +24,7 @@ from usp_prof.model.edit import parse_edit
 from usp_prof.model.finding import Basis
 from usp_prof.model.metric import Unit
 from usp_prof.report.answers import whatif as whatif_answer
-from usp_prof.report.document import Block, Chart, DataTable, Document, KeyFigure, KeyFigures, TableColumn
+from usp_prof.report.document import Block, Chart, DataTable, Document, KeyFigure, KeyFigures, data_table
 from usp_prof.report.figures import Figures
 from usp_prof.report.figures import parts as step_parts
 from usp_prof.report.format import Cell, quantity
@@ -293,12 +293,9 @@ def _link(call: Mapping[str, Cell]) -> list[str]:
 def late_ranks(document: Document) -> DataTable | None:
     """List the ranks that others wait for longest; a rank that is slow without ever being last has no share."""
     late = document.verdict.late_ranks[:MOST_LATE]
-    columns = (
-        TableColumn("rank"), TableColumn("axis"), TableColumn("delay", Unit.NS),
-        TableColumn("last in", Unit.FRACTION), TableColumn("cause"),
-    )  # fmt: skip
-    rows = tuple((rank.rank, rank.axis, rank.late_ns, rank.late_fraction or None, rank.why) for rank in late)
-    return DataTable("Ranks that others wait for in collectives, per step", columns, rows) if rows else None
+    columns = {"rank": None, "axis": None, "delay": Unit.NS, "last in": Unit.FRACTION, "cause": None}
+    rows = [(rank.rank, rank.axis, rank.late_ns, rank.late_fraction or None, rank.why) for rank in late]
+    return data_table("Ranks that others wait for in collectives, per step", columns, rows) if rows else None
 
 
 def _number(cell: Cell) -> float:

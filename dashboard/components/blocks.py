@@ -22,7 +22,7 @@ from usp_prof.whatif.predict import Prediction
 
 from .. import data, state
 from ..drawings import LIBRARY, Drawing
-from .download import data_table
+from .download import show_table
 
 _SIGNS = {Severity.INFO: "○", Severity.ERROR: "▲", Severity.DATA_LOSS: "■"}
 _WIDE = 6
@@ -130,7 +130,7 @@ def _(block: Stack, key: str) -> None:  # noqa: ARG001 - one signature for all k
 def _(block: DataTable, key: str) -> None:
     if block.title:
         st.markdown(f"**{state.plain(block.title)}**")
-    data_table(block, key)
+    show_table(block, key)
 
 
 @show.register

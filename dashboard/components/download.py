@@ -33,7 +33,7 @@ def number_formats(frame: pd.DataFrame) -> dict[str, Any]:
     return {name: form for name, form in forms.items() if form is not None}  # the grid hides columns without a format
 
 
-def data_table(block: DataTable, name: str, *, raw: pd.DataFrame | None = None) -> None:
+def show_table(block: DataTable, name: str, *, raw: pd.DataFrame | None = None) -> None:
     """Show a table of the report, each column on one scale; the CSV holds `raw`, or the block's own values."""
     shown, columns = scaled(block)
     _grid(shown, columns)

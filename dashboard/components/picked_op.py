@@ -13,7 +13,7 @@ from usp_prof.analyses.measures.op_work import of_rank as op_work_of
 from usp_prof.charts.inputs import RankBars, RooflinePoints
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import Selection
-from usp_prof.report.document import Chart, DataTable, Document, TableColumn
+from usp_prof.report.document import Chart, DataTable, Document, data_table
 from usp_prof.report.format import quantity
 from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.tables.table_set import TableSet
@@ -28,12 +28,7 @@ from .blocks import page_link, show
 MOST_LISTED = 20
 LONGEST = 4
 """Calls that are offered on the timeline; one a rank at most, so that a slow rank does not hide the others."""
-KERNEL_COLUMNS = (
-    TableColumn("kernel"),
-    TableColumn("calls", Unit.COUNT),
-    TableColumn("time", Unit.NS),
-    TableColumn("longest", Unit.NS),
-)
+KERNEL_COLUMNS = {"kernel": None, "calls": Unit.COUNT, "time": Unit.NS, "longest": Unit.NS}
 
 
 def picked_op(view: View, document: Document, charts: Sequence[Chart]) -> None:
@@ -137,6 +132,6 @@ def calls_of_op(tables: TableSet, selection: Selection, label: str) -> OpCalls |
     durations_of_name = {name: np.concatenate(parts) for name, parts in durations_of.items()}
     cells = [(name, len(dur), int(dur.sum()), int(dur.max())) for name, dur in durations_of_name.items()]
     cells.sort(key=lambda row: (-row[2], row[0]))
-    kernels = DataTable("", KERNEL_COLUMNS, tuple(cells[:MOST_LISTED]), more=max(0, len(cells) - MOST_LISTED))
+    kernels = data_table("", KERNEL_COLUMNS, cells, most=MOST_LISTED)
     longest.sort(key=attrgetter("dur_ns"), reverse=True)
     return OpCalls(kernels, tuple(longest[:LONGEST]))

@@ -32,7 +32,7 @@ from usp_prof.report.document import Chart
 from .. import data, served_runs, state
 from ..components.blocks import folded, section, show, show_all, verdict
 from ..components.choices import choose_word, usual_first
-from ..components.download import data_table
+from ..components.download import show_table
 from ..components.question import ask_question, calibration_of, draw_configuration, show_start
 from ..report import offer
 from ..state import Page, Room
@@ -145,7 +145,7 @@ def _doubted(calibration: Calibration | None, question: Question, shown: str) ->
 def _order(calibration: Calibration | None, plans: Plans, trainer: str) -> None:
     """Show plans in order, without step times, and how to start the first one that the trainer supports."""
     st.caption("Plans whose expected steps differ by less than 0.5% count as equal: the simpler one comes first.")
-    data_table(plan_answer.ordered(plans, MOST_PLANS), "plans-order")
+    show_table(plan_answer.ordered(plans, MOST_PLANS), "plans-order")
     place, _ = plan_answer.startable(plans, trainer)
     show_start(_trainer(calibration), plans.question, plans.best[max(place, 0)])
     choice = data.question_key(plans.question)
@@ -167,7 +167,7 @@ def _best(calibration: Calibration | None, plans: Plans, trainer: str) -> None:
     which = "All" if len(plans.best) == plans.fitting else f"{len(plans.best):,} of"
     folded(
         "plans", f"{which} {plans.fitting:,} plans that fit, fastest first",
-        lambda: data_table(plan_answer.plans_table(plans.best, MOST_PLANS), "plans", raw=plan_answer.frame(plans.best)),
+        lambda: show_table(plan_answer.plans_table(plans.best, MOST_PLANS), "plans", raw=plan_answer.frame(plans.best)),
     )  # fmt: skip
     if served_runs.run_count():
         choice = f"{data.question_key(plans.question)} {picked.configuration} {trainer}"

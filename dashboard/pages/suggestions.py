@@ -14,14 +14,14 @@ from usp_prof.model.edit import parse_edit
 from usp_prof.model.finding import Finding
 from usp_prof.model.metric import Unit
 from usp_prof.report.answers import whatif as whatif_answer
-from usp_prof.report.document import DataTable, Document, TableColumn
+from usp_prof.report.document import DataTable, Document, data_table
 from usp_prof.report.words import REST as REST_OF_FINDINGS
 from usp_prof.whatif.predict import Prediction
 
 from .. import data, served_runs, state
 from ..answers import verdicts
 from ..components.blocks import folded, now_and_predicted, show_all, verdict
-from ..components.download import data_table
+from ..components.download import show_table
 from ..components.findings import show_finding
 from ..components.play import offer_play
 from ..report import offer
@@ -61,7 +61,7 @@ def draw() -> None:
     if steps:
         offer_play(view, document, steps[-1])
     folded(
-        "table", "All findings as a table", lambda: data_table(as_table(findings), "findings", raw=as_frame(findings))
+        "table", "All findings as a table", lambda: show_table(as_table(findings), "findings", raw=as_frame(findings))
     )
 
 
@@ -113,23 +113,18 @@ def _together(index: int, ticked: Sequence[Finding], steps: Sequence[Prediction]
 
 def as_table(findings: Sequence[Finding]) -> DataTable:
     """Return one row for each finding."""
-    columns = (
-        TableColumn("finding"),
-        TableColumn("what", prose=True),
-        TableColumn("where"),
-        TableColumn("gain", Unit.FRACTION),
-        TableColumn("±", Unit.FRACTION),
-        TableColumn("basis"),
-        TableColumn("change"),
-    )
-    rows = tuple(
+    columns = {
+        "finding": None, "what": None, "where": None, "gain": Unit.FRACTION, "±": Unit.FRACTION, "basis": None,
+        "change": None,
+    }  # fmt: skip
+    rows = [
         (
             finding.code, finding.title, finding.place or None, finding.gain_fraction or None,
             finding.error_fraction or None, finding.basis.word if finding.gain_fraction else None, finding.edit or None,
         )
         for finding in findings
-    )  # fmt: skip
-    return DataTable("", columns, rows)
+    ]  # fmt: skip
+    return data_table("", columns, rows, prose=("what",))
 
 
 def as_frame(findings: Sequence[Finding]) -> pd.DataFrame:

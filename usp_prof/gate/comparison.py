@@ -10,7 +10,7 @@ from statistics import median
 from usp_prof.analyses.step_time import JOB_STEP_TIME, median_step_ns
 from usp_prof.gate.facts import BARRED, Difference, FactKind, barred, differences, uncompared
 from usp_prof.gate.judge import FROM_ZERO, judge
-from usp_prof.gate.judgement import Judgement, Limit, Scale, Verdict
+from usp_prof.gate.judgement import Judgement, Limit, Scale, Verdict, unjudged
 from usp_prof.gate.measured import Measured
 from usp_prof.gate.policy import Rule
 from usp_prof.gate.sample import PRIORS, Noise, noise_of
@@ -101,7 +101,7 @@ def _by_difference(rule: Rule, before_ns: float) -> Rule:
 def _judgement(
     series: Series, before: Series | None, after: Series | None, rule: Rule, bar: Difference | None, noise: Noise
 ) -> Judgement:
-    blank = Judgement(series.key, series.title, series.unit, series.better, Verdict.NOT_COMPARED)
+    blank = unjudged(series, Verdict.NOT_COMPARED)
     if before is None or after is None:
         if after is None:
             return replace(blank, reason="only in the first run", before=_reported(series))
@@ -118,7 +118,7 @@ def _reported(series: Series) -> float:
     """Return the figure that the run's report shows: the median of the job's step, the mean of all others."""
     if series.metric == JOB_STEP_TIME.id:
         return median_step_ns(series.samples)
-    return sum(series.samples) / len(series.samples)
+    return series.mean
 
 
 _OF_PEAK = frozenset({"mfu", "hfu", "kernel_efficiency", "link_fraction"})

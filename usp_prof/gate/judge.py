@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from usp_prof.gate.judgement import Gauge, Judgement, Scale, Verdict, gauge_for, worsening
+from usp_prof.gate.judgement import Gauge, Judgement, Scale, Verdict, gauge_for, unjudged, worsening
 from usp_prof.gate.measured import Measured
 from usp_prof.gate.policy import Policy, Rule
 from usp_prof.gate.sample import Noise, Sample, boil_down, boil_down_to_median, pseudo_median, steps_alone, t_quantile
@@ -103,7 +103,7 @@ def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, nois
     3. Compute the difference of the centers and its interval; an exact figure has no error.
     4. Return the verdict that the whole interval allows. If it allows none, state how many more steps are needed.
     """
-    blank = _blank(after, rule)
+    blank = replace(unjudged(after, Verdict.INCONCLUSIVE), scale=rule.allowed.scale, allowed=rule.allowed.amount)
     gauge = gauge_for(before, after, rule.allowed.scale)
     if gauge is None:
         return _from_zero(blank, after)
@@ -131,19 +131,6 @@ def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, nois
     if judged.verdict is not Verdict.INCONCLUSIVE:
         return judged
     return _with_steps_needed(judged, shift, rule, tail, gauge)
-
-
-def _blank(after: Series, rule: Rule) -> Judgement:
-    """Return an inconclusive judgment with the metric's name and limit filled in."""
-    return Judgement(
-        after.key,
-        after.title,
-        after.unit,
-        after.better,
-        Verdict.INCONCLUSIVE,
-        scale=rule.allowed.scale,
-        allowed=rule.allowed.amount,
-    )
 
 
 FROM_ZERO = "the baseline is 0, so there is no relative change; give an absolute limit"

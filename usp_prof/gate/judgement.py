@@ -166,3 +166,8 @@ def worsening(better: Better, change: float) -> float:
     if better is Better.HIGHER:
         return -change
     return change if better is Better.LOWER else abs(change)
+
+
+def unjudged(series: Series, verdict: Verdict, reason: str = "") -> Judgement:
+    """Return a judgment of a metric without figures."""
+    return Judgement(series.key, series.title, series.unit, series.better, verdict, reason)

@@ -83,8 +83,8 @@ class Measured:
 
     def value(self, key: str) -> float | None:
         """Return the mean of a series over its steps, or None if it was not measured."""
-        series = next((candidate for candidate in self.series if candidate.key == key), None)
-        return sum(series.samples) / len(series.samples) if series else None
+        series = self.by_key().get(key)
+        return series.mean if series else None
 
 
 # The baseline: one JSON file with the measured runs of one configuration

@@ -58,6 +58,11 @@ class Series:
         return f"{self.metric}[{inside}]" if inside else self.metric
 
     @property
+    def mean(self) -> float:
+        """The mean over the steps."""
+        return sum(self.samples) / len(self.samples)
+
+    @property
     def per_step(self) -> bool:
         """Whether there is one sample per step, so that noise can be estimated from the run."""
         return self.steps != (WHOLE_RUN,)

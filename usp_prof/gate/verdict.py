@@ -10,7 +10,7 @@ from shlex import quote
 
 from usp_prof.gate.facts import BARRED, Difference, FactKind, barred, differences
 from usp_prof.gate.judge import FEWEST_STEPS, SIGN, judge, judge_bounds
-from usp_prof.gate.judgement import Judgement, Verdict
+from usp_prof.gate.judgement import Judgement, Verdict, unjudged
 from usp_prof.gate.measured import Baseline, Measured, SeenFinding
 from usp_prof.gate.policy import STEP_FAMILY, Policy, fits
 from usp_prof.gate.sample import Noise, noise_of
@@ -176,16 +176,16 @@ def _compared(
         before = [old[key] for old in olds if key in old]
         bar = barred(series.unit, differing, policy.across)
         if bar is not None:
-            done[key] = _without_change(series, Verdict.NOT_COMPARED, f"{BARRED}{bar}")
+            done[key] = unjudged(series, Verdict.NOT_COMPARED, f"{BARRED}{bar}")
         elif no_steps and series.metric in PER_STEP:
-            done[key] = _without_change(series, Verdict.NOT_COMPARED, no_steps)
+            done[key] = unjudged(series, Verdict.NOT_COMPARED, no_steps)
         elif not before:
             verdict = Verdict.INCONCLUSIVE if key == STEP_TIME and runs else Verdict.NOT_COMPARED
-            done[key] = _without_change(series, verdict, "the baseline does not have it")
+            done[key] = unjudged(series, verdict, "the baseline does not have it")
         elif key not in news:
             layout = any(difference.kind in (FactKind.LAYOUT, FactKind.WORK) for difference in differing)
             verdict = Verdict.NOT_COMPARED if layout else Verdict.INCONCLUSIVE
-            done[key] = _without_change(series, verdict, "measured in the baseline, but not in this run")
+            done[key] = unjudged(series, verdict, "measured in the baseline, but not in this run")
         else:
             judged[key] = (before, series)
             families[key] = rule.family or key
@@ -249,10 +249,6 @@ def _unanswered(judgements: Sequence[Judgement], policy: Policy, no_steps: str) 
             )
             reasons.append((name, reason))
     return tuple(dict.fromkeys(f"{name}: {reason}" for name, reason in reasons))
-
-
-def _without_change(series: Series, verdict: Verdict, reason: str) -> Judgement:
-    return Judgement(series.key, series.title, series.unit, series.better, verdict, reason)
 
 
 def _in_doubt(judgement: Judgement) -> Judgement:

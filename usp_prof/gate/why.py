@@ -135,7 +135,7 @@ def changed_work(before: tuple[Work, ...], after: tuple[Work, ...], least_ns: fl
 
 def waterfall(run: Measured) -> tuple[tuple[str, float], ...]:
     """Return the parts of a run's mean step in ns, as its report shows them, sorted by name."""
-    return tuple(sorted(_places(run, _mean).items()))
+    return tuple(sorted(_places(run, lambda series: series.mean).items()))
 
 
 def _places(run: Measured, value_of: Callable[[Series], float]) -> dict[str, float]:
@@ -171,10 +171,6 @@ def _exposed_kinds(run: Measured) -> _Kinds:
 
 def _center(series: Series | None) -> float:
     return boil_down(series.samples, series.steps).center if series else 0.0
-
-
-def _mean(series: Series) -> float:
-    return sum(series.samples) / len(series.samples)
 
 
 def _identity(work: Work) -> tuple[str, str, str, str]:
@@ -215,16 +211,13 @@ def new_findings(
 
 
 def _fresh(before: Sequence[Measured], after: Measured, least: Level) -> list[SeenFinding]:
+    marks_before = {_mark(old) for run in before for old in run.findings if _counts(old, least)}
+    return [finding for finding in after.findings if _counts(finding, least) and _mark(finding) not in marks_before]
+
+
+def _counts(finding: SeenFinding, least: Level) -> bool:
     order = list(Level)
-    counted = [order.index(least) <= order.index(finding.level) for finding in after.findings]
-    marks_before = {
-        _mark(old) for run in before for old in run.findings if order.index(old.level) >= order.index(least)
-    }
-    return [
-        finding
-        for finding, counts in zip(after.findings, counted, strict=True)
-        if counts and _mark(finding) not in marks_before
-    ]
+    return order.index(finding.level) >= order.index(least)
 
 
 def _is_of_other_ranks(finding: SeenFinding, before: Sequence[Measured], least: Level, doubt: float) -> bool:
@@ -232,11 +225,10 @@ def _is_of_other_ranks(finding: SeenFinding, before: Sequence[Measured], least: 
 
     If several ranks spend time in pauses or input, one of them may stand out in one run and not in another.
     """
-    order = list(Level)
     return any(
         old.code == finding.code
         and _has_nested_ranks(finding.where, old.where)
-        and order.index(old.level) >= order.index(least)
+        and _counts(old, least)
         and finding.gain - old.gain <= doubt
         for run in before
         for old in run.findings

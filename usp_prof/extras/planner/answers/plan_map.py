@@ -14,7 +14,7 @@ from usp_prof.extras.planner.launch import refusal as refusal_by
 from usp_prof.extras.planner.predict import Prediction as Plan
 from usp_prof.extras.planner.search import Plans
 from usp_prof.model.metric import Unit
-from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
+from usp_prof.report.document import Chart, Section, Text, data_table
 from usp_prof.report.format import quantity
 
 FIGURES: dict[str, tuple[Callable[[Plan], float], Unit]] = {
@@ -118,17 +118,13 @@ def section(
         tuple(_text(cells.get(place), figure, recorded if place == recorded_place else None) for place in places),
         tuple(_label(cells.get(place), trainer) for place in places),
     )  # fmt: skip
-    cell_table = DataTable(
-        "",
-        (
-            TableColumn(down), TableColumn(across), TableColumn("configuration"), TableColumn(figure, unit),
-            TableColumn(f"why {trainer} cannot start it", prose=True),
-        ),
-        tuple(
-            (row, column, str(cell.plan.configuration), read(cell.plan), cell.refusal)
-            for (row, column), cell in sorted(cells.items())
-        ),
-    )  # fmt: skip
+    why = f"why {trainer} cannot start it"
+    cell_rows = [
+        (row, column, str(cell.plan.configuration), read(cell.plan), cell.refusal)
+        for (row, column), cell in sorted(cells.items())
+    ]
+    columns_of_table = {down: None, across: None, "configuration": None, figure: unit, why: None}
+    cell_table = data_table("", columns_of_table, cell_rows, prose=(why,))
     note = Text(
         f"Each cell shows the {figure} of the fastest plan with these two degrees that {trainer} can start. An "
         f"empty cell has no plan that fits. Hover over '{REFUSED}' for the reason.",
