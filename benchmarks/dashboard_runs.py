@@ -18,10 +18,10 @@ import large_trace
 import numpy as np
 from harness import ROOT, synthesize
 
+from dashboard.timeline.tiles import encode
 from usp_prof import open_run
 from usp_prof.timeline import overlays, store
 from usp_prof.timeline.rows import Slices, rank_slices
-from usp_prof.timeline.tiles import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

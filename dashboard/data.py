@@ -27,7 +27,6 @@ from usp_prof.report import stored_document
 from usp_prof.report.build import analyze
 from usp_prof.report.build import build as build_report
 from usp_prof.report.document import Document
-from usp_prof.timeline import overlays
 from usp_prof.timeline.opened import open_timeline
 from usp_prof.timeline.store import TimelineStore
 from usp_prof.whatif.predict import Prediction, predict_on
@@ -35,6 +34,7 @@ from usp_prof.whatif.replayed_ranks import replayed_ranks
 
 from . import served_runs
 from .drawings import Drawings, drawings_form, read_drawings, write_drawings
+from .timeline import calls
 from .work import Result, T, worker
 
 RANKS_VARIABLE = "USP_PROF_DASHBOARD_RANKS"
@@ -183,9 +183,7 @@ def ask_calls(index: int) -> Result[TimelineStore]:
     def lay_out() -> TimelineStore:
         run = open_numbered(index)
         worker.tell("laying out the calls")
-        return overlays.open_calls(
-            run.derived(overlays.CALLS_FORM, lambda target: overlays.prepare_calls(run.tables, target))
-        )
+        return calls.open_calls(run.derived(calls.CALLS_FORM, lambda target: calls.prepare_calls(run.tables, target)))
 
     return worker.ask(("calls", index), lay_out, lane=index)
 

@@ -28,15 +28,15 @@ from usp_prof.model.edit import parse_edit
 from usp_prof.model.selection import Selection
 from usp_prof.report.document import DataTable
 from usp_prof.tables.table_set import TableSet
-from usp_prof.timeline.area import by_kind, contents
-from usp_prof.timeline.queries import MOST_PATTERN, matching, search
 from usp_prof.timeline.rows import CATEGORIES
 from usp_prof.timeline.store import TimelineStore
-from usp_prof.timeline.tiles import encode
 
 from . import data, served_runs
+from .timeline.area import by_kind, contents
 from .timeline.details import details
 from .timeline.morph import encode_morph
+from .timeline.queries import MOST_PATTERN, matching, search
+from .timeline.tiles import encode
 from .timeline.wall import encode_wall
 
 if TYPE_CHECKING:

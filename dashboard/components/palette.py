@@ -12,9 +12,9 @@ import streamlit as st
 from usp_prof.findings.causes import causes_of
 from usp_prof.model.finding import Finding
 from usp_prof.report.document import Document
-from usp_prof.timeline.queries import MOST_PATTERN, literal
 
 from .. import data, served_runs, state
+from ..timeline.queries import MOST_PATTERN, literal
 from .findings import shown_at, with_peers
 
 if TYPE_CHECKING:

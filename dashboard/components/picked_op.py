@@ -17,11 +17,11 @@ from usp_prof.report.document import Chart, DataTable, Document, data_table
 from usp_prof.report.format import quantity
 from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.tables.table_set import TableSet
-from usp_prof.timeline.queries import literal
 
 from .. import data, state
 from ..answers.pictures import blocks_of
 from ..state import View
+from ..timeline.queries import literal
 from ..work import wait
 from .blocks import page_link, show
 

@@ -15,8 +15,9 @@ from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
 from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.tables.table_set import TableSet
-from usp_prof.timeline.queries import Call, Place, call_of, launch_of, launched_by, op_of, place
 from usp_prof.timeline.store import TimelineStore
+
+from .queries import Call, Place, call_of, launch_of, launched_by, op_of, place
 
 _ARGUMENTS = {
     "Input Dims": "shapes",

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from usp_prof.replay.graph import events_of
 from usp_prof.timeline.rows import CATEGORIES, category_number
 from usp_prof.timeline.store import TimelineStore
-from usp_prof.timeline.tiles import longest_of_groups, pack
+from usp_prof.timeline.tiles import longest_of_groups
 from usp_prof.whatif.predict import Prediction
+
+from .tiles import pack
 
 if TYPE_CHECKING:
     Ints = NDArray[np.int64]

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from usp_prof.timeline.rows import CATEGORIES, category_number
 from usp_prof.timeline.store import TimelineStore
-from usp_prof.timeline.tiles import pack
+
+from .tiles import pack
 
 if TYPE_CHECKING:
     Floats = NDArray[np.float64]

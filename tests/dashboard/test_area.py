@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from usp_prof.timeline import area, store, tiles
+from dashboard.timeline import area
+from usp_prof.timeline import store, tiles
 from usp_prof.timeline.rows import CATEGORIES, Row, Slices
 from usp_prof.timeline.store import RankTimeline, TimelineStore
 

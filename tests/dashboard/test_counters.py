@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from dashboard.timeline.tiles import encode
 from usp_prof import open_run
 from usp_prof.tables.calls import match_calls as calls_of
 from usp_prof.timeline import counters, overlays
 from usp_prof.timeline.counters import counters_of
 from usp_prof.timeline.rows import Track, category_number
 from usp_prof.timeline.store import load, prepare
-from usp_prof.timeline.tiles import encode
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from tiny import Trace, table_set
 
+from dashboard.timeline import queries
 from dashboard.timeline.details import details
+from dashboard.timeline.queries import matching, search
 from usp_prof import open_run
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
-from usp_prof.timeline import overlays, queries
-from usp_prof.timeline.queries import matching, search
+from usp_prof.timeline import overlays
 from usp_prof.timeline.store import RankTimeline, TimelineStore, load, prepare
 
 if TYPE_CHECKING:

@@ -10,6 +10,8 @@ import pytest
 
 from dashboard import routes
 from dashboard.components import findings
+from dashboard.timeline.area import by_kind, contents
+from dashboard.timeline.calls import open_calls, prepare_calls
 from usp_prof import open_run
 from usp_prof.analyses import critical_path
 from usp_prof.analyses.measures import partition
@@ -17,7 +19,6 @@ from usp_prof.columns.intervals import union_of
 from usp_prof.report.build import analyze, build
 from usp_prof.tables import calls
 from usp_prof.timeline import overlays
-from usp_prof.timeline.area import by_kind, contents
 from usp_prof.timeline.rows import CATEGORIES, direction_of
 from usp_prof.timeline.store import TimelineStore, load, prepare
 
@@ -70,8 +71,8 @@ def test_the_critical_path_is_drawn_on_its_ranks(tables: TableSet, store: Timeli
 
 
 def test_each_call_is_a_wait_and_a_transfer(tables: TableSet, tmp_path: Path) -> None:
-    overlays.prepare_calls(tables, tmp_path)
-    lines = overlays.open_calls(tmp_path)
+    prepare_calls(tables, tmp_path)
+    lines = open_calls(tmp_path)
     table = calls.match_calls(tables).columns()
     rows = [(number, place) for number, line in lines.ranks.items() for place in range(len(line.rows))]
     view = lines.view(rows, -(10**12), 10**12, 0.0)

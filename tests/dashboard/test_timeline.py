@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dashboard.timeline.tiles import encode
 from usp_prof.timeline import rows, tiles
 from usp_prof.timeline.rows import Row, Slices
 from usp_prof.timeline.store import RankTimeline, TimelineStore
@@ -107,7 +108,7 @@ def decode(block: bytes) -> tuple[dict[str, object], bytes]:
 
 def test_a_tile_has_the_position_of_each_slice() -> None:
     store = store_of(slices_of([[(100, 50), (200, 100)], [(0, 1000)]]))
-    head, body = decode(tiles.encode(store.view([(0, 0), (0, 1)], 0, 1000, 1.0), 0, 1000, 500))
+    head, body = decode(encode(store.view([(0, 0), (0, 1)], 0, 1000, 1.0), 0, 1000, 500))
     assert head["counts"] == [2, 1]
     start, dur = np.frombuffer(body, "<f4", 3), np.frombuffer(body, "<f4", 3, 12)
     assert start.tolist() == [50, 100, 0]
@@ -119,7 +120,7 @@ def test_a_tile_far_wider_than_the_run_is_written() -> None:
     """Of two runs that move together the shorter is asked for the range of the longer."""
     store = store_of(slices_of([[(100, 50), (200, 100)], [(0, 1000)]]))
     for start, end in ((-(10**15), 10**15), (10**14, 10**15), (-(10**15), -(10**14))):
-        head, _ = decode(tiles.encode(store.view([(0, 0), (0, 1)], start, end, (end - start) / 1400), start, end, 1400))
+        head, _ = decode(encode(store.view([(0, 0), (0, 1)], start, end, (end - start) / 1400), start, end, 1400))
         assert (head["start_ns"], head["end_ns"]) == (start, end)
         assert len(head["counts"]) == 2
 
@@ -128,9 +129,7 @@ def test_a_crowded_tile_is_painted_by_the_server() -> None:
     lanes = [crowd(60_000, seed) for seed in range(20)]
     store = store_of(slices_of(lanes))
     places = [(0, i) for i in range(20)]
-    head, body = decode(
-        tiles.encode(store.view(places, 0, store.span_ns, store.span_ns / 4000), 0, store.span_ns, 4000)
-    )
+    head, body = decode(encode(store.view(places, 0, store.span_ns, store.span_ns / 4000), 0, store.span_ns, 4000))
     assert head["rows"] == 20
     category = np.frombuffer(body, np.uint8, 80_000).reshape(20, 4000)
     coverage = np.frombuffer(body, np.uint8, 80_000, 80_000).reshape(20, 4000)

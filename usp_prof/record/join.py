@@ -3,9 +3,8 @@
 On gloo a trace shows that *some* group ran an all-reduce on a worker thread. The flight recorder has the group,
 sequence number and time of each call, but not when it ran. They are matched by three facts:
 
-1. An entry is created inside the `c10d::` operator that called it. Entries outside of all recorded operators are
-outside
-   of the window. The operator also distinguishes a reduce-scatter from an all-reduce, which gloo runs identically.
+1. An entry is created inside the `c10d::` operator that called it. Entries outside of all recorded operators are not in
+   the window. The operator also distinguishes a reduce-scatter from an all-reduce, which gloo runs identically.
 2. A worker thread serves a single group, and a group's workers take its collectives first in, first out. So the events
    on a group's threads, merged, are the group's entries in order, for each kind (name and size).
 3. Workers are started with their group, so thread numbers increase in the order in which groups were created. This

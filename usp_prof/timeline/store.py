@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.tables.table_set import TableSet
 from usp_prof.timeline.rows import Row, Slices, rank_slices
-from usp_prof.timeline.tiles import REST, SUMS, Level, View, block_sums, build
+from usp_prof.timeline.tiles import REST, SUMS, Level, block_sums, build
 
 FORM = "timeline-6"
 """Name and version of the stored format."""
@@ -35,7 +35,7 @@ class RankTimeline:
     names: tuple[str, ...]
     shift_ns: int = 0
     sums: NDArray[np.void] = field(default_factory=lambda: np.zeros(0, SUMS))
-    """Sums of blocks of its slices (see area.py); empty if no row has a whole block."""
+    """Sums of blocks of its slices (see tiles.py); empty if no row has a whole block."""
 
     def level_for(self, pixel_ns: float) -> Level:
         """Return the coarsest level with buckets of about a pixel."""
@@ -50,6 +50,17 @@ class JobStep:
     number: int
     start_ns: int
     end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Entries of some rows in a range of time."""
+
+    counts: NDArray[np.int64]
+    start: NDArray[np.int64]
+    rest: NDArray[np.void]
+    names: NDArray[np.int64]
+    bucket_ns: int
 
 
 class TimelineStore:

@@ -92,10 +92,7 @@ def _queue_empty(tables: TableSet, rank: int, gaps: Intervals) -> Intervals:
 def launch_starts(tables: TableSet, rank: int) -> Ints:
     """Return the launch time of each activity, or -1 if unknown."""
     event, launches = tables.columns("activities", rank)["launch_event"], tables.columns("launches", rank)
-    if not len(launches):
-        return np.full(len(event), -1, np.int64)
-    row = rows_of(launches["event"], event)
-    return np.where(row >= 0, launches["start_ns"][row], -1)
+    return lookup(launches["start_ns"], rows_of(launches["event"], event), missing=-1)
 
 
 def _times_by_name(columns: Columns, wanted: Callable[[str], object]) -> Intervals:

@@ -112,10 +112,9 @@ def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int,
 def launched_at(tables: TableSet, rank: int) -> Ints:
     """Return the launch time of each kernel, or its own start if the launch is not in the trace."""
     kernels, launches = (tables.columns(name, rank) for name in ("kernels", "launches"))
-    if not len(launches):
-        return np.asarray(kernels["start_ns"])
     row = rows_of(launches["event"], kernels["launch_event"])
-    return np.where(row >= 0, np.minimum(launches["start_ns"][row], kernels["start_ns"]), kernels["start_ns"])
+    launched = lookup(launches["start_ns"], row, missing=np.iinfo(np.int64).max)
+    return np.asarray(np.minimum(launched, kernels["start_ns"]))
 
 
 def sync_stats(tables: TableSet, rank: int, launches: Columns) -> list[SyncStat]:

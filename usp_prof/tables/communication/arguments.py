@@ -59,9 +59,9 @@ _SIZE_OF = {name: size for size, names in _BYTES.items() for name in names.split
 def arguments_of(frame: EventFrame, first: Ints, *fallback_rows: Ints) -> pa.Table:
     """Read the arguments of parts: each field from the first of a part's events that has it.
 
-    `first` and `others` have one event row per part, -1 for none.
+    `first` and each of `fallback_rows` have one event row per part, -1 for none.
     """
-    # All events are read together: those of `first`, then those of each of `others`.
+    # All events are read together: those of `first`, then the fallbacks.
     read = _described(frame, np.concatenate([first, *fallback_rows]))
     columns = {}
     for name, kind in _KINDS.items():

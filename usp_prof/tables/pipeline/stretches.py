@@ -146,11 +146,11 @@ def messages(source: Source) -> Messages:
 def stretches(source: Source, passed: Messages) -> Stretches:
     """Cut a rank's work at messages, and at changes between forward and backward.
 
-    1. Select compute inside steps, and communication on axes inside actions, in host order. 2. Classify each as forward
-    or backward by its op or pace mark. Communication has the kind of the work before it.
-       Unknown work between backward work is attributed to a hook; other unknown work counts as forward.
-    3. Drop work that cannot be part of an action: everything before a step's first receive, and work without a phase
-       after its last message.
+    - Select compute inside steps, and communication on axes inside actions, in host order.
+    - Classify each as forward or backward by its op or pace mark. Communication has the kind of the work before it.
+      Unknown work between backward work is attributed to a hook; other unknown work counts as forward.
+    - Drop work that cannot be part of an action: everything before a step's first receive, and work without a phase
+      after its last message.
     """
     activities = Columns(source.view("activities"))
     begun, ended = _host_times(source, activities)

@@ -99,10 +99,11 @@ def _boundaries(cut: Cut, their_work: DeviceWork, work: DeviceWork, low: Ints, h
 def _opening_activities(cut: Cut, their_work: DeviceWork, work: DeviceWork, candidates: list[range]) -> Ints:
     """Return the row of the activity that opens the step after each boundary; -1 if unknown.
 
-    All boundaries use the same rule, the first that finds an activity at each inner boundary: 1. The activities around
-    it match those around the other rank's boundaries, by the strictest of `_SIDES` that finds
-       exactly one.
-    2. It is the last activity that follows a parameter update.
+    All boundaries use the same rule, the first that finds an activity at each inner boundary:
+
+    - The activities around it match those around the other rank's boundaries, by the strictest of `_SIDES` that finds
+      exactly one.
+    - It is the last activity that follows a parameter update.
     """
     # Row of the other rank's work that opens the step after each of its inner boundaries.
     their_openings = np.searchsorted(their_work.start_ns, cut.at_ns[1:-1])

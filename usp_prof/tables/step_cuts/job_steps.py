@@ -136,8 +136,7 @@ class _Job:
         periods = whole_periods(work)
         if periods is None:
             return None
-        # Boundaries are positions in the sequence of work: each is the start of the work there, the last is the end of
-        # all.
+        # Boundaries are places in the sequence of work: the start of the work there, for the last the end of all work.
         place = np.r_[periods.start, periods.end[-1:]]
         at = np.where(place == 0, work.first_ns, np.append(work.start_ns, work.last_ns)[place])
         return Cut(np.arange(len(periods)), at, PATTERN if len(self._sources) == 1 else CALLS)
