@@ -20,11 +20,12 @@ from usp_prof.extras.planner.answers import plan as plan_answer
 from usp_prof.extras.planner.calibration import Calibration
 from usp_prof.extras.planner.cluster import cluster_of as cluster_of_device
 from usp_prof.extras.planner.memory import footprints_of_ranks as memory_of_ranks
+from usp_prof.extras.planner.model_rules import broken_rule
 from usp_prof.extras.planner.predict import Prediction as Plan
 from usp_prof.extras.planner.predict import predict as predict_plan
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.extras.planner.question import Question
-from usp_prof.model.configuration import Configuration, Recompute, broken_rule
+from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.hardware import DEVICES
 from usp_prof.model.hardware import find as device_named
 from usp_prof.model.known_models import model_named, model_names

@@ -7,8 +7,9 @@ from planned import EXPERTS, PLAIN, PLAIN_TRAINER, cases
 
 from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.launch import command, refusal
+from usp_prof.extras.planner.model_rules import broken_rule
 from usp_prof.extras.planner.step import Step, step
-from usp_prof.model.configuration import Configuration, Recompute, broken_rule
+from usp_prof.model.configuration import Configuration, Recompute
 
 SEPARATE = Configuration(dp=8, ep=8, zero=1, micro_batches=16)
 OVERLAPPED = replace(SEPARATE, expert_overlap=True)

@@ -11,9 +11,10 @@ from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN, cases
 
 from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.cluster import Cluster
+from usp_prof.extras.planner.model_rules import broken_rule
 from usp_prof.extras.planner.profiles import PROFILES
 from usp_prof.extras.planner.step import Step, step
-from usp_prof.model.configuration import Configuration, Recompute, broken_rule
+from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.known_models import model_named
 
 RATES = ("link_rate", "network_rate", "memory_rate")

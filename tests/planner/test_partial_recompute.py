@@ -7,10 +7,11 @@ import pytest
 from planned import LLAMA_8B, MACHINE, PLAIN, cases
 
 from usp_prof.extras.planner import memory
+from usp_prof.extras.planner.model_rules import broken_rule
 from usp_prof.extras.planner.question import Question
 from usp_prof.extras.planner.search import search
 from usp_prof.extras.planner.step import step
-from usp_prof.model.configuration import Configuration, Recompute, broken_rule
+from usp_prof.model.configuration import Configuration, Recompute
 
 FULL = Configuration(pp=2, micro_batches=8, recompute=Recompute.FULL)
 """PLAIN has 8 layers, so that each of the two stages has 4."""

@@ -10,9 +10,10 @@ from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner import functions
 from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.launch import command, refusal
+from usp_prof.extras.planner.model_rules import broken_rule, modules_named
 from usp_prof.extras.planner.predict import Prediction, predict
 from usp_prof.extras.planner.table import predict_table, understood
-from usp_prof.model.configuration import MODULES, Configuration, Recompute, broken_rule, modules_named
+from usp_prof.model.configuration import MODULES, Configuration, Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.model.known_models import model_named
 from usp_prof.model.shape import shape_of

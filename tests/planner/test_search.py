@@ -12,10 +12,11 @@ from usp_prof.extras.planner.calibration import calibrate
 from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.launch import refusal
 from usp_prof.extras.planner.memory import SAFE_PROBABILITY
+from usp_prof.extras.planner.model_rules import broken_rule
 from usp_prof.extras.planner.profiles import PROFILES
 from usp_prof.extras.planner.question import Question
 from usp_prof.extras.planner.search import EQUAL, configurations, search, search_both
-from usp_prof.model.configuration import Recompute, broken_rule
+from usp_prof.model.configuration import Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.model.known_models import model_named
 from usp_prof.run import open_run

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.cases import Cases, concatenated, rows_of, selected
+from usp_prof.extras.planner.model_rules import breaks_rule, modules_named
 from usp_prof.extras.planner.profiles import gradient_bytes_of
 from usp_prof.extras.planner.question import Question
 from usp_prof.extras.planner.stages import Stages, leaves_rank_empty
@@ -34,9 +35,7 @@ from usp_prof.model.configuration import (
     Columns,
     Offload,
     Recompute,
-    breaks_rule,
     code_of_modules,
-    modules_named,
 )
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.shape import Column, shape_of

@@ -17,8 +17,9 @@ from usp_prof.extras.planner.answers.one_plan import FILLS, fullest, memory_char
 from usp_prof.extras.planner.calibration import NEUTRAL, described, recorded_configuration
 from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.memory import LEAST_PROBABILITY, fit_probability, footprints_of_ranks
+from usp_prof.extras.planner.model_rules import broken_rule, modules_named
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES, Profile, profile_named
-from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule, modules_named
+from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.footprint import Footprint
 from usp_prof.model.hardware import find

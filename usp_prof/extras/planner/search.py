@@ -21,19 +21,12 @@ from usp_prof.extras.planner.candidates import legal, nearest_legal, needs, refi
 from usp_prof.extras.planner.cases import cases_of, concatenated, rows_of, selected
 from usp_prof.extras.planner.choice import Barred, barred
 from usp_prof.extras.planner.launch import refusal
+from usp_prof.extras.planner.model_rules import modules_of_code
 from usp_prof.extras.planner.predict import Prediction, records
 from usp_prof.extras.planner.question import Question
 from usp_prof.extras.planner.stages import stages_of
 from usp_prof.extras.planner.step import step
-from usp_prof.model.configuration import (
-    INTEGERS,
-    RECOMPUTES,
-    SCHEDULES,
-    Columns,
-    Configuration,
-    Offload,
-    modules_of_code,
-)
+from usp_prof.model.configuration import INTEGERS, RECOMPUTES, SCHEDULES, Columns, Configuration, Offload
 from usp_prof.model.errors import UsageError
 
 EQUAL = 1.005

@@ -16,11 +16,12 @@ from usp_prof import limits
 from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.cases import Cases, cases_of, machine_of
 from usp_prof.extras.planner.cluster import Cluster, cluster_of
+from usp_prof.extras.planner.model_rules import broken_rule, modules_named
 from usp_prof.extras.planner.predict import Prediction, records
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, Profile, profile_named
 from usp_prof.extras.planner.ranges import most_of
 from usp_prof.extras.planner.stages import leaves_rank_empty
-from usp_prof.model.configuration import MODULES, Configuration, Offload, Recompute, broken_rule, modules_named
+from usp_prof.model.configuration import MODULES, Configuration, Offload, Recompute
 from usp_prof.model.errors import UsageError, UspProfError
 from usp_prof.model.files import csv_rows
 from usp_prof.model.known_models import model_named

@@ -25,13 +25,13 @@ from usp_prof.extras.planner.answers.plan_text import GIVEN, as_csv, as_json, as
 from usp_prof.extras.planner.calibration import Calibration, calibrate
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.launch import TRAINERS
+from usp_prof.extras.planner.model_rules import modules_named
 from usp_prof.extras.planner.options import SWITCHES, add_habits, add_knobs, add_sizes
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.extras.planner.question import Question, planned_model, question_of
 from usp_prof.extras.planner.ranges import SHARES, WHOLE, check_numbers, option
 from usp_prof.extras.planner.search import search
 from usp_prof.extras.planner.table import KNOWN, predict_table, read_rows
-from usp_prof.model.configuration import modules_named
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import read_text
 from usp_prof.model.flops import check_convention

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof.extras.planner.calibration import Calibration
+from usp_prof.extras.planner.model_rules import broken_rule
 from usp_prof.extras.planner.predict import predict_all
 from usp_prof.extras.planner.sweep.cells import OF_THE_LAYOUT
 from usp_prof.extras.planner.sweep.rows import Outcome, Row
-from usp_prof.model.configuration import Configuration, broken_rule
+from usp_prof.model.configuration import Configuration
 
 DOUBTFUL = 0.2
 """Error of the recorded step above which predicted lengths are meaningless."""

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from usp_prof.contract import ModelEntry
-from usp_prof.model.configuration import Configuration, Recompute, broken_rule
+from usp_prof.extras.planner.model_rules import broken_rule
+from usp_prof.model.configuration import Configuration, Recompute
 
 MODEL = ModelEntry(layers=8, hidden=512, heads=8, kv_heads=2, ffn_hidden=2048, vocab=1000, sequence=512)
 
