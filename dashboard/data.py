@@ -40,7 +40,7 @@ from .work import Result, T, worker
 RANKS_VARIABLE = "USP_PROF_DASHBOARD_RANKS"
 """Which ranks are read, as JSON: a list of numbers, or the name of a choice; null: all."""
 drawings = Drawings()
-MOST_KEPT_NODES = 16_000_000
+MOST_STORED_NODES = 16_000_000
 """Nodes of the predictions that are kept, in all: each takes about 50 bytes of its own."""
 
 
@@ -101,7 +101,7 @@ def steps_of(index: int) -> frozenset[int]:
 
 def _open(index: int) -> Run:
     def show_progress(done: int, total: int, _file: str) -> None:
-        worker.tell(f"reading {served_runs.name(index)} (only the first time)", done, total)
+        worker.report_progress(f"reading {served_runs.name(index)} (only the first time)", done, total)
 
     wanted = served_runs.runs()[index]
     ranks = json.loads(os.environ.get(RANKS_VARIABLE, "null"))
@@ -122,7 +122,7 @@ def _document(index: int, selection: Selection) -> Document:
     run = open_numbered(index)
     if selection != EVERYTHING:
         return _analysed(run, selection)
-    return stored_document.kept_or_made(run, stored_document.form(), lambda: _analysed(run, selection))
+    return stored_document.stored_or_built(run, stored_document.form(), lambda: _analysed(run, selection))
 
 
 def ask_drawings(index: int) -> Result[None]:
@@ -133,7 +133,7 @@ def ask_drawings(index: int) -> Result[None]:
 
     def draw_all() -> None:
         report = document(index, EVERYTHING)
-        worker.tell("drawing the charts")
+        worker.report_progress("drawing the charts")
         folder = open_numbered(index).derived(drawings_form(), lambda target: write_drawings(report, target))
         read_drawings(report, folder, drawings)
 
@@ -145,11 +145,11 @@ def _analysed(run: Run, selection: Selection) -> Document:
 
     def show_progress(name: str) -> None:
         nonlocal done
-        worker.tell(f"analyzing: {name.replace('_', ' ')}", done, 20)
+        worker.report_progress(f"analyzing: {name.replace('_', ' ')}", done, 20)
         done += 1
 
     results = analyze(run.tables, selection, progress=show_progress)
-    worker.tell("searching for findings", 18, 20)
+    worker.report_progress("searching for findings", 18, 20)
     return build_report(run.tables, results, name=run.name, selection=selection, without=("timeline",))
 
 
@@ -172,7 +172,7 @@ def _timeline(index: int) -> TimelineStore:
     run = open_numbered(index)
 
     def show_progress(done: int, total: int) -> None:
-        worker.tell("preparing the timeline (once per run): ranks", done, total)
+        worker.report_progress("preparing the timeline (once per run): ranks", done, total)
 
     return open_timeline(run.tables, show_progress)
 
@@ -182,7 +182,7 @@ def ask_calls(index: int) -> Result[TimelineStore]:
 
     def lay_out() -> TimelineStore:
         run = open_numbered(index)
-        worker.tell("laying out the calls")
+        worker.report_progress("laying out the calls")
         return calls.open_calls(run.derived(calls.CALLS_FORM, lambda target: calls.prepare_calls(run.tables, target)))
 
     return worker.ask(("calls", index), lay_out, lane=index)
@@ -195,7 +195,7 @@ def ask_comparison(first: int, second: int) -> Result[Comparison]:
 
 def _measured(index: int) -> Measured:
     def measure() -> Measured:
-        worker.tell(f"measuring {served_runs.name(index)}")
+        worker.report_progress(f"measuring {served_runs.name(index)}")
         return measured(open_numbered(index), served_runs.name(index))
 
     return worker.ask(("measured", index), measure, lane=index).result()
@@ -209,12 +209,12 @@ def ask_prediction(index: int, edits: tuple[Edit, ...], among: tuple[Edit, ...] 
     of_ranks = among or edits
 
     def replay() -> Prediction:
-        worker.tell("replaying the run with " + " ".join(str(edit) for edit in edits))
+        worker.report_progress("replaying the run with " + " ".join(str(edit) for edit in edits))
         replayed = replayed_ranks(open_numbered(index).tables, of_ranks)
         predicted: Prediction = worker.ask(
             ("prediction on", index, edits, replayed.tables.ranks), lambda: predict_on(replayed, edits), lane=index
         ).result()
-        worker.keep_latest(("prediction", "prediction on"), MOST_KEPT_NODES // max(1, len(predicted.graph.nodes)))
+        worker.keep_latest(("prediction", "prediction on"), MOST_STORED_NODES // max(1, len(predicted.graph.nodes)))
         return predicted
 
     return worker.ask(("prediction", index, edits, of_ranks), replay, lane=index)
@@ -234,7 +234,7 @@ def ask_calibration(index: int) -> Result[Calibration]:
     """Ask for the planner's calibration from a run."""
 
     def learn() -> Calibration:
-        worker.tell("calibrating the planner")
+        worker.report_progress("calibrating the planner")
         return calibrate(open_numbered(index).tables)
 
     return worker.ask(("calibration", index), learn, lane=index)
@@ -242,10 +242,8 @@ def ask_calibration(index: int) -> Result[Calibration]:
 
 def ask_plans(question: Question) -> Result[Plans]:
     """Ask for the plans that fit, including those that the question's trainer can run."""
-    return worker.ask(
-        ("plans", question_key(question)),
-        lambda: search_plans(question, lambda done, total: worker.tell("predicting configurations", done, total)),
-    )
+    show_progress = partial(worker.report_progress, "predicting configurations")
+    return worker.ask(("plans", question_key(question)), lambda: search_plans(question, show_progress))
 
 
 def question_key(question: Question) -> str:

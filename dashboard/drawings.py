@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 
-MOST_KEPT = 256
+MOST_STORED = 256
 THEMES = (LIGHT, DARK)
 LIBRARY = f"/usp/bokeh/{version('bokeh')}/bokeh.min.js"
 """The part of BokehJS that draws; no chart has widgets or tables."""
@@ -48,8 +48,8 @@ class Drawing:
 class Drawings:
     """Cache of drawings by chart and theme; the least recently used are dropped."""
 
-    def __init__(self, most_kept: int = MOST_KEPT) -> None:
-        self._most_kept = most_kept
+    def __init__(self, most_stored: int = MOST_STORED) -> None:
+        self._most_stored = most_stored
         self._kept: OrderedDict[tuple[int, str], tuple[ChartInput, Drawing]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -70,7 +70,7 @@ class Drawings:
         """
         with self._lock:
             stored = self._kept.setdefault((id(data), theme.name), (data, drawing))[1]
-            while len(self._kept) > self._most_kept:
+            while len(self._kept) > self._most_stored:
                 self._kept.popitem(last=False)
         return stored
 

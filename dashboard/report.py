@@ -38,7 +38,7 @@ def ask(index: int, selection: Selection, answers: tuple[Answer, ...] = ()) -> R
     """Ask for the report of a part of a run as one page of HTML, with what was chosen on pages."""
 
     def compose() -> str:
-        data.worker.tell("writing the report")
+        data.worker.report_progress("writing the report")
         document = data.document(index, selection)
         document = replace(document, sections=(*document.sections, *chosen(index, answers)))
         tables = data.open_numbered(index).tables

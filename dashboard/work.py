@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import streamlit as st
 
 T = TypeVar("T")
-MOST_KEPT = 128
+MOST_STORED = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Result(Future[T]):
 class Worker:
     """Computes results, one at a time per lane, and memoizes them."""
 
-    def __init__(self, most_kept: int = MOST_KEPT) -> None:
-        self._most_kept = most_kept
+    def __init__(self, most_stored: int = MOST_STORED) -> None:
+        self._most_stored = most_stored
         self._answers: OrderedDict[Hashable, Result[Any]] = OrderedDict()
         self._lock = threading.Lock()
         self._pools: dict[Hashable, ThreadPoolExecutor] = {}
@@ -78,7 +78,7 @@ class Worker:
         answer = self._answers.get(key)
         return answer is not None and answer.done() and answer.exception() is None
 
-    def tell(self, text: str, done: int = 0, total: int = 0) -> None:
+    def report_progress(self, text: str, done: int = 0, total: int = 0) -> None:
         """Report the progress of the lane that calls this."""
         self._progress[getattr(self._here, "lane", None)] = Progress(text, done, total)
 
@@ -128,7 +128,7 @@ class Worker:
 
     def _drop_oldest(self) -> None:
         done = [key for key, answer in self._answers.items() if answer.done()]
-        for key in done[: max(0, len(self._answers) - self._most_kept)]:
+        for key in done[: max(0, len(self._answers) - self._most_stored)]:
             del self._answers[key]
 
 

@@ -60,18 +60,18 @@ def sections(document: Document, store: TimelineStore, shown_cause: ShownCause) 
     frame = frame_of(store, finding)
     room = int(ROOM * (frame[1] - frame[0]))
     shown = max(frame[0] - room, 0), min(frame[1] + room, store.span_ns)
-    culprit = _culprit(store, shown_cause)
+    rank_at_fault = _rank_at_fault(store, shown_cause)
     crops = {
-        "culprit": _crop(store, rows_of(store, culprit, ("exposed", "device")), shown, frame),
-        "victims": _crop(store, _victims(store, shown_cause, culprit, frame), shown, frame),
-        "cause": _crop(store, _rows_of_cause(store, culprit, shown_cause.shown.get("show", "")), shown, frame),
+        "culprit": _crop(store, rows_of(store, rank_at_fault, ("exposed", "device")), shown, frame),
+        "victims": _crop(store, _victims(store, shown_cause, rank_at_fault, frame), shown, frame),
+        "cause": _crop(store, _rows_of_cause(store, rank_at_fault, shown_cause.shown.get("show", "")), shown, frame),
     }
     when = f"{quantity(frame[1] - frame[0], Unit.NS)} from {quantity(frame[0], Unit.NS)} after the first event"
     heading = "Rank at fault" if _PLACES & finding.where.keys() else "Most visible place"
     words = {
-        "culprit": (heading, f"Rank {culprit}. Framed: {when}."),
+        "culprit": (heading, f"Rank {rank_at_fault}. Framed: {when}."),
         "victims": ("Waiting ranks", "The ranks that wait longest during this time, longest first."),
-        "cause": ("Cause", f"What rank {culprit} does during this time."),
+        "cause": ("Cause", f"What rank {rank_at_fault} does during this time."),
     }
     pictures = tuple(
         Section(name, words[name][0], (Text(words[name][1], quiet=True), Chart("", data)))
@@ -95,7 +95,7 @@ def frame_of(store: TimelineStore, finding: Finding) -> tuple[int, int]:
     return (steps[0].start_ns, steps[0].end_ns) if steps else (0, store.span_ns)
 
 
-def _culprit(store: TimelineStore, shown_cause: ShownCause) -> int:
+def _rank_at_fault(store: TimelineStore, shown_cause: ShownCause) -> int:
     """Return the rank of the finding, or the first one shown."""
     texts = [shown_cause.shown.get("focus", ""), *shown_cause.shown.get("only", "").split(",")]
     ranks = [int(rank) for rank in texts if re.fullmatch(r"\d{1,6}", rank) and int(rank) in store.ranks]
@@ -103,12 +103,12 @@ def _culprit(store: TimelineStore, shown_cause: ShownCause) -> int:
 
 
 def _victims(
-    store: TimelineStore, shown_cause: ShownCause, culprit: int, frame: tuple[int, int]
+    store: TimelineStore, shown_cause: ShownCause, rank_at_fault: int, frame: tuple[int, int]
 ) -> list[tuple[int, int]]:
     """Return the rows of the ranks that wait longest in the frame, from the finding's group or from all."""
     members = re.findall(r"\d+", str(shown_cause.cause.finding.where.get("group") or "").partition("@")[2])
     group = {int(member) for member in members} & set(store.ranks) or set(store.ranks)
-    waited = {rank: _waited(store, rank, frame) for rank in sorted(group - {culprit})}
+    waited = {rank: _waited(store, rank, frame) for rank in sorted(group - {rank_at_fault})}
     longest = sorted(waited, key=lambda rank: (-waited[rank], rank))[:MOST_VICTIMS]
     return [row for rank in longest if waited[rank] for row in _wait_and_compute(store, rank)]
 

@@ -109,7 +109,7 @@ def _(block: Stack, key: str) -> None:  # noqa: ARG001 - one signature for all k
     total = "" if block.unit is Unit.FRACTION else f": {quantity(block.total, block.unit)}"
     st.markdown(f"**{state.plain(block.title)}**{total}")
     bars, names = "", ""
-    for part in block.worth_a_line:
+    for part in block.visible_parts:
         color = colors.color(part.role)
         label = html.escape(part.label, quote=True)
         length = "" if block.unit is Unit.FRACTION else f"{quantity(part.value, block.unit)}, "

@@ -26,30 +26,12 @@ TIMELINE = "timeline"
 HTML = """<div class="usp-palette"><button type="button">Go to … <kbd>Ctrl K</kbd></button>
 <dialog><input type="text" aria-label="Go to" placeholder="page, rank, finding, or name of a kernel or op">
 <ul role="listbox"></ul></dialog></div>"""
-CSS = """
-.usp-palette button { font: 13px var(--st-font), sans-serif; color: var(--st-text-color); cursor: pointer;
-  white-space: nowrap; padding: 3px 10px; border-radius: 6px; border: 1px solid var(--st-border-color);
-  background: var(--st-secondary-background-color); }
-.usp-palette kbd { font: inherit; opacity: .6; margin-left: 4px; }
-.usp-palette dialog { width: min(640px, 92vw); margin-top: 12vh; padding: 12px; border-radius: 8px;
-  color: var(--st-text-color); background: var(--st-background-color); border: 1px solid var(--st-border-color); }
-.usp-palette dialog::backdrop { background: rgba(0, 0, 0, .35); }
-.usp-palette input { box-sizing: border-box; width: 100%; padding: 8px 10px; font: 15px var(--st-font), sans-serif;
-  color: inherit; background: var(--st-secondary-background-color); border: 1px solid var(--st-border-color);
-  border-radius: 6px; }
-.usp-palette ul { list-style: none; margin: 8px 0 0; padding: 0; }
-.usp-palette li { display: flex; justify-content: space-between; gap: 16px; padding: 5px 8px; border-radius: 4px;
-  font: 14px var(--st-font), sans-serif; cursor: pointer; }
-.usp-palette li span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.usp-palette li small { flex: none; opacity: .65; }
-.usp-palette li:hover, .usp-palette li[aria-selected="true"] { background: var(--st-secondary-background-color); }
-"""
 
 
 @cache
 def _renderer() -> Callable[..., Any]:
-    script = Path(__file__).with_name("palette.js").read_text(encoding="utf-8")
-    return st.components.v2.component("usp_palette", html=HTML, css=CSS, js=script)
+    style, script = (Path(__file__).with_name(f"palette.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    return st.components.v2.component("usp_palette", html=HTML, css=style, js=script)
 
 
 def palette(

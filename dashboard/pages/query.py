@@ -51,8 +51,8 @@ AXIS = "axis"
 """Column whose values have colors of their own on all pages."""
 NO_CHART, BARS = "none", "bars"
 KINDS = (NO_CHART, BARS, "line", "points")
-MOST_TOLD = 6
-MOST_LETTERS_TOLD = 60
+MOST_NAMED_COLUMNS = 6
+LONGEST_VALUE = 60
 """Number of columns, and of characters per value, in the sentence."""
 
 
@@ -83,7 +83,7 @@ def sentence_of_answer(question: str, frame: pd.DataFrame) -> str:
         return f"{subject}: no row answers it."
     if len(frame) > 1:
         return f"{subject}: {len(frame):,} rows."
-    cells = list(zip(frame.columns, frame.iloc[0], strict=True))[:MOST_TOLD]
+    cells = list(zip(frame.columns, frame.iloc[0], strict=True))[:MOST_NAMED_COLUMNS]
     return f"{subject}: {', '.join(f'{head} {_short(value)}' for head, value in cells)}."
 
 
@@ -91,7 +91,7 @@ def _short(value: object) -> str:
     if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
         return f"{float(value):,.4g}"
     text = str(value)
-    return text if len(text) <= MOST_LETTERS_TOLD else f"{text[: MOST_LETTERS_TOLD - 1]}…"
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
 def _tables() -> None:

@@ -51,7 +51,7 @@ def test_charts_that_cannot_be_hashed_are_stored_too() -> None:
 
 
 def test_the_least_recently_used_drawing_is_dropped() -> None:
-    stored, first, second, third = Drawings(most_kept=2), _rows(), _rows(), _rows()
+    stored, first, second, third = Drawings(most_stored=2), _rows(), _rows(), _rows()
     light, other = stored.drawing(first, LIGHT), stored.drawing(second, LIGHT)
     assert stored.drawing(first, LIGHT) is light
     stored.drawing(third, LIGHT)

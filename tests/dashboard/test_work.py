@@ -78,7 +78,7 @@ def test_an_error_of_a_nested_job_is_raised_to_the_caller() -> None:
 
 
 def test_the_least_recently_used_results_are_dropped() -> None:
-    worker = Worker(most_kept=2)
+    worker = Worker(most_stored=2)
     for key in "abc":
         worker.ask(key, lambda: 1).result(10)
     worker.ask("d", lambda: 1).result(10)
@@ -89,7 +89,7 @@ def test_the_least_recently_used_results_are_dropped() -> None:
 
 
 def test_results_are_kept_up_to_the_limit() -> None:
-    worker = Worker(most_kept=4)
+    worker = Worker(most_stored=4)
     for key in "abcd":
         worker.ask(key, lambda: 1).result(10)
     assert all(worker.is_ready(key) for key in "abcd")
@@ -99,7 +99,7 @@ def test_progress_is_visible_during_the_computation() -> None:
     worker, reported, seen = Worker(), threading.Event(), threading.Event()
 
     def work() -> None:
-        worker.tell("reading", 1, 4)
+        worker.report_progress("reading", 1, 4)
         reported.set()
         seen.wait(10)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HEAD = 8
 """Number of table rows that a notebook shows below the picture."""
-TOLD_TWICE = ("in_words",)
+REPEATED_COLUMNS = ("in_words",)
 """Columns that repeat other columns as text: a notebook's table omits them, `.df` has them."""
 
 _UNITS = {
@@ -124,5 +124,5 @@ class Answer:
             missing = "".join(f"<li>{escape(line)}</li>" for _, line in health_lines(self.notes))
             return f"{text}{picture}<ul>{missing}</ul>" if missing else f"{text}{picture}"
         more = f"<p><small>{HEAD} of {len(table):,} rows</small></p>" if len(table) > HEAD else ""
-        shown = table.drop(columns=[name for name in TOLD_TWICE if name in table])
+        shown = table.drop(columns=[name for name in REPEATED_COLUMNS if name in table])
         return f"{text}{picture}{table_html(shown.head(HEAD))}{more}"

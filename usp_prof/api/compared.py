@@ -104,10 +104,10 @@ class Compared:
             metric_values=(),
             notes=(),
             picture=picture if before and is_compared else None,
-            _make_frame=self._telling_first,
+            _make_frame=self._changed_first,
         )
 
-    def _telling_first(self) -> pd.DataFrame:
+    def _changed_first(self) -> pd.DataFrame:
         """Return the table with changed rows first.
 
         Figures of the run come before those of one rank or axis, the most important ones first.

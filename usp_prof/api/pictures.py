@@ -45,7 +45,7 @@ def stack_of(blocks: Iterable[object]) -> BreakdownRows | None:
     stack = next((block for block in blocks if isinstance(block, Stack)), None)
     if stack is None:
         return None
-    parts = tuple(Part(part.label, part.role, (float(part.value),)) for part in stack.worth_a_line)
+    parts = tuple(Part(part.label, part.role, (float(part.value),)) for part in stack.visible_parts)
     return BreakdownRows(("",), parts)
 
 

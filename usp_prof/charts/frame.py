@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
@@ -28,23 +29,13 @@ const digits = Math.max(0, Math.ceil(-Math.log10(range / factor) - 1e-9));
 return (tick / factor).toFixed(Math.min(digits, 6)) + unit;
 """
 
-_DURATION_TICKS = """
-const scales = [[1e9, " s"], [1e6, " ms"], [1e3, " \\u03bcs"], [1, " ns"]];
-const [factor, unit] = scales.find(s => tick >= s[0] * 0.999) || scales[3];
+_SCALED_TICKS = """
+const [factor, unit] = scales.find(s => tick >= s[0] * 0.999) || scales[scales.length - 1];
 return Number((tick / factor).toPrecision(3)) + unit;
 """
-
-_SIZE_TICKS = """
-const scales = [[2**40, ' TiB'], [2**30, ' GiB'], [2**20, ' MiB'], [2**10, ' KiB'], [1, ' B']];
-const [factor, unit] = scales.find(s => tick >= s[0] * 0.999) || scales[4];
-return Number((tick / factor).toPrecision(3)) + unit;
-"""
-
-_RATE_TICKS = """
-const scales = [[1e15, 'P'], [1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k'], [1, '']];
-const [factor, prefix] = scales.find(s => tick >= s[0] * 0.999) || scales[5];
-return Number((tick / factor).toPrecision(3)) + ' ' + prefix + unit;
-"""
+_DURATIONS = ((1e9, " s"), (1e6, " ms"), (1e3, " \u03bcs"), (1, " ns"))
+_SIZES = ((2**40, " TiB"), (2**30, " GiB"), (2**20, " MiB"), (2**10, " KiB"), (1, " B"))
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
 
 
 def base(theme: Theme, height: int, **options: Any) -> Figure:  # noqa: ANN401 - Bokeh's own options
@@ -134,12 +125,12 @@ def time_ticks() -> CustomJSTickFormatter:
 
 def duration_ticks() -> CustomJSTickFormatter:
     """Format nanoseconds on a logarithmic axis, each tick in its own unit."""
-    return CustomJSTickFormatter(code=_DURATION_TICKS)
+    return _scaled_ticks(_DURATIONS)
 
 
 def size_ticks() -> CustomJSTickFormatter:
     """Format bytes on an axis."""
-    return CustomJSTickFormatter(code=_SIZE_TICKS)
+    return _scaled_ticks(_SIZES)
 
 
 def size_ticker() -> AdaptiveTicker:
@@ -165,10 +156,15 @@ def size_axis(plot: Figure, theme: Theme, most: float, room: float, ink: str) ->
 
 def size_unit(most: float) -> tuple[int, str]:
     """Return the unit of bytes for sizes up to `most`, and its size."""
-    units = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-    return next((unit for unit in units if most >= unit[0]), (1, "B"))
+    unit, name = next((scale for scale in _SIZES if most >= scale[0]), _SIZES[-1])
+    return unit, name.strip()
 
 
 def rate_ticks(unit: str) -> CustomJSTickFormatter:
     """Format a rate on an axis, with SI prefixes."""
-    return CustomJSTickFormatter(code=_RATE_TICKS, args={"unit": unit})
+    return _scaled_ticks([(factor, f" {prefix}{unit}") for factor, prefix in _PREFIXES])
+
+
+def _scaled_ticks(scales: Sequence[tuple[float, str]]) -> CustomJSTickFormatter:
+    """Format each tick with three digits in the largest unit that it reaches."""
+    return CustomJSTickFormatter(code=_SCALED_TICKS, args={"scales": [list(scale) for scale in scales]})

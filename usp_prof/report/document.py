@@ -58,7 +58,7 @@ class Stack:
     parts: tuple[StackPart, ...]
 
     @property
-    def worth_a_line(self) -> tuple[StackPart, ...]:
+    def visible_parts(self) -> tuple[StackPart, ...]:
         """The parts that do not round to 0: those visible in the bar and listed in a legend."""
         return tuple(part for part in self.parts if part.value >= self.total * _NEGLIGIBLE and part.value > 0)
 

@@ -30,14 +30,14 @@ class Figures:
 
     def __init__(self, values: Iterable[Value]) -> None:
         self._values: dict[str, list[Value]] = defaultdict(list)
-        self._known: dict[str, _ByDims] = {}  # by metric, for those looked up
+        self._by_dims_of_metric: dict[str, _ByDims] = {}  # by metric, for those looked up
         for value in values:
             self._values[value.metric.id].append(value)
 
     def _values_by_dims(self, metric: str) -> _ByDims:
-        if metric not in self._known:
-            self._known[metric] = _by_dims(self._values.get(metric, ()))
-        return self._known[metric]
+        if metric not in self._by_dims_of_metric:
+            self._by_dims_of_metric[metric] = _by_dims(self._values.get(metric, ()))
+        return self._by_dims_of_metric[metric]
 
     def overall(self, metric: str) -> Number | None:
         """Return the overall value."""

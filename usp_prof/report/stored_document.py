@@ -44,7 +44,7 @@ def form(*facts: object) -> str:
     return f"document-{__version__}-{fingerprint()}{facts_part}"
 
 
-def kept_or_made(place: Kept, name: str, make: Callable[[], Document]) -> Document:
+def stored_or_built(place: Kept, name: str, make: Callable[[], Document]) -> Document:
     """Return a stored document, else build and store it."""
     made: list[Document] = []
 

@@ -153,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
         return follow(args, lambda opened: _redraw(_document(opened, selection, only, assumptions, unseen), args))
     documents, timelines = [], []
     for number, opened in enumerate(_runs(args)):
-        documents.append(_kept_document(opened, selection, only, assumptions, unseen))
+        documents.append(_cached_document(opened, selection, only, assumptions, unseen))
         if args.format == "html" and not only:
             from usp_prof.timeline.page import embedded  # noqa: PLC0415 - needed only for HTML
 
@@ -211,20 +211,22 @@ def _unseen(form: str, wanted: Sequence[str]) -> frozenset[str]:
     return frozenset()
 
 
-def _kept_document(
+def _cached_document(
     opened: Run, selection: Selection, only: Sequence[str], assumptions: Assumptions, unseen: frozenset[str]
 ) -> Document:
     """Return the cached report of a run with many ranks, if nothing that it depends on has changed.
 
     Only reports without the timeline, with the package's own rules, and from traces alone are cached.
     """
-    is_kept = "timeline" in unseen and not assumptions.snapshots and not third_party_rules()
-    if len(opened.ranks) <= FEW_RANKS or not is_kept:
+    is_cacheable = "timeline" in unseen and not assumptions.snapshots and not third_party_rules()
+    if len(opened.ranks) <= FEW_RANKS or not is_cacheable:
         return _document(opened, selection, only, assumptions, unseen)
     made_by = (platform.python_version(), np.__version__)
     options = (selection, tuple(only), assumptions, sorted(unseen))
     form = stored_document.form(made_by, opened.name, opened.others, opened.health_of_files, options)
-    return stored_document.kept_or_made(opened, form, lambda: _document(opened, selection, only, assumptions, unseen))
+    return stored_document.stored_or_built(
+        opened, form, lambda: _document(opened, selection, only, assumptions, unseen)
+    )
 
 
 def _document(

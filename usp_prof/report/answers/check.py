@@ -17,6 +17,7 @@ from usp_prof.model.printable import counted, for_log, printable
 from usp_prof.report.answers.wording import (
     bare_table,
     change,
+    consequence,
     differing,
     finding_words,
     headline,
@@ -25,7 +26,6 @@ from usp_prof.report.answers.wording import (
     reasons,
     removed,
     sentence,
-    what_follows,
     why_of,
     worst_first,
 )
@@ -57,7 +57,7 @@ def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: boo
             console.print(Text(" " * indent + text, style=style), soft_wrap=True)
 
     say(headline(report), _STYLES[report.verdict], 0)
-    if follows := what_follows(report):
+    if follows := consequence(report):
         say(follows, "bold yellow", 0)
     runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
     say(f"{report.after} compared with {report.before or NO_BASELINE}{runs}", indent=0)
@@ -119,7 +119,7 @@ def as_markdown(report: Report) -> str:
     runs = f" ({report.baseline_runs} runs)" if report.baseline_runs > 1 else ""
     before = f"`{report.before}`" if report.before else NO_BASELINE
     lines += [f"`{report.after}` compared with {before}{runs}", ""]
-    follows = what_follows(report)
+    follows = consequence(report)
     warnings = (*report.unusable, *report.unanswered, *([follows] if follows else []))
     lines += [f"> [!WARNING]\n> {_cell(reason)}\n" for reason in warnings]
     uncompared = [line for line in reasons(report) if line.startswith("not compared")]

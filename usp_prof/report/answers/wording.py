@@ -228,7 +228,7 @@ def _times_allowed(judgement: Judgement) -> float:
     return -math.inf if math.isnan(judgement.worse) else judgement.worse / max(judgement.allowed, 1e-9)
 
 
-def what_follows(report: Report) -> str:
+def consequence(report: Report) -> str:
     """Return the consequence of an inconclusive check, and how to decide it."""
     if report.unusable and not report.is_comparable:
         return "save a baseline of runs like this one, or list what may differ in `across` of a policy file"

@@ -202,7 +202,7 @@ def _slowdown(context: Context) -> KeyFigure | None:
     if ideal.loss_fraction > LEAST_LOSS and not ideal.is_loss:
         notes.append(f"the difference is within the replay's error of ±{quantity(ideal.error_fraction, Unit.FRACTION)}")
     elif ideal.is_loss and not _is_explained(context.figures, ideal):
-        notes.append(_what_varies(context, ideal))
+        notes.append(_cause_of_variation(context, ideal))
     return KeyFigure("job slowdown", ideal.slowdown, Unit.RATIO, "; ".join(notes))
 
 
@@ -212,7 +212,7 @@ def _is_explained(figures: Figures, ideal: IdealStep) -> bool:
     return best >= _MOST * ideal.loss_fraction
 
 
-def _what_varies(context: Context, ideal: IdealStep) -> str:
+def _cause_of_variation(context: Context, ideal: IdealStep) -> str:
     """Name the axis whose unequal transfers cause most of the loss, or the absence of a single cause."""
     from usp_prof.whatif.attribution import part_of_loss  # noqa: PLC0415 - the replay is loaded only if it is asked
 

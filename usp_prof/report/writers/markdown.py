@@ -64,7 +64,7 @@ def _key_figures(block: doc.KeyFigures) -> str:
 
 @_set.register(doc.Stack)
 def _stack(block: doc.Stack) -> str:
-    parts = block.worth_a_line
+    parts = block.visible_parts
     counts = cells([part.value for part in parts], _BAR)
     marks = fills([part.role for part in parts], ascii_only=False)
     bar = "".join(mark * count for mark, count in zip(marks, counts, strict=True))

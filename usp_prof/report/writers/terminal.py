@@ -104,7 +104,7 @@ def _stack(block: doc.Stack, console: Console) -> None:
     head = f"  {quantity(block.total, block.unit)}"
     _put(Line.assemble((_plain(block.title, console), "bold"), (_plain(head, console), "dim")), console)
     colored = console.color_system is not None and not console.no_color
-    parts = block.worth_a_line
+    parts = block.visible_parts
     roles = [part.role for part in parts]
     marks = fills(roles, ascii_only=console.options.ascii_only)
     # Sixteen colors cannot distinguish all axes: keep the fills.

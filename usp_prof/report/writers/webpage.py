@@ -163,7 +163,7 @@ def _key_figures(block: doc.KeyFigures, chart_ids: _ChartIds) -> str:
 @_html.register(doc.Stack)
 def _stack(block: doc.Stack, chart_ids: _ChartIds) -> str:
     del chart_ids
-    parts = block.worth_a_line
+    parts = block.visible_parts
     bar = "".join(
         f'<span style="flex:{part.value} 1 0" {_swatch(part.role)} '
         f'title="{escape(part.label)}: {share(part.value, block.total)}"></span>'
