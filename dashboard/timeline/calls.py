@@ -10,6 +10,7 @@ import numpy as np
 
 from usp_prof.analyses.stragglers import compute as stragglers_of
 from usp_prof.columns.arrays import Ints
+from usp_prof.columns.rows import text_codes
 from usp_prof.columns.table import Columns
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
@@ -17,7 +18,7 @@ from usp_prof.model.topology import ranks_in_key
 from usp_prof.report.format import quantity
 from usp_prof.tables.calls import match_calls as calls_of
 from usp_prof.tables.table_set import TableSet
-from usp_prof.timeline.rows import Slices, Track, category_number, depths, numbered_texts, slices_of
+from usp_prof.timeline.rows import Slices, Track, category_number, depths, slices_of
 from usp_prof.timeline.store import TimelineStore, load, write
 
 CALLS_FORM = "calls-9"
@@ -98,7 +99,7 @@ def _slices_of_group(table: Columns, rows: Ints, number: int, delayed: set[tuple
         for late, axis in zip(late_ranks, axes, strict=True)
     ]  # fmt: skip
     # Each call has two slices: first all waits, then all transfers.
-    code, names = numbered_texts([*waits, *transfers])
+    code, names = text_codes([*waits, *transfers])
     start = np.concatenate([first, last])
     dur = np.concatenate([last - first, end - last])
     axis = np.array([category_number(name or "unknown") for name in axes])

@@ -71,6 +71,16 @@ def range_at(begin: Ints, end: Ints, moments: Ints) -> Ints:
     return np.where(moments < ends, place, -1)
 
 
+def text_codes(texts: Iterable[str]) -> tuple[Ints, list[str]]:
+    """Return the code of each text, and the distinct texts in order of first appearance.
+
+    text_codes(["b", "a", "b"]) == ([0, 1, 0], ["b", "a"])
+    """
+    code_of: dict[str, int] = {}
+    codes = [code_of.setdefault(text, len(code_of)) for text in texts]
+    return np.array(codes, np.int64), list(code_of)
+
+
 def stacked_codes(columns: Iterable[tuple[NDArray[Any], Sequence[str]]]) -> tuple[Ints, list[str]]:
     """Concatenate text columns, with codes that mean the same text in all of them; -1 stays -1.
 

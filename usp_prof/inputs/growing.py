@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.arrow import array_of, coded, index_of
+from usp_prof.columns.rows import text_codes
 from usp_prof.inputs.memory import LongText, release_pages
 
 # Growing columns: numbers are appended in place, so many small pieces do not fragment memory.
@@ -187,11 +188,8 @@ def has(marks: NDArray[np.uint8], sign: int) -> Flags:
 
 def _spelt(codes: NDArray[np.int32], values: Iterable[object], spelling: Callable[[object], str]) -> pa.DictionaryArray:
     """Convert coded values to texts; the texts are in the order of their first occurrence."""
-    unique: dict[str, int] = {}
-    remap = np.array([unique.setdefault(spelling(value), len(unique)) for value in values], np.int32)
-    if len(unique) != len(remap):
-        codes = remap[codes]
-    return coded(codes, list(unique))
+    new_code, texts = text_codes(map(spelling, values))
+    return coded(new_code[codes] if len(texts) < len(new_code) else codes, texts)
 
 
 def plain_text(value: object) -> str:

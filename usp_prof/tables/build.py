@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.columns.arrow import array_of, coded
+from usp_prof.columns.rows import text_codes
 from usp_prof.model.schema import Kind, Schema
 
 _TYPES = {
@@ -58,9 +59,7 @@ def _array(kind: Kind, value: Any, rows: int) -> pa.Array:  # noqa: ANN401 - a s
     if kind is Kind.TEXT:
         if isinstance(value, str):
             return coded(np.zeros(rows, np.int32), [value])
-        texts = [_ABSENT[kind] if text is None else text for text in value]
-        code_of = {text: code for code, text in enumerate(dict.fromkeys(texts))}
-        return coded(np.fromiter(map(code_of.__getitem__, texts), np.int32, len(texts)), list(code_of))
+        return coded(*text_codes(_ABSENT[kind] if text is None else text for text in value))
     if not hasattr(value, "__len__"):
         value = np.full(rows, value)
     if not isinstance(value, np.ndarray):

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from usp_prof import limits
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.rows import rows_by_code
+from usp_prof.columns.rows import rows_by_code, text_codes
 from usp_prof.model.schema import RANK, Schema, Scope, integer, real, text
 from usp_prof.tables.build import table
 from usp_prof.tables.completeness.losses import LOST_WORK, losses, ranks_without_calls
@@ -117,8 +117,7 @@ def _domains(hosts: list[str], based: Flags, *, together: bool) -> Ints:
         f"host {host}" if has and host else ("unknown" if has and together else f"rank {row}")
         for row, (host, has) in enumerate(zip(hosts, based.tolist(), strict=True))
     ]
-    number_of_key = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return np.array([number_of_key[key] for key in keys], np.int64)
+    return text_codes(keys)[0]
 
 
 def _clock(ranks: Ints, solved: Solution, ties: Ties, contradicted: Flags, is_apart: Flags, jumps_ns: Ints) -> Clock:

@@ -15,10 +15,11 @@ from usp_prof.analyses.critical_path import Piece
 from usp_prof.analyses.critical_path import compute as critical_path_of
 from usp_prof.analyses.measures.partition import sets_of as time_sets_of
 from usp_prof.columns.arrays import Ints
+from usp_prof.columns.rows import text_codes
 from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.tables.table_set import TableSet
 from usp_prof.timeline.counters import counters_of
-from usp_prof.timeline.rows import Track, category_number, depths, numbered_texts, slices_of
+from usp_prof.timeline.rows import Track, category_number, depths, slices_of
 from usp_prof.timeline.store import write
 
 FORM = "overlays-5"
@@ -71,7 +72,7 @@ def _path(pieces: tuple[Piece, ...], rank: int) -> Track:
 
 def _track(kind: str, start: Ints, dur: Ints, names: list[str], categories: list[str]) -> Track:
     """Build the track of one kind of overlay from spans in common time, without events."""
-    code, distinct_names = numbered_texts(names)
+    code, distinct_names = text_codes(names)
     category = np.array([category_number(word) for word in categories], np.uint8)
     no_event = np.full(len(start), -1)
     return Track(KINDS[kind], kind, "", depths(start, dur), start, dur, no_event, code, distinct_names, category)

@@ -197,12 +197,6 @@ def category_number(category: str) -> int:
     return CATEGORIES.index(category) if category in CATEGORIES else CATEGORIES.index("unknown")
 
 
-def numbered_texts(texts: list[str]) -> tuple[Ints, list[str]]:
-    """Return the distinct texts, and the index of each text among them."""
-    number_of = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    return np.array([number_of[text] for text in texts], np.int64), list(number_of)
-
-
 def _natural(text: str) -> tuple[object, ...]:
     """Return a sort key that places 'stream 7' before 'stream 20'."""
     words = text.replace("/", " ").split()

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from usp_prof import limits
 from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import coded
-from usp_prof.columns.rows import lookup
+from usp_prof.columns.rows import lookup, text_codes
 from usp_prof.inputs.argument_decoder import ABSENT, DECODE_ERRORS, ArgumentDecoder, real_number, whole_number
 from usp_prof.inputs.growing import Codes, Combinations, plain_text, spread, take_texts
 from usp_prof.inputs.memory import release_pages
@@ -168,10 +168,9 @@ def _text(value: object) -> str:
 def _texts(values: Sequence[str], codes: NDArray[np.int32]) -> pa.DictionaryArray:
     """Return a column of texts from codes; equal texts are merged, in order of their first code."""
     used = np.flatnonzero(np.bincount(codes, minlength=len(values)))
-    distinct = Codes()
-    code_of_value = np.zeros(len(values), np.int32)
-    code_of_value[used] = [distinct[values[code]] for code in used.tolist()]
-    return coded(code_of_value[codes], list(distinct))
+    new_code = np.zeros(len(values), np.int64)
+    new_code[used], texts = text_codes(values[code] for code in used.tolist())
+    return coded(new_code[codes], texts)
 
 
 def _sizes_and_text(batch: pa.Array) -> tuple[NDArray[Any], memoryview]:

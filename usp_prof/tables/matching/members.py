@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.rows import group_codes, is_uniform, occurrence, per_code, rows_by_code
+from usp_prof.columns.rows import group_codes, is_uniform, occurrence, per_code, rows_by_code, text_codes
 from usp_prof.columns.table import Columns
 from usp_prof.tables.communication.posts import P2P, asked_late
 from usp_prof.tables.matching.clocks import Clock, hosts_of
@@ -94,8 +94,7 @@ def inter_node(members: Members, tables: TableSet) -> Flags:
     per_node = tables.declared.devices_per_node
     if not all(hosts) and per_node > 0:
         hosts = [str(rank // per_node) for rank in tables.ranks]
-    numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
-    node_of_rank = np.array([numbers[host] for host in hosts], np.int64)
+    node_of_rank = text_codes(hosts)[0]
     return ~is_uniform(members.call, node_of_rank[np.searchsorted(tables.ranks, members.rank)], members.count)
 
 

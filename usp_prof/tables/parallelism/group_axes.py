@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.columns.arrow import coded, index_of
-from usp_prof.columns.rows import by_appearance, combinations, lookup
+from usp_prof.columns.rows import by_appearance, combinations, lookup, text_codes
 from usp_prof.columns.table import Columns, Replaced, View
 from usp_prof.contract import GroupEntry, Manifest
 from usp_prof.model.health import HealthRow, Severity
@@ -313,6 +313,5 @@ def _axes_of_activities(activities: View, collectives: View) -> pa.Array:
 
 def _coded(values: Sequence[str], rows: np.ndarray | None = None) -> pa.Array:
     """Return a text column with these values, with codes in order of first use."""
-    code_of = {value: code for code, value in enumerate(dict.fromkeys(values))}
-    codes = np.array([code_of[value] for value in values], np.int64)
-    return coded(*by_appearance(codes if rows is None else codes[rows], list(code_of)))
+    codes, texts = text_codes(values)
+    return coded(*by_appearance(codes if rows is None else codes[rows], texts))
