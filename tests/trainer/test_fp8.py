@@ -24,4 +24,4 @@ def test_the_fp8_product_and_its_gradients_are_close() -> None:
 
 def test_sizes_without_an_fp8_kernel_are_not_quantized() -> None:
     x, weight = torch.randn(3, 5, 7), torch.randn(11, 7)
-    assert torch.equal(fp8.linear(x, weight), torch.nn.functional.linear(x, weight))
+    assert torch.equal(fp8.PRODUCT.forward(x, weight), torch.nn.functional.linear(x, weight))

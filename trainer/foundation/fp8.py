@@ -9,23 +9,11 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from trainer.foundation.weight_gradients import LINEAR, Product
+from trainer.foundation.weight_gradients import Product
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
 UNIT = 16
 """Kernels want sizes that are multiples of this."""
-
-
-def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Multiply by a weight in fp8, or in the tensor's own type if sizes do not fit the kernels."""
-    if not fits(x, weight):
-        return F.linear(x, weight)
-    return product(x.flatten(0, -2), weight, (FORWARD, FORWARD)).view(*x.shape[:-1], -1)
-
-
-def fits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Return whether the kernels support the sizes of a product: its rows, and both sizes of the weight."""
-    return not any(size % UNIT for size in (left.numel() // left.shape[-1], *right.shape))
 
 
 def quantize(x: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,10 +22,12 @@ def quantize(x: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.Te
     return (x.float() / scale).to(kind), scale
 
 
-def product(left: torch.Tensor, right: torch.Tensor, kinds: tuple[torch.dtype, torch.dtype]) -> torch.Tensor:
-    """Multiply ``[m, k]`` by ``[n, k]`` transposed."""
-    (left_8, left_scale), (right_8, right_scale) = quantize(left, kinds[0]), quantize(right, kinds[1])
-    return F.scaled_mm(
+def multiply(left: torch.Tensor, right: torch.Tensor, kinds: tuple[torch.dtype, torch.dtype]) -> torch.Tensor:
+    """Multiply ``[..., k]`` by ``[n, k]`` transposed in fp8, or in the tensors' own type if the sizes do not fit."""
+    if any(size % UNIT for size in (left.numel() // left.shape[-1], *right.shape)):
+        return F.linear(left, right)
+    (left_8, left_scale), (right_8, right_scale) = quantize(left.flatten(0, -2), kinds[0]), quantize(right, kinds[1])
+    product = F.scaled_mm(
         left_8.contiguous(),  # kernels need contiguous rows of the first and columns of the second
         right_8.contiguous().t(),
         left_scale,
@@ -46,21 +36,12 @@ def product(left: torch.Tensor, right: torch.Tensor, kinds: tuple[torch.dtype, t
         F.ScalingType.TensorWise,
         output_dtype=left.dtype,
     )
+    return product.view(*left.shape[:-1], -1)
 
 
-def input_gradient(grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of the input."""
-    if not fits(grad, weight):
-        return LINEAR.input_gradient(grad, weight)
-    return product(grad.flatten(0, -2), weight.t(), (BACKWARD, FORWARD)).view(*grad.shape[:-1], -1)
-
-
-def weight_gradient(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of the weight."""
-    rows, inputs = grad.flatten(0, -2), x.flatten(0, -2)
-    if not fits(rows.t(), inputs.t()):
-        return LINEAR.weight_gradient(grad, x)
-    return product(rows.t(), inputs.t(), (BACKWARD, FORWARD))
-
-
-PRODUCT = Product(linear, input_gradient, weight_gradient, is_differentiable=False)
+PRODUCT = Product(
+    forward=lambda x, weight: multiply(x, weight, (FORWARD, FORWARD)),
+    input_gradient=lambda grad, weight: multiply(grad, weight.t(), (BACKWARD, FORWARD)),
+    weight_gradient=lambda grad, x: multiply(grad.flatten(0, -2).t(), x.flatten(0, -2).t(), (BACKWARD, FORWARD)),
+    is_differentiable=False,
+)
