@@ -12,7 +12,7 @@ import pytest
 from loky import ProcessPoolExecutor
 
 from usp_prof.model.errors import UspProfError
-from usp_prof.store import workers
+from usp_prof.store import executors, workers
 from usp_prof.store.workers import Workers
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def dies_elsewhere(number: int, home: int) -> int:
 
 
 def test_local_processes_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "processors", lambda: 2)
+    monkeypatch.setattr(executors, "processors", lambda: 2)
     made = list(Workers().map(process_of, range(6)))
     assert len(made) == 6
     assert os.getpid() not in made
@@ -43,7 +43,7 @@ def slow(number: int) -> int:
 
 
 def test_local_workers_end_at_once_if_results_are_no_longer_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "processors", lambda: 2)
+    monkeypatch.setattr(executors, "processors", lambda: 2)
     ours, begun = Workers(), time.monotonic()
     made = ours.map(slow, range(4))
     assert next(made) == 0
@@ -53,7 +53,7 @@ def test_local_workers_end_at_once_if_results_are_no_longer_needed(monkeypatch: 
 
 
 def test_with_one_processor_the_main_process_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "processors", lambda: 1)
+    monkeypatch.setattr(executors, "processors", lambda: 1)
     assert list(Workers().map(process_of, range(3))) == [os.getpid()] * 3
 
 
@@ -64,7 +64,7 @@ def test_results_of_an_executor_are_in_order() -> None:
 
 @pytest.mark.parametrize("given", [False, True])
 def test_items_of_a_dead_worker_are_computed_locally(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "processors", lambda: 2)
+    monkeypatch.setattr(executors, "processors", lambda: 2)
     executor = ProcessPoolExecutor(2) if given else None
     ours = Workers(executor)
     for _ in range(workers.ATTEMPTS + 1):  # and again, when no processes are started any more

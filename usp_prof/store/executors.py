@@ -61,10 +61,14 @@ def local_executor(workers: int) -> Iterator[Executor]:
 
 def workers_for(jobs: Sequence[RankJob]) -> int:
     """Return how many local processes can read at once: limited by jobs, processors and memory."""
-    bounds = [len(jobs), processors()]
     need = _WORKER_BYTES + max((unpacked_bytes(job.path) for job in jobs), default=0)
-    if (free := free_memory()) is not None:
-        bounds.append(int(free * _MEMORY_SHARE / need))
+    return min(max(1, len(jobs)), at_once(need, _MEMORY_SHARE))
+
+
+def at_once(worker_bytes: int, memory_share: float) -> int:
+    """Return how many local processes can work at once: limited by processors and by a share of the free memory."""
+    free = free_memory()
+    bounds = [processors()] if free is None else [processors(), int(free * memory_share / worker_bytes)]
     return max(1, min(bounds))
 
 

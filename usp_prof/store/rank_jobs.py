@@ -98,6 +98,15 @@ class OtherVersionError(UspProfError):
     """The workers have another version of this package than the caller, so their results cannot be used."""
 
 
+def refuse_other_version(of_caller: tuple[str, str], of_worker: tuple[str, str]) -> None:
+    """Raise `OtherVersionError` if version and code of the caller and of this worker differ."""
+    if of_caller != of_worker:
+        raise OtherVersionError(
+            f"the workers have another usp-prof ({of_worker[0]}) than this machine ({of_caller[0]})",
+            hint="install the same version on all of them",
+        )
+
+
 def stamp_of(path: Location) -> tuple[int, int] | None:
     """Return size and modification time of a local file, to detect changes."""
     if isinstance(path, RemotePath):
@@ -174,11 +183,8 @@ def run_job(job: RankJob, manifest: Manifest | None, cache_folder: str) -> JobRe
     `ExpiredError` or `OtherVersionError` if nothing more can be read; any other problem of the file is part of the
     result.
     """
-    if job.made_by not in (None, made_by()):
-        raise OtherVersionError(
-            f"the workers have another usp-prof ({made_by()[0]}) than this machine ({job.made_by[0]})",
-            hint="install the same version on all of them",
-        )
+    if job.made_by is not None:
+        refuse_other_version(job.made_by, made_by())
     try:
         tables, note = build_job(job, manifest)
         cache_at(cache_folder, UNBOUNDED).store(job.key, tables, note)

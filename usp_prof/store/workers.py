@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import finalize
 
 from usp_prof._version import __version__, fingerprint
-from usp_prof.store.executors import free_memory, processors
-from usp_prof.store.rank_jobs import OtherVersionError
+from usp_prof.store.executors import at_once
+from usp_prof.store.rank_jobs import OtherVersionError, refuse_other_version
 from usp_prof.store.running import ATTEMPTS
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Workers:
 
     def map(self, function: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
         """Yield `function(item)` for each item, in order. The function, items and results can be pickled."""
-        ahead = _AHEAD if self._given is not None else min(_AHEAD, 2 * _local_workers())
+        ahead = _AHEAD if self._given is not None else min(_AHEAD, 2 * at_once(_WORKER_BYTES, _MEMORY_SHARE))
         jobs: deque[_Job[Item, Made]] = deque()
         is_done = False
         try:
@@ -119,19 +119,12 @@ class Workers:
 
     def _local(self) -> Executor | None:
         """Return local processes; None if one process is enough."""
-        if self._own is None and self._broken < ATTEMPTS and (count := _local_workers()) > 1:
+        if self._own is None and self._broken < ATTEMPTS and (count := at_once(_WORKER_BYTES, _MEMORY_SHARE)) > 1:
             from loky import ProcessPoolExecutor  # noqa: PLC0415 - few runs have so many ranks
 
             self._own = ProcessPoolExecutor(max_workers=count, timeout=_IDLE_S)
             finalize(self, self._own.shutdown)
         return self._own
-
-
-def _local_workers() -> int:
-    """Return how many local processes can work at once: limited by processors and memory."""
-    free = free_memory()
-    bounds = [processors()] if free is None else [processors(), int(free * _MEMORY_SHARE / _WORKER_BYTES)]
-    return max(1, min(bounds))
 
 
 def _code() -> tuple[str, str]:
@@ -141,9 +134,5 @@ def _code() -> tuple[str, str]:
 
 def _computed(code: tuple[str, str], function: Callable[[Item], Made], item: Item) -> _Answer[Made]:
     """Compute in a worker, only with the same code as the caller's."""
-    if code != _code():
-        raise OtherVersionError(
-            f"the workers have another usp-prof ({__version__}) than this machine ({code[0]})",
-            hint="install the same version on all of them",
-        )
+    refuse_other_version(code, _code())
     return _Answer(function(item))

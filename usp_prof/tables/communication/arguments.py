@@ -14,6 +14,7 @@ from usp_prof import limits
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.arrow import coded, index_of, numbers_of, texts_of
 from usp_prof.columns.rows import by_appearance, lookup
+from usp_prof.inputs.growing import spread
 from usp_prof.model.schema import Kind
 from usp_prof.tables.events.arguments import Field, recorded_list
 from usp_prof.tables.events.frame import EventFrame
@@ -79,25 +80,18 @@ def _described(frame: EventFrame, rows: Ints) -> dict[str, tuple[Ints, list[str]
 
     Rows of -1, and events without the field, get -1 or the code of the empty text.
     """
-    has_event = np.flatnonzero(rows >= 0)
+    has_event = rows >= 0
     read = frame.arguments(rows[has_event], _FIELDS)
     columns: dict[str, tuple[Ints, list[str]]] = {}
     for name, kind in _KINDS.items():
         if kind is Kind.TEXT:
             texts = read[name].dictionary.to_pylist()
             texts = texts if "" in texts else [*texts, ""]
-            codes = numbers_of(read[name].indices)
-            columns[name] = _spread(codes, has_event, len(rows), texts.index("")), texts
+            codes = numbers_of(read[name].indices).astype(np.int64)
+            columns[name] = spread(codes, has_event, texts.index("")), texts
         else:
-            columns[name] = _spread(read[name], has_event, len(rows), -1), []
+            columns[name] = spread(read[name], has_event), []
     return _modern(columns)
-
-
-def _spread(values: Ints, rows: Ints, count: int, absent: int) -> Ints:
-    """Put values into their rows; the other rows are absent."""
-    out = np.full(count, absent, np.int64)
-    out[rows] = values
-    return out
 
 
 def _modern(columns: dict[str, tuple[Ints, list[str]]]) -> dict[str, tuple[Ints, list[str]]]:
