@@ -1,1 +1,1 @@
-"""The timeline: rows, levels of detail, tiles; 64 ranks of a million events can be panned like a map."""
+"""Questions of the timeline page: tiles, details of a slice, search, contents of an area, rows of calls, rank wall."""
