@@ -20,7 +20,7 @@ from usp_prof.columns.rows import lookup
 from usp_prof.model.schema import DURATION, RANK, START, STEP, Schema, flag, integer, text
 from usp_prof.model.topology import Axis, AxisSource, Group
 from usp_prof.tables.build import table
-from usp_prof.tables.communication.arguments import first_shape, numbers, sizes, texts
+from usp_prof.tables.communication.arguments import first_shape, sizes
 from usp_prof.tables.communication.parts import Membership, Parts
 from usp_prof.tables.communication.posts import P2P, marked_transfers
 from usp_prof.tables.events.arguments import Field
@@ -73,7 +73,7 @@ def build(frame: EventFrame, links: Links, parts: Parts, membership: Membership,
     """Build the table, one row per part, in order of start."""
     row = parts.row
     axis, source = _axes(frame, parts, membership)
-    recorded_size = numbers(parts.arguments, "group_size")
+    recorded_size = parts.arguments["group_size"]
     known_size = lookup([group.size for group in membership.groups], membership.of_part, missing=-1)
     size = np.where(recorded_size > 0, recorded_size, known_size)
     bytes_in, bytes_out, dtype = _bytes(parts, size)
@@ -89,7 +89,7 @@ def build(frame: EventFrame, links: Links, parts: Parts, membership: Membership,
         "group": compact(membership.of_part % (len(membership.groups) + 1), [g.key for g in membership.groups] + [""]),
         "axis": axis,
         "axis_source": source,
-        "sequence": numbers(parts.arguments, "sequence"),
+        "sequence": parts.arguments["sequence"],
         "group_size": size,
         "in_bytes": bytes_in,
         "out_bytes": bytes_out,
@@ -171,19 +171,19 @@ def _bytes(parts: Parts, size: Ints) -> tuple[Ints, Ints, NDArray[np.object_]]:
 
 
 def _shapes(parts: Parts) -> pa.Array:
-    codes, values = texts(parts.arguments, "dims")
+    codes, values = parts.arguments.codes("dims")
     return compact(codes, [first_shape(value) for value in values])
 
 
 def _splits(parts: Parts, name: str) -> pa.Array:
-    codes, values = texts(parts.arguments, name)
+    codes, values = parts.arguments.codes(name)
     even = values.index("[]") if "[]" in values else -1
     blank = values.index("") if "" in values else len(values)
     return compact(np.where(codes == even, blank, codes), [*values, ""])
 
 
 def _asynchronous(parts: Parts) -> Flags:
-    codes, values = texts(parts.arguments, "asynchronous")
+    codes, values = parts.arguments.codes("asynchronous")
     return lookup([text.lower() in ("true", "1") for text in values], codes, missing=False)
 
 
@@ -193,7 +193,7 @@ _PEER_IN_GROUP = Field("peer", "Concrete Inputs", item=2)
 
 def _peers(frame: EventFrame, parts: Parts, membership: Membership, axes: pa.DictionaryArray) -> Ints:
     """Return the global rank of each part's peer; -1 for none or unknown."""
-    source, destination = numbers(parts.arguments, "source"), numbers(parts.arguments, "destination")
+    source, destination = parts.arguments["source"], parts.arguments["destination"]
     is_send = parts.operation == "send"
     is_directed = np.isin(parts.operation, _DIRECTED)
     # As recorded. Some versions swap peer and own rank: take the one that is not this rank.

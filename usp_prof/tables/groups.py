@@ -16,7 +16,6 @@ from usp_prof.columns.rows import combinations, lookup, rows_of
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.model.topology import Axis, AxisSource, Group, group_key
 from usp_prof.tables.build import table_from_rows
-from usp_prof.tables.communication.arguments import numbers, texts
 from usp_prof.tables.communication.parts import Membership, Parts, communicator_streams
 from usp_prof.tables.completeness.posted_calls import CallCounts
 from usp_prof.tables.events.frame import EventFrame
@@ -111,8 +110,8 @@ def _groups_named(frame: EventFrame, parts: Parts, config: tuple[Group, ...]) ->
     config_of_name: dict[str, list[Group]] = {}
     for entry in config:
         config_of_name.setdefault(entry.name, []).append(entry)
-    words = [texts(parts.arguments, name) for name in ("group_name", "group_id", "ranks", "description")]
-    counts = [numbers(parts.arguments, name) for name in ("group_size", "first_rank", "stride")]
+    words = [parts.arguments.codes(name) for name in ("group_name", "group_id", "ranks", "description")]
+    counts = [parts.arguments[name] for name in ("group_size", "first_rank", "stride")]
     # Many parts name a group in the same way, so each combination is parsed once.
     distinct, combination_of_part = combinations(*(codes for codes, _ in words), *counts)
     groups = {group.key: group for group in config}

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from usp_prof import limits
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.arrow import coded, index_of, numbers_of, texts_of
+from usp_prof.columns.arrow import coded, index_of, numbers_of
 from usp_prof.columns.rows import by_appearance, lookup
+from usp_prof.columns.table import Columns
 from usp_prof.inputs.growing import spread
 from usp_prof.model.schema import Kind
 from usp_prof.tables.events.arguments import Field, recorded_list
@@ -57,7 +58,7 @@ _BYTES = {
 _SIZE_OF = {name: size for size, names in _BYTES.items() for name in names.split()}
 
 
-def arguments_of(frame: EventFrame, first: Ints, *fallback_rows: Ints) -> pa.Table:
+def arguments_of(frame: EventFrame, first: Ints, *fallback_rows: Ints) -> Columns:
     """Read the arguments of parts: each field from the first of a part's events that has it.
 
     `first` and each of `fallback_rows` have one event row per part, -1 for none.
@@ -71,8 +72,8 @@ def arguments_of(frame: EventFrame, first: Ints, *fallback_rows: Ints) -> pa.Tab
         for fallback in fallbacks:
             is_known = merged != texts.index("") if kind is Kind.TEXT else merged >= 0
             merged = np.where(is_known, merged, fallback)
-        columns[name] = coded(merged, texts) if kind is Kind.TEXT else index_of(merged)
-    return pa.table(columns)
+        columns[name] = coded(*by_appearance(merged, texts)) if kind is Kind.TEXT else index_of(merged)
+    return Columns(pa.table(columns))
 
 
 def _described(frame: EventFrame, rows: Ints) -> dict[str, tuple[Ints, list[str]]]:
@@ -85,9 +86,8 @@ def _described(frame: EventFrame, rows: Ints) -> dict[str, tuple[Ints, list[str]
     columns: dict[str, tuple[Ints, list[str]]] = {}
     for name, kind in _KINDS.items():
         if kind is Kind.TEXT:
-            texts = read[name].dictionary.to_pylist()
+            codes, texts = coded_texts(read[name])
             texts = texts if "" in texts else [*texts, ""]
-            codes = numbers_of(read[name].indices).astype(np.int64)
             columns[name] = spread(codes, has_event, texts.index("")), texts
         else:
             columns[name] = spread(read[name], has_event), []
@@ -107,36 +107,24 @@ def _modern(columns: dict[str, tuple[Ints, list[str]]]) -> dict[str, tuple[Ints,
     return columns
 
 
-def numbers(table: pa.Table, name: str) -> Ints:
-    """Return an integer field as an array."""
-    return np.asarray(numbers_of(table.column(name)), np.int64)
+def coded_texts(column: pa.DictionaryArray) -> tuple[Ints, list[str]]:
+    """Return texts that were read from arguments as codes and distinct texts."""
+    return numbers_of(column.indices).astype(np.int64), column.dictionary.to_pylist()
 
 
-def texts(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
-    """Return a text field as codes and distinct texts."""
-    return coded_texts(table.column(name))
-
-
-def coded_texts(column: pa.Array | pa.ChunkedArray) -> tuple[Ints, list[str]]:
-    """Return texts as codes and distinct texts."""
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    encoded = pa.concat_arrays(chunks or [texts_of([])]).dictionary_encode()
-    return by_appearance(numbers_of(encoded.indices).astype(np.int64), encoded.dictionary.to_pylist())
-
-
-def sizes(table: pa.Table) -> tuple[Ints, Ints, NDArray[Any], Flags]:
+def sizes(arguments: Columns) -> tuple[Ints, Ints, NDArray[Any], Flags]:
     """Return bytes in and out, the element type, and whether bytes come from shapes, which only have inputs."""
     # By part: elements and type of its first input, and the type named by the event.
-    dims_code, dims = texts(table, "dims")
+    dims_code, dims = arguments.codes("dims")
     count_by_shape = lookup([elements(text) for text in dims], dims_code, missing=-1)
-    types_code, types = texts(table, "types")
+    types_code, types = arguments.codes("types")
     type_of_input = lookup([_first_type(text) for text in types], types_code, missing="")
-    dtype_code, dtypes = texts(table, "dtype")
+    dtype_code, dtypes = arguments.codes("dtype")
     named_type = lookup(dtypes, dtype_code, missing="")
     dtype = np.where(named_type != "", named_type, type_of_input)
     width_of = {text: size_of(text) for text in set(dtype.tolist())}
     width = np.array([width_of[text] for text in dtype.tolist()], dtype=np.int64)
-    in_count, out_count = numbers(table, "in_nelems"), numbers(table, "out_nelems")
+    in_count, out_count = arguments["in_nelems"], arguments["out_nelems"]
     by_shape = (in_count < 0) & (count_by_shape >= 0)
     in_count = np.where(by_shape, count_by_shape, in_count)
     in_bytes = np.where((in_count >= 0) & (width > 0), in_count * width, -1)

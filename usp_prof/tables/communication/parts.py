@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.arrow import array_of, numbers_of
+from usp_prof.columns.arrow import numbers_of
 from usp_prof.columns.rows import distinct, lookup, sorted_by
+from usp_prof.columns.table import Columns
 from usp_prof.model.schema import Kind
 from usp_prof.model.topology import Group
-from usp_prof.tables.communication.arguments import arguments_of, coded_texts, texts
+from usp_prof.tables.communication.arguments import arguments_of, coded_texts
 from usp_prof.tables.communication.posts import around, marked_transfers, operation_of, posts_of_gloo, ranges_of
 from usp_prof.tables.communication.posts import around as around_moments
 from usp_prof.tables.events.arguments import Field
@@ -57,7 +57,7 @@ class Parts:
     posted_track: Ints
     """Thread and time of the post: marks around it show the purpose."""
     posted_at: Ints
-    arguments: pa.Table
+    arguments: Columns
     """Arguments of each part (`communication.arguments`)."""
     operation: NDArray[np.object_]
     library: NDArray[np.object_]
@@ -147,9 +147,9 @@ def _from_kernels(frame: EventFrame, links: Links, work: Ints, library: NDArray[
     return Parts(row, Carrier.KERNELS, post, track, at, arguments, op, library)
 
 
-def _named_operation(arguments: pa.Table) -> NDArray[np.object_]:
+def _named_operation(arguments: Columns) -> NDArray[np.object_]:
     """Return the operation in "Collective name"; "other" if there is none."""
-    codes, names = texts(arguments, "name")
+    codes, names = arguments.codes("name")
     return lookup([operation(name) if name else "other" for name in names], codes, missing="other")
 
 
@@ -196,10 +196,10 @@ def _from_host(frame: EventFrame) -> Parts:
     op = _named_operation(arguments)
     op = np.where(op != "other", op, operation_of(frame, naming))
     is_known = op != "other"  # others are init, wait and the like
-    return _on_host(frame, row[is_known], arguments.filter(array_of(is_known)), op[is_known])
+    return _on_host(frame, row[is_known], arguments.take(is_known), op[is_known])
 
 
-def _on_host(frame: EventFrame, row: Ints, arguments: pa.Table, op: NDArray[np.object_]) -> Parts:
+def _on_host(frame: EventFrame, row: Ints, arguments: Columns, op: NDArray[np.object_]) -> Parts:
     library = np.full(len(row), "nccl", dtype=object)
     return Parts(row, Carrier.HOST, row, frame.track[row], frame.start[row], arguments, op, library)
 

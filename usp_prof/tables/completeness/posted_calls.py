@@ -8,7 +8,6 @@ import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import distinct, rows_by_code
-from usp_prof.tables.communication.arguments import numbers
 from usp_prof.tables.communication.parts import Membership, Parts
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.steps import Steps
@@ -33,7 +32,7 @@ def count_calls(parts: Parts, membership: Membership, steps: Steps) -> list[Call
     if not len(parts):
         return counts
     is_collective = ~np.isin(parts.operation, P2P)
-    sequence = numbers(parts.arguments, "sequence")
+    sequence = parts.arguments["sequence"]
     is_posted = (parts.post >= 0) | (parts.posted_track >= 0)
     in_steps = is_posted & (steps.of_host(parts.posted_at) >= 0)
     group = np.where(is_collective, membership.of_part, -1)
