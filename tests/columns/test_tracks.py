@@ -73,3 +73,12 @@ def test_nesting_agrees_with_brute_force(ranges: list[tuple[int, int, int]]) -> 
         for moment, got in zip(at, tracks.innermost(np.full(len(at), t), at), strict=True):
             inner = [r for r in ranges if r[0] == t and r[1] <= moment < r[2]]
             assert (ranges[got] if got >= 0 else None) == (min(inner, key=lambda r: r[2] - r[1]) if inner else None)
+
+
+def test_a_range_that_reaches_1_ns_into_the_next_does_not_contain_it() -> None:
+    """A send and a receive with a record each; starts and durations were rounded separately."""
+    send, record, receive, other_record = (0, 11), (2, 7), (10, 13), (12, 9)
+    starts, durations = zip(send, record, receive, other_record, strict=True)
+    tracks = nest(ints(1, 1, 1, 1), ints(*starts), ints(*durations))
+    assert tracks.parent.tolist() == [-1, 0, -1, 2]
+    assert tracks.innermost(ints(1, 1), ints(15, 22)).tolist() == [3, 2]

@@ -84,3 +84,14 @@ def _exchanges(prediction: Prediction) -> Ints:
     in_step = nodes.step == 2
     begin = timeline.start[in_step & (nodes.kind == NodeKind.COMPUTE)].min()
     return timeline.end[in_step & (nodes.kind == NodeKind.COMMUNICATION)] - begin
+
+
+def test_a_batch_whose_first_message_has_no_other_side_waits_for_the_others() -> None:
+    """Without rank 2, rank 3 receives from nobody that was read, but it still sends to rank 0."""
+    traces = _run([200, 200, 200, 900])
+    del traces[2]
+    graph = graph_of(table_set(traces))
+    rows = graph.nodes.of_rank(3)
+    exchanges = rows[graph.nodes.kind[rows] == NodeKind.COMMUNICATION]
+    assert (graph.nodes.call[exchanges] >= 0).all()
+    assert graph.tied[exchanges].all()

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
+from made_training import Delay, Job
 from tiny import Trace, table_set
 
 from usp_prof.model.edit import parse_edit
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.step_times import step_times, timeline_of
+from usp_prof.run import open_run
 from usp_prof.whatif.predict import predict, unedited
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 US = 1_000
 STEP, WAIT = 1_000 * US, 100 * US
@@ -93,3 +100,12 @@ def test_a_first_step_gets_no_longer_because_its_work_starts_earlier() -> None:
     earlier = prediction.timeline.start < nodes.start
     assert set(nodes.rank[earlier & ~nodes.of_host]) == {1}
     assert prediction.gain_fraction == 0
+
+
+def test_a_last_step_is_complete_if_only_one_rank_waited_before(tmp_path: Path) -> None:
+    """The input of one rank was late once, so its other steps end with a wait on average, and the last one does not."""
+    job = Job("replicas", 5)
+    job.loading = 50.0
+    job.simulate(Delay("late_input", 2, 40_000, only_in=3), 6)
+    job.write(tmp_path / "run")
+    assert not len(unedited(open_run(tmp_path / "run", cache_dir=tmp_path / "cache").tables).left_out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny import Trace, table_set
+from tiny import MAIN, Trace, table_set
 
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import EdgeKind, Graph
@@ -81,3 +81,57 @@ def test_work_launched_before_the_recording_waits_for_other_streams() -> None:
         (before, behind.partition("(")[0])
         for before, behind in zip(names[edges.source].tolist(), names[edges.target].tolist(), strict=True)
     ]
+
+
+def _gathers() -> Trace:
+    """Copy in on stream 16 before each gather, after an event that the compute stream records before its last kernel.
+
+    In the first step the copy waits for the event. In the others the host launches it late, after all compute.
+    """
+    trace = Trace(0, 1).group("0", [0], "dp")
+    for step in range(4):
+        at = step * STEP
+        late_us = 2_000 if step else 0
+        trace.step(step, at, STEP)
+        trace.kernel("copy out", at + 100 * US, 500 * US, launch_at=at + 10 * US)
+        trace.launch(9_000 + 4 * step, at + 20 * US, name="cudaEventRecord")
+        trace.kernel("layer", at + 700 * US, 500 * US, launch_at=at + 30 * US)
+        now = at + (50 + late_us) * US
+        trace.launch(9_001 + 4 * step, now, name="cudaStreamWaitEvent")
+        begin = now + 20 * US if step else at + 602 * US
+        trace.kernel("copy in", begin, 10 * US, stream=16, launch_at=now + 10 * US)
+        trace.launch(9_002 + 4 * step, now + 20 * US, name="cudaEventRecord")
+        trace.launch(9_003 + 4 * step, now + 22 * US, name="cudaStreamWaitEvent")
+        trace.collective("all_gather", begin + 12 * US, 900 * US, group="0", sequence=step, launch_at=now + 25 * US)
+    return trace
+
+
+def _awaited(graph: Graph, waiting: str) -> list[str]:
+    names, edges = np.array(graph.names)[graph.nodes.name], graph.edges
+    between = np.isin(edges.kind, (EdgeKind.WAIT, EdgeKind.ISSUE))
+    pairs = set(zip(edges.source[between].tolist(), edges.target[between].tolist(), strict=True))
+    return [names[source] for source, target in pairs if waiting in names[target]]
+
+
+def test_communication_waits_for_the_stream_that_issues_it() -> None:
+    """FSDP issues gathers from a stream of their own, so that they need not wait for compute."""
+    assert set(_awaited(graph_of(table_set(_gathers())), "AllGather")) == {"copy in"}
+
+
+def test_work_waits_for_what_was_launched_before_the_last_event() -> None:
+    assert _awaited(graph_of(table_set(_gathers())), "copy in") == ["copy out"] * 4
+
+
+@pytest.mark.parametrize("thread", [MAIN, 200])
+def test_a_wait_that_the_host_always_hides_is_known_by_its_event(thread: int) -> None:
+    """The host records and awaits an event after each message, then waits for the device, then computes."""
+    trace = Trace(0, 1).group("0", [0], "pp")
+    for step in range(4):
+        at = step * STEP
+        trace.step(step, at, STEP)
+        trace.collective("all_reduce", at + 100 * US, 900 * US, group="0", sequence=step, launch_at=at + 10 * US)
+        trace.launch(9_000 + 3 * step, at + 20 * US, name="cudaEventRecord")
+        trace.launch(9_001 + 3 * step, at + 30 * US, name="cudaStreamWaitEvent")
+        trace.launch(9_002 + 3 * step, at + 40 * US, 980 * US, name="cudaFree", thread=thread)
+        trace.kernel("layer", at + 1_100 * US, 500 * US, launch_at=at + 1_090 * US, thread=thread)
+    assert len(_awaited(graph_of(table_set(trace)), "layer")) == 4

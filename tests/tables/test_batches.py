@@ -26,7 +26,7 @@ def _ring(rank: int, world: int) -> list[Message]:
     return [("send", (rank + 1) % world), ("recv", (rank - 1) % world)]
 
 
-def _batch(trace: Trace, messages: list[Message], at: int, *, records: bool = True) -> None:
+def _batch(trace: Trace, messages: list[Message], at: int, *, records: bool = True, kernel: str = KERNEL) -> None:
     """Post messages from time `at` on, and run them as one kernel, launched after the last post."""
     for number, (op, peer) in enumerate(messages):
         posted = at + 40 * number
@@ -36,20 +36,22 @@ def _batch(trace: Trace, messages: list[Message], at: int, *, records: bool = Tr
             args = {"Collective name": op, "Process Group Name": "1", "Group size": trace.world, "In msg nelems": 8}
             args |= {"dtype": "Float", "Dst Rank" if op == "send" else "Src Rank": peer}
             trace.op("record_param_comms", posted + 5, 20, args=args)
-    trace.kernel(KERNEL, at + 1_000, 500, stream=20, launch_at=at + 40 * len(messages))
+    trace.kernel(kernel, at + 1_000, 500, stream=20, launch_at=at + 40 * len(messages))
 
 
-def _run(world: int, *, records: bool = True) -> dict[int, Trace]:
+def _run(world: int, *, records: bool = True, kernel: str = KERNEL) -> dict[int, Trace]:
     traces = {}
     for rank in range(world):
         trace = traces[rank] = Trace(rank, world).group("1", range(world)).step(1, 0, 20_000)
         for number in range(3):
-            _batch(trace, _ring(rank, world), 1_000 + 5_000 * number, records=records)
+            _batch(trace, _ring(rank, world), 1_000 + 5_000 * number, records=records, kernel=kernel)
     return traces
 
 
-def test_a_batch_has_a_part_for_each_message_and_one_activity() -> None:
-    tables = table_set(_run(3))
+@pytest.mark.parametrize("kernel", [KERNEL, "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"])
+def test_a_batch_has_a_part_for_each_message_and_one_activity(kernel: str) -> None:
+    """RCCL runs all operations as one kernel."""
+    tables = table_set(_run(3, kernel=kernel))
     parts = tables.columns("collectives", 1)
     assert parts["op"].tolist() == ["recv", "send"] * 3
     assert parts["peer"].tolist() == [0, 2] * 3

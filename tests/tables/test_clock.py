@@ -258,3 +258,33 @@ def test_a_clock_that_jumps_is_not_compared(jump_ns: int) -> None:
     assert np.flatnonzero(solved.jumps_ns).tolist() == [5]
     assert solved.jumps_ns[5] == pytest.approx(jump_ns, rel=0.1)
     assert solved.components == 2
+
+
+def _two_hosts_without_names(calls: int, apart_ns: int) -> dict[int, dict[str, list[made.Row]]]:
+    """Four ranks of two hosts: many calls within each host, and few between them, in which all wait for long."""
+    tables: dict[int, dict[str, list[made.Row]]] = {}
+    for rank in range(4):
+        shift, own = (apart_ns if rank > 1 else 0), f"h{rank // 2}@{2 * (rank // 2)},{2 * (rank // 2) + 1}"
+        rows = [
+            part("all_reduce", at, at + 400_000, group=own, group_size=2, sequence=number) | {"part": number}
+            for number in range(30)
+            for at in (BASE + shift + number * 10_000_000 + 2_000 * rank,)
+        ]
+        rows += [
+            part("all_reduce", end - 5_000_000 - 90_000 * rank, end, group="w@0,1,2,3", group_size=4, sequence=number)
+            | {"part": 100 + number}
+            for number in range(calls)
+            for end in (BASE + shift + 300_000_000 + number * 10_000_000 + 3_000 * rank,)
+        ]
+        tables[rank] = {"collectives": rows, "ranks": [{"host": "", "base_ns": 1}]}
+    return tables
+
+
+@pytest.mark.parametrize(("calls", "apart_ns", "clocks"), [(2, 1_600_000, 2), (2, 100_000, 1), (1, 1_600_000, 1)])
+def test_hosts_without_names_have_several_clocks_if_two_calls_show_it(calls: int, apart_ns: int, clocks: int) -> None:
+    """No member seems to end before the last one starts, because all wait longer than the clocks differ."""
+    solved = clock.fit_clocks(made.run(_two_hosts_without_names(calls, apart_ns)))
+    assert len(set(solved.domain.tolist())) == clocks
+    if clocks > 1:
+        assert np.ptp(solved.offset_ns[[0, 2]]) == pytest.approx(apart_ns, abs=20_000)
+        assert solved.domain[0] == solved.domain[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tiny import Trace, table_set
 
@@ -96,3 +97,38 @@ def test_waits_that_the_recording_does_not_explain_widen_the_error() -> None:
     tables = table_set({rank: _queued_in_step(rank) for rank in range(2)})
     prediction = predict(tables, [Edit("rank_as_peers", "1")])
     assert prediction.error_fraction > 0.05
+
+
+def _drained(rank: int) -> Trace:
+    """Begin the recording with a deep queue, which on rank 2 is empty until late; work for 3 ms and reduce per step.
+
+    Other streams of the peers were idle for longer than the peers waited for rank 2.
+    """
+    trace = Trace(rank, 3).group("0", [0, 1, 2], "dp")
+    begin = 8_000 if rank == 2 else 0
+    if rank == 2:
+        trace.kernel("queued", 9_000 * US, 1_000 * US)
+    else:
+        trace.kernel("queued", 0, 1_000 * US)
+        trace.kernel("queued", 3_000 * US, 7_000 * US)
+        trace.kernel("other", 0, 100 * US, stream=30)
+        trace.kernel("other", 9_850 * US, 100 * US, stream=30)
+    for step in range(STEPS):
+        at = 10_000 + 3_500 * step
+        launch = (begin if step == 0 else at) * US
+        trace.kernel("work", at * US, 3_000 * US, launch_at=launch + 100 * US)
+        reduced = (at + 3_000) * US
+        trace.collective(
+            "all_reduce", reduced, 500 * US, group="0", sequence=step, stream=7, launch_at=launch + 200 * US
+        )
+        trace.step(step, launch, (at + 3_500) * US - launch)
+    return trace
+
+
+def test_the_device_of_a_repaired_rank_starts_the_first_step_with_its_peers() -> None:
+    """Its queue was empty, so nothing in its own trace holds it back, and its step got longer than it was."""
+    tables = table_set({rank: _drained(rank) for rank in range(3)})
+    graph = as_recorded(tables).then(tables, Edit("rank_as_peers", "2")).graph
+    start, names = timeline_of(tables, graph).start, np.array(graph.names)[graph.nodes.name]
+    first = [start[rows[names[rows] == "work"][0]] for rows in map(graph.nodes.of_rank, range(3))]
+    assert first[2] >= first[0]

@@ -112,10 +112,14 @@ def _notes(solved: Clock, hosts: tuple[str, ...]) -> list[HealthRow]:
             f"no collective connects the clocks of {solved.components} parts of the run; their times are not compared"
         )
         notes.append(HealthRow("clocks_untied", Severity.ERROR, count=solved.components, detail=detail))
-    unnamed = sum(not host for host in hosts)
-    if unnamed and len(hosts) > 1:
-        shared = len(np.unique(solved.domain)) < len(hosts)
-        consequence = "no call contradicts that they share a clock" if shared else "each gets its own clock offset"
+    unnamed = np.array([not host for host in hosts], bool)
+    if unnamed.any() and len(hosts) > 1:
+        clocks = len(np.unique(solved.domain[unnamed]))
+        consequence = "no call contradicts that they share a clock"
+        if clocks > 1:
+            consequence = f"by their calls, they have {clocks} clocks"
+        if len(np.unique(solved.domain)) == len(hosts):
+            consequence = "each gets its own clock offset"
         detail = f"the files of these ranks name no host; {consequence}"
-        notes.append(HealthRow("hosts_unnamed", Severity.INFO, count=unnamed, detail=detail))
+        notes.append(HealthRow("hosts_unnamed", Severity.INFO, count=int(unnamed.sum()), detail=detail))
     return notes

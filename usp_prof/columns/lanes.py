@@ -169,7 +169,9 @@ def nest(track: Ints, start: Ints, duration: Ints, *outer_first: Ints) -> Tracks
     low = place * span + 2 * (start - first)
     high = low + np.maximum(2 * duration, 1)
     order = sorted_rows(low, -high, *outer_first)
-    starts, ends = low[order], np.sort(high, kind="stable")
+    starts, high = low[order], high[order]
+    _end_before_next(starts, high)
+    ends = np.sort(high, kind="stable")
     del place, low, high
     level = np.maximum(np.arange(count) - np.searchsorted(ends, starts, side="right"), 0)
     rows_by_depth = _by_depth(level)
@@ -181,6 +183,18 @@ def nest(track: Ints, start: Ints, duration: Ints, *outer_first: Ints) -> Tracks
     depth[order] = level
     parent[order[rows_by_depth]] = np.where(has_parent, order[rows_by_depth[above]], -1)
     return Tracks(order, depth, parent, starts, ends, by_depth, tracks, span, first)
+
+
+def _end_before_next(starts: Ints, ends: Ints) -> None:
+    """Shorten ranges that reach 1 ns into the next one; starts and durations were rounded separately.
+
+    Both are keys of `Tracks`, in the order of the starts. Otherwise the next range would be taken for a part of the
+    first, and what is in it would be assigned to the first.
+    """
+    following = np.searchsorted(starts, ends - 2)
+    row = np.minimum(following, len(starts) - 1)
+    reaches = (starts[row] == ends - 2) & (following > np.arange(len(starts))) & (ends[row] > ends)
+    ends[reaches] -= 2
 
 
 def _by_depth(depth: Ints) -> Ints:

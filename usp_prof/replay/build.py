@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.rows import distinct, rows_of, sorted_by, stacked_codes
+from usp_prof.columns.rows import distinct, lookup, rows_of, sorted_by, stacked_codes
 from usp_prof.replay.dependencies import waits_of_run
 from usp_prof.replay.gloo_transfers import with_asked_posts
 from usp_prof.replay.graph import NEVER, NO_MEETINGS, Edges, Graph, Meetings, NodeKind, Nodes
@@ -126,15 +126,16 @@ def _calls(tables: TableSet, ranks: list[RankNodes], count: int) -> tuple[Ints, 
     for nodes in ranks:
         parts = matched.parts.of_rank(nodes.rank, "call", "part")
         event = tables.columns("collectives", nodes.rank)["event"]
-        # By part of this rank: its call, or -1; the last entry is for nodes that are not a part (-1).
-        call_of_part = np.full(len(event) + 1, -1, np.int64)
+        call_of_part = np.full(len(event), -1, np.int64)
         call_of_part[parts["part"]] = number[parts["call"]]
-        call[low : low + len(nodes.lane)] = call_of_part[nodes.part]
-        # The activity of a batch has the batch's first part.
-        first_part = rows_of(event, event)
-        later = np.flatnonzero((first_part >= 0) & (first_part != np.arange(len(event))) & (call_of_part[:-1] >= 0))
+        has_call = np.flatnonzero(call_of_part >= 0)
+        # The activity of a batch has the batch's first part; its call is that of the first part with a call.
+        first_part = rows_of(event, event)[has_call]
+        main = rows_of(first_part, nodes.part)
+        call[low : low + len(nodes.lane)] = lookup(call_of_part[has_call], main, missing=-1)
+        later = np.setdiff1d(np.arange(len(has_call)), main)
         node = rows_of(nodes.part, first_part[later])
-        further.append((low + node[node >= 0], call_of_part[later[node >= 0]]))
+        further.append((low + node[node >= 0], call_of_part[has_call[later[node >= 0]]]))
         low += len(nodes.lane)
     node, call_of_node = (np.concatenate(columns) for columns in zip(*further, strict=True))
     return call, (node, call_of_node)

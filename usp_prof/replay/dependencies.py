@@ -12,14 +12,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from usp_prof.columns.arrays import Ints
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import last_by, last_of_run, lookup, rows_of
 from usp_prof.replay.admissions import add_admissions
+from usp_prof.replay.full_queues import LONG_NS
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 from usp_prof.replay.host_waits import HostWaits, add_returns, host_waits, names_that_wait
 from usp_prof.replay.rank_edges import RankEdges, RankWaits
 from usp_prof.replay.rank_nodes import RankNodes
 from usp_prof.replay.recorded_waits import recorded_waits
+from usp_prof.replay.stream_syncs import with_other_streams
 from usp_prof.replay.stream_waits import MOST_LATENCY_NS, accepted, candidates
 from usp_prof.replay.untraced_waits import add_untraced_waits, silences_of
 from usp_prof.tables.table_set import TableSet
@@ -42,7 +44,9 @@ class _Needs:
     """When the previous node of its lane ended."""
     launch_source: Ints
     launched_at: Ints
-    """When the host called."""
+    """When the host called, or when the call returned (`late_in_call`)."""
+    late_in_call: Flags
+    """Marks of work that was submitted at the end of a long call."""
     least_latency: Ints
     """Minimum launch latency on this rank; 0 if unknown."""
     issue_source: Ints
@@ -90,6 +94,9 @@ def waits_of_run(tables: TableSet, ranks: Sequence[RankNodes]) -> list[RankWaits
         host_waits(tables, own, need.launched_at, of_rank)
         for (own, need), of_rank in zip(with_device, recorded, strict=True)
     ]
+    waits = with_other_streams(
+        [(own, of_rank, need.launched_at) for (own, need), of_rank in zip(with_device, waits, strict=True)]
+    )
     names = names_that_wait([own for own, _ in with_device], waits)
     explained = [
         _device_waits(own, need, *waits_of_rank, names)
@@ -176,8 +183,10 @@ def _needs(tables: TableSet, nodes: RankNodes) -> _Needs:
     """Return the needs of each node; time that lane, launch and issue leave unexplained may have been a wait."""
     lane_at = np.full(len(nodes.lane), NEVER)
     lane_at[1:] = np.where(nodes.first_of_lane[1:], NEVER, nodes.end[:-1])
-    launch_source, least_latency = _launches(nodes)
-    launched_at = np.where(launch_source >= 0, nodes.start[launch_source], NEVER)
+    launch_source, late_in_call = _launches(nodes)
+    called_at = np.where(late_in_call, nodes.end[launch_source], nodes.start[launch_source])
+    launched_at = np.where(launch_source >= 0, called_at, NEVER)
+    least_latency = _least_latency(nodes, launch_source >= 0, called_at)
     launch_at = np.where(launch_source >= 0, launched_at + least_latency, NEVER)
     issue_source, issue_at = _issues(tables, nodes)
     explained_at = np.maximum(np.maximum(lane_at, launch_at), issue_at)
@@ -196,6 +205,7 @@ def _needs(tables: TableSet, nodes: RankNodes) -> _Needs:
         lane_at,
         launch_source,
         launched_at,
+        late_in_call,
         least_latency,
         issue_source,
         issue_at,
@@ -214,7 +224,10 @@ def _needed(nodes: RankNodes, needs: _Needs, edges: RankEdges) -> None:
     rows = np.flatnonzero(needs.launch_source >= 0)
     is_latest = needs.launch_at[rows] >= latest_at[rows]
     lag = np.where(is_latest, nodes.start[rows] - needs.launched_at[rows], needs.least_latency[rows])
-    edges.add(needs.launch_source[rows], rows, lag, EdgeKind.LAUNCH, at_end=False)
+    for late in (False, True):
+        chosen = needs.late_in_call[rows] == late
+        source = needs.launch_source[rows[chosen]]
+        edges.add(source, rows[chosen], lag[chosen], EdgeKind.LAUNCH, at_end=late)
     rows = np.flatnonzero(needs.issue_source >= 0)
     issue_source, issue_at = needs.issue_source[rows], needs.issue_at[rows]
     is_latest = issue_at >= latest_at[rows]
@@ -232,18 +245,27 @@ def _gaps(nodes: RankNodes, needs: _Needs) -> Ints:
     return np.where(is_by_lane | (since_lane < 0), since_lane, 0)
 
 
-def _launches(nodes: RankNodes) -> tuple[Ints, Ints]:
-    """Return the launching call of each device node (-1: none), and the minimum launch latency on this rank."""
+def _launches(nodes: RankNodes) -> tuple[Ints, Flags]:
+    """Return the launching call of each device node (-1: none), and whether it was submitted at the end of the call.
+
+    A host that loses its core within a call submits the work afterwards. So work of a long call that starts after it
+    was submitted at its end.
+    """
     host = np.flatnonzero(nodes.kind == NodeKind.HOST)
     source = lookup(host, rows_of(nodes.event[host], nodes.launch), missing=-1)
-    is_launched = source >= 0
-    delay = (nodes.start - nodes.start[source])[is_launched]
+    is_long = nodes.duration[source] > LONG_NS
+    return source, (source >= 0) & is_long & (nodes.start >= nodes.end[source])
+
+
+def _least_latency(nodes: RankNodes, is_launched: Flags, called_at: Ints) -> Ints:
+    """Return the minimum launch latency of the rank for each launched node, and 0 for all others."""
+    delay = (nodes.start - called_at)[is_launched]
     # The minimum is unknown if the device's clock is behind the host's, because work then seems to start before its
     # launch. It is also unknown if the queue was never empty: the smallest delay is then queueing, up to a full step.
     least = min(max(0, int(delay.min())), MOST_LATENCY_NS) if len(delay) else 0
     lag = np.zeros(len(nodes.lane), np.int64)
     lag[is_launched] = np.minimum(least, delay)
-    return source, lag
+    return lag
 
 
 def _issues(tables: TableSet, nodes: RankNodes) -> tuple[Ints, Ints]:

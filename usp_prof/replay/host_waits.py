@@ -3,7 +3,7 @@
 The kind of call determines what it waits for:
 
   stream sync           the work launched so far on one stream: that of the thread's last launch (`.item()` copies, then
-                        syncs the stream of the copy)
+                        syncs the stream of the copy), or another one (`stream_syncs`)
   device sync, cudaFree the work launched so far on every stream
   pageable copy         the end or the start of its own copy
   event sync            work that the trace does not name. If the calls of a thread that waited always returned a fixed
@@ -59,6 +59,10 @@ class HostWaits:
     """By call: it only waits. Other calls, such as freeing memory, also do work."""
     is_copy: Flags
     """By call: it waits for its own copy, whatever other calls of this name do, unless it returned before."""
+    is_stream_sync: Flags
+    """By call: it waits for a stream that the trace does not name."""
+    after: NDArray[np.object_]
+    """By call: the name of the work that its thread launched last."""
     is_recorded: Flags
     """By call: the trace names what it waits for."""
     source: Ints
@@ -80,6 +84,16 @@ class HostWaits:
         stays = ~calls[self.call]
         return replace(self, source=self.source[stays], call=self.call[stays], at_start=self.at_start[stays])
 
+    def instead(self, calls: Ints, source: Ints) -> HostWaits:
+        """Return a copy in which each of these calls waits for the end of the given work only."""
+        is_changed = np.zeros(len(self.back), bool)
+        is_changed[calls] = True
+        others = self.without(is_changed)
+        at_start = np.append(others.at_start, np.zeros(len(calls), bool))
+        return replace(
+            others, source=np.append(others.source, source), call=np.append(others.call, calls), at_start=at_start
+        )
+
 
 def host_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints, recorded: RecordedWaits) -> HostWaits:
     """Return the waits of one rank's host calls; `recorded` are those that its trace names."""
@@ -93,17 +107,15 @@ def host_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints, recorded: 
     copy = lookup(device, rows_of(nodes.launch[device], nodes.event[back]), missing=-1)
     named_work = lookup(recorded.source, rows_of(recorded.call, nodes.event[back]), missing=-1)
     scope = np.array([*(_scope(text) for text in texts), _EVERY_STREAM])[code[row]]
-    calls = _Calls(
-        back,
-        called_at,
-        np.where((named_work >= 0) | (copy >= 0), _ONE_PIECE, scope),
-        _lane_of_last_launch(launches, row, called_at, nodes, device, launched_at),
-    )
+    scope = np.where((named_work >= 0) | (copy >= 0), _ONE_PIECE, scope)
+    launched_last = _last_launch(launches, row, called_at, nodes, device, launched_at)
+    calls = _Calls(back, called_at, scope, lookup(nodes.lane, launched_last, missing=-1))
     # If a copy had not ended when its call returned, the call waited only for the start.
     until_start = (named_work < 0) & (nodes.end[copy] > nodes.start[back] + LEFT_BY_CLOCKS_NS)
     awaited = _awaited(calls, np.where(named_work >= 0, named_work, copy), until_start, nodes, device, launched_at)
     is_sync = launches.matches("kind", "sync")[row]
-    return HostWaits(back, called_at, name, is_sync, copy >= 0, named_work >= 0, *awaited)
+    after = lookup(nodes.name[1], lookup(nodes.name[0], launched_last, missing=-1), missing="")
+    return HostWaits(back, called_at, name, is_sync, copy >= 0, scope == _ONE_STREAM, after, named_work >= 0, *awaited)
 
 
 def names_that_wait(nodes: Sequence[RankNodes], waits: Sequence[HostWaits]) -> set[str]:
@@ -144,12 +156,7 @@ def add_returns(
     guessed = np.full(len(back), -1)
     guessed[is_wrong] = _ended_within(nodes, launched_at, back[is_wrong], waits.called_at[is_wrong])
     replaced_calls = np.flatnonzero(guessed >= 0)
-    waits = replace(
-        waits,
-        source=np.append(waits.source, guessed[replaced_calls]),
-        call=np.append(waits.call, replaced_calls),
-        at_start=np.append(waits.at_start, np.zeros(len(replaced_calls), bool)),
-    )
+    waits = waits.instead(replaced_calls, guessed[replaced_calls])
     ended = waits.ended(nodes)
     # Own time of the call: what follows the wait, or all of it if there was nothing left to wait for.
     own = np.clip(returned - np.maximum(ended, waits.called_at), 0, None)
@@ -245,19 +252,18 @@ def _scope(name: str) -> int:
     return _ONE_STREAM if "Stream" in name else _EVERY_STREAM
 
 
-def _lane_of_last_launch(
+def _last_launch(
     launches: Columns, row: Ints, called_at: Ints, nodes: RankNodes, device: Ints, launched_at: Ints
 ) -> Ints:
-    """Return the lane of the work that the calling thread launched last before each call; -1 if it launched none."""
+    """Return the work that the calling thread launched last before each call; -1 if it launched none."""
     thread = launches.codes("thread")[0]
     thread_of_work = lookup(thread, rows_of(launches["event"], nodes.launch[device]), missing=-1)
-    lane = np.full(len(row), -1)
+    launched_last = np.full(len(row), -1)
     for number in distinct(thread[row]).tolist():
         of_thread = device[thread_of_work == number]
         calls = np.flatnonzero(thread[row] == number)
-        last = last_by(launched_at, of_thread, by=called_at[calls])
-        lane[calls] = lookup(nodes.lane, last, missing=-1)
-    return lane
+        launched_last[calls] = last_by(launched_at, of_thread, by=called_at[calls])
+    return launched_last
 
 
 def _ended_within(nodes: RankNodes, launched_at: Ints, back: Ints, called_at: Ints) -> Ints:

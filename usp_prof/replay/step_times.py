@@ -8,7 +8,7 @@ shortens the step that waited.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -69,7 +69,10 @@ def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
     if not of_ranks:
         nothing = np.zeros(0, np.int64)
         return StepTimes(nothing, nothing, nothing, nothing, nothing.astype(bool))
-    return StepTimes(*(np.concatenate(column) for column in zip(*of_ranks, strict=True)))
+    times = StepTimes(*(np.concatenate(column) for column in zip(*of_ranks, strict=True)))
+    # If only a few ranks lack a wait in their last step, their waits before were delays of their own.
+    is_usual = 2 * len(distinct(times.rank[times.is_cut])) >= len(of_ranks)
+    return times if is_usual else replace(times, is_cut=np.zeros(len(times.rank), bool))
 
 
 LEAST_WAIT = 0.1

@@ -5,7 +5,8 @@ for it (`cudaStreamWaitEvent`). Traces record the call but rarely its streams (i
 three rules infer the dependencies:
 
   1. Only work whose launch follows a wait call of its thread can wait. If a trace has no such calls, any work can.
-  2. Work can wait only for work that was launched before it: the last launch of each other stream.
+  2. Work can wait only for work that was launched before the last event was recorded (`cudaEventRecord`): the last
+     launch of each other stream by then.
   3. A pair of kinds (for example, compute after an all-reduce of `tp`) is a dependency if it holds in nearly every
      case, on all ranks, and decided the start of the waiting work at least once. Occasional coincidences do not count.
      If it does not hold everywhere, it may still hold after the same work of its own stream: the first lookup of a
@@ -22,21 +23,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from usp_prof.columns.arrays import Flags, Ints
+from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import (
     distinct,
     first_of_run,
     first_rows,
     group_codes,
-    lookup,
-    rows_by_code,
-    rows_of,
     sorted_by,
     stacked_codes,
 )
 from usp_prof.replay.graph import NEVER, ROUNDING_NS, NodeKind
 from usp_prof.replay.rank_nodes import RankNodes
 from usp_prof.replay.recorded_waits import RecordedWaits
+from usp_prof.replay.wait_calls import is_of_graph, issuing_lanes, wait_calls
 from usp_prof.tables.table_set import TableSet
 
 NEARLY_ALWAYS = 0.9
@@ -49,7 +48,6 @@ UNEXPLAINED_NS = 3_000
 """A gap up to this is normal between two kernels of a stream."""
 MOST_LATENCY_NS = 100_000
 """A launch reaches an idle device within tens of microseconds; any time beyond this was spent waiting."""
-_WAIT_CALLS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +67,9 @@ class Candidates:
     is_called: Flags
     """The host made a wait call before the launch of the second, or may have if the trace has no such calls."""
     is_issue: Flags
-    """Communication after the compute launched before it; PyTorch always orders these."""
+    """Communication after the last work of the stream that issues it; PyTorch always orders these."""
+    is_marked: Flags
+    """The last event before the wait call marks the end of the first."""
 
 
 def candidates(
@@ -83,16 +83,18 @@ def candidates(
     """
     device = np.flatnonzero(nodes.of_device & (launched_at > NEVER))
     sources = np.flatnonzero(nodes.of_device)
-    called_at, has_calls = _wait_calls(tables, nodes, device, recorded)
+    calls = wait_calls(tables, nodes, device, recorded)
     # A wait belongs to the launch that follows its call. Without wait calls in the trace, each launch may have one.
-    is_with_call = called_at > NEVER if has_calls else _follows_other_stream(nodes, device, launched_at)
-    with_call, with_call_at = device[is_with_call], (called_at if has_calls else launched_at[device])[is_with_call]
+    recorded_by = calls.recorded_by if calls.in_trace else launched_at
+    with_call = device[
+        recorded_by[device] > NEVER if calls.in_trace else _follows_other_stream(nodes, device, launched_at)
+    ]
     late = device[nodes.start[device] - np.maximum(explained_at[device], NEVER // 2) > UNEXPLAINED_NS]
     if len(recorded.call):
-        late = late[_is_of_graph(tables, nodes, late)]
+        late = late[is_of_graph(tables, nodes, late)]
     # Work that starts later than explained may also wait for what another thread launched after the wait call.
     target = np.concatenate([with_call, late])
-    before = np.concatenate([with_call_at, launched_at[late]])
+    before = np.concatenate([recorded_by[with_call], launched_at[late]])
     called = np.concatenate([np.ones(len(with_call), bool), np.zeros(len(late), bool)])
     nothing = np.zeros(0, np.int64)
     pairs = [(nothing, nothing, called[:0])]
@@ -117,7 +119,11 @@ def candidates(
     queued = _queued_pairs(nodes, explained_at, launched_at)
     source, target = np.append(source, queued[0]), np.append(target[row], queued[1])
     is_called = np.append(is_called, np.zeros(len(queued[0]), bool))
-    return _judged(nodes, source, target, is_called, explained_at, launched_at)
+    issuing = issuing_lanes(tables, nodes, device, launched_at)
+    is_issue = (nodes.kind[target] == NodeKind.COMMUNICATION) & (nodes.kind[source] == NodeKind.COMPUTE)
+    is_issue &= is_called & ((issuing[target] == nodes.lane[source]) | (issuing[target] < 0))
+    is_marked = is_called & (calls.marked[target] == source)
+    return _judged(nodes, (source, target), (is_called, is_issue, is_marked), explained_at, launched_at)
 
 
 def _queued_pairs(nodes: RankNodes, explained_at: Ints, launched_at: Ints) -> tuple[Ints, Ints]:
@@ -147,8 +153,14 @@ def _follows_other_stream(nodes: RankNodes, device: Ints, launched_at: Ints) -> 
 
 
 def _judged(
-    nodes: RankNodes, source: Ints, target: Ints, is_called: Flags, explained_at: Ints, launched_at: Ints
+    nodes: RankNodes,
+    pairs: tuple[Ints, Ints],
+    calls: tuple[Flags, Flags, Flags],
+    explained_at: Ints,
+    launched_at: Ints,
 ) -> Candidates:
+    """Return pairs of source and target as candidates; `calls` has the last three columns."""
+    source, target = pairs
     holds = nodes.end[source] <= nodes.start[target] + ROUNDING_NS
     since = nodes.start[target] - nodes.end[source]
     unexplained_ns = nodes.start[target] - np.maximum(explained_at[target], NEVER // 2)
@@ -160,9 +172,8 @@ def _judged(
     decides &= nodes.end[source] == last_end[target]
     latest = np.maximum(explained_at[target] + PROMPT_NS, launched_at[target] + MOST_LATENCY_NS)
     decides &= nodes.start[target] > latest
-    is_issue = (nodes.kind[target] == NodeKind.COMMUNICATION) & (nodes.kind[source] == NodeKind.COMPUTE)
     kind = _kinds(nodes, source, target)
-    return Candidates(source, target, kind, _in_place(nodes, kind, target), holds, decides, is_called, is_issue)
+    return Candidates(source, target, kind, _in_place(nodes, kind, target), holds, decides, *calls)
 
 
 def _kinds(nodes: RankNodes, source: Ints, target: Ints) -> tuple[Ints, list[str]]:
@@ -206,66 +217,38 @@ def _word(nodes: RankNodes, node: int) -> str:
     return f"{NodeKind(int(nodes.kind[node])).name} {nodes.lane_names[nodes.lane[node]]}"
 
 
-def _is_of_graph(tables: TableSet, nodes: RankNodes, work: Ints) -> Flags:
-    """Return whether each piece of work was launched as part of a CUDA graph."""
-    launches = tables.columns("launches", nodes.rank)
-    return lookup(
-        launches.matches("kind", "graph_launch"), rows_of(launches["event"], nodes.launch[work]), missing=False
-    )
-
-
-def _wait_calls(tables: TableSet, nodes: RankNodes, device: Ints, recorded: RecordedWaits) -> tuple[Ints, bool]:
-    """Return the time of the last wait call between each node's launch and the previous launch of its thread.
-
-    The time is NEVER if there is no such call; calls whose wait is recorded do not count. Also return whether the trace
-    has any wait calls.
-    """
-    launches = tables.columns("launches", nodes.rank)
-    is_wait = launches.matches("name", *_WAIT_CALLS)
-    called_at = np.full(len(device), NEVER)
-    if not is_wait.any():
-        return called_at, False
-    is_wait &= ~np.isin(launches["event"], recorded.call)
-    thread, shift = launches.codes("thread")[0], nodes.host_shift
-    row_of_node = rows_of(launches["event"], nodes.launch[device])
-    wait_of_row = np.full(len(launches), NEVER)
-    for calls in rows_by_code(thread).values():
-        calls = sorted_by(launches["start_ns"], calls)  # noqa: PLW2901
-        starts_work, waits = launches["kernels"][calls] > 0, is_wait[calls]
-        # By call: index of the last launch and of the last wait up to it.
-        place = np.arange(len(calls))
-        last_wait = np.maximum.accumulate(np.where(waits, place, -1))
-        last_launch = np.maximum.accumulate(np.where(starts_work, place, -1))
-        before = np.append(-1, last_launch[:-1])
-        has_wait = starts_work & (last_wait > before)
-        wait_of_row[calls[has_wait]] = launches["start_ns"][calls[last_wait[has_wait]]] + shift
-    return lookup(wait_of_row, row_of_node, missing=NEVER), True
-
-
 def accepted(of_ranks: Sequence[Candidates]) -> list[tuple[Ints, Ints]]:
     """Return for each rank the pairs that are dependencies, based on all ranks together.
 
-    A pair is accepted by the third rule of the module, or if the timing of that single case decides.
+    A pair is accepted by the third rule of the module, or if the timing of that single case decides. If that explains
+    no wait of some work after a wait call, the work waits for what the event before the call marks.
     """
     if not sum(len(pairs.source) for pairs in of_ranks):
         return [(pairs.source, pairs.target) for pairs in of_ranks]
-    holds, decides, called, issue = (
+    holds, decides, called, issue, marked = (
         np.concatenate([getattr(pairs, name) for pairs in of_ranks])
-        for name in ("holds", "decides", "is_called", "is_issue")
+        for name in ("holds", "decides", "is_called", "is_issue", "is_marked")
     )
+    kinds = stacked_codes(pairs.kind for pairs in of_ranks)
     is_rule = np.zeros(len(holds), bool)
-    for kind, texts in (
-        stacked_codes(pairs.kind for pairs in of_ranks),
-        stacked_codes(pairs.kind_in_place for pairs in of_ranks),
-    ):
-        cases = np.bincount(kind[called], minlength=len(texts))
-        share = np.bincount(kind[called], holds[called], len(texts)) / np.maximum(cases, 1)
-        has_decided = np.bincount(kind, decides | (issue & called), len(texts)) > 0
-        is_rule |= ((share >= NEARLY_ALWAYS) & has_decided)[kind]
+    for kind, texts in (kinds, stacked_codes(pairs.kind_in_place for pairs in of_ranks)):
+        has_decided = np.bincount(kind, decides | issue, len(texts)) > 0
+        is_rule |= (_share(kind, len(texts), holds, called) >= NEARLY_ALWAYS)[kind] & has_decided[kind]
     is_dependency = (holds & called & is_rule) | decides
-    dependencies, low = [], 0
-    for pairs in of_ranks:
-        chosen = is_dependency[low : low + len(pairs.source)]
-        dependencies.append((pairs.source[chosen], pairs.target[chosen]))
-        low += len(pairs.source)
-    return dependencies
+    # Targets of all ranks, numbered one after another.
+    first = np.cumsum([0, *(int(pairs.target.max(initial=-1)) + 1 for pairs in of_ranks)])
+    target = np.concatenate([pairs.target + low for pairs, low in zip(of_ranks, first[:-1], strict=True)])
+    is_unexplained = ~np.isin(target, target[is_dependency])
+    kind, texts = kinds
+    is_dependency |= holds & marked & is_unexplained & (_share(kind, len(texts), holds, marked) >= NEARLY_ALWAYS)[kind]
+    ends = np.cumsum([len(pairs.source) for pairs in of_ranks])[:-1]
+    return [
+        (pairs.source[chosen], pairs.target[chosen])
+        for pairs, chosen in zip(of_ranks, np.split(is_dependency, ends), strict=True)
+    ]
+
+
+def _share(kind: Ints, kinds: int, holds: Flags, of_pairs: Flags) -> Floats:
+    """Return for each kind the share of these pairs in which the second started after the first had ended."""
+    cases = np.bincount(kind[of_pairs], minlength=kinds)
+    return np.asarray(np.bincount(kind[of_pairs], holds[of_pairs], kinds) / np.maximum(cases, 1))

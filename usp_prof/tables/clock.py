@@ -19,7 +19,7 @@ from usp_prof.model.schema import RANK, Schema, Scope, integer, real, text
 from usp_prof.tables.build import table
 from usp_prof.tables.completeness.losses import LOST_WORK, losses, ranks_without_calls
 from usp_prof.tables.matching.clock_fit import Solution, solve
-from usp_prof.tables.matching.clock_jumps import apart_ranks, clock_jumps
+from usp_prof.tables.matching.clock_jumps import apart_ranks, clock_jumps, separate_hosts
 from usp_prof.tables.matching.clocks import Clock, clock_sources, hosts_of
 from usp_prof.tables.matching.same_calls import matched_parts
 from usp_prof.tables.matching.ties import Ties, ties_of
@@ -76,6 +76,7 @@ def fit_clocks(tables: TableSet) -> Clock:
     contradicted = start.contradicted_ranks(ties) | apart_ranks(start, ties)
     if contradicted.any():
         start = Solution.alone(_split(start.domain, contradicted), ties)
+    start = Solution.alone(separate_hosts(start, ties, np.array([not host for host in hosts], bool)), ties)
     first_ns = [first for _, _, first in clock_sources(tables)]
     solved = _shift_far_parts(solve(start, ties), first_ns)
     # If communication is missing, calls are matched wrongly, and an apparent jump means nothing.

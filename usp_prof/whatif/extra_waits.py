@@ -5,13 +5,12 @@ Examples are rank 0, which reads the loss to log it, and a rank whose allocator 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 
 import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.rows import lookup, rows_of
+from usp_prof.columns.rows import group_codes, lookup, occurrence, rows_of
 from usp_prof.replay.graph import EdgeKind, Graph, NodeKind, events_of
 from usp_prof.replay.host_gaps import lane_before
 from usp_prof.replay.peers import peer_groups
@@ -28,20 +27,48 @@ def without_extra_waits(graph: Graph, tables: TableSet, hosts: HostSteps, ranks:
 def extra_waits(graph: Graph, tables: TableSet, hosts: HostSteps, ranks: Collection[int]) -> Flags:
     """Mark the returns from waits of these ranks beyond those of the median peer in the same step.
 
-    Calls are counted by name. If a rank has more calls than its peers, those that lasted longest are extra.
+    Calls are counted by name. If a rank has more calls than its peers, those at places where it has more are extra
+    first, and of these the ones that lasted longest. A place is between two launches.
     """
-    waits = _waits_by_call(graph, tables)
-    count = Counter({call: len(rows) for call, rows in waits.items()})
-    lasted = wait_times(graph)
+    waits, place, lasted = _waits_by_call(graph, tables), _places(graph), wait_times(graph)
     is_extra = np.zeros(len(graph.nodes), dtype=bool)
     for group in peer_groups(tables, graph):
         for (rank, step, name), rows in waits.items():
-            peers = [peer for peer in group if peer != rank and step in hosts.get(peer, ())]
-            if rank in ranks and rank in group and peers:
-                usual = np.ceil(np.median([count[peer, step, name] for peer in peers]))
-                extra = max(len(rows) - int(usual), 0)
-                is_extra[sorted(rows, key=lambda row: -lasted[row])[:extra]] = True
+            of_peers = [
+                np.array(waits.get((peer, step, name), ()), np.int64)
+                for peer in group
+                if peer != rank and step in hosts.get(peer, ())
+            ]
+            if rank in ranks and rank in group and of_peers:
+                usual = int(np.ceil(np.median([len(of_peer) for of_peer in of_peers])))
+                ordered = np.array(sorted(rows, key=lambda row: -lasted[row]))
+                surplus = _surplus(place[ordered], [place[of_peer] for of_peer in of_peers])
+                ordered = np.append(ordered[surplus], ordered[~surplus])
+                is_extra[ordered[: max(len(rows) - usual, 0)]] = True
     return is_extra
+
+
+def _surplus(place: Ints, of_peers: list[Ints]) -> Flags:
+    """Mark the first calls at each place, as many as the rank has there beyond the median peer.
+
+    places 5, 5, 8; peers 5 and 5      marks the first call and the last one
+    """
+    own, *others = (np.count_nonzero(place[:, np.newaxis] == other, axis=1) for other in (place, *of_peers))
+    return np.asarray(occurrence(place) < own - np.median(others, axis=0))
+
+
+def _places(graph: Graph) -> Ints:
+    """Return a number for the names of the work that the last launch before each host node and the next one start."""
+    nodes, edges, count = graph.nodes, graph.edges, len(graph.nodes)
+    launch = np.flatnonzero(edges.kind == EdgeKind.LAUNCH)[::-1]  # the first activity of a call is written last
+    name = np.full(count + 1, -1)
+    name[edges.source[launch]] = nodes.name[edges.target[launch]]
+    row, launches = np.arange(count), name[:-1] >= 0
+    before = np.maximum.accumulate(np.where(launches, row, -1))
+    behind = np.minimum.accumulate(np.where(launches, row, count)[::-1])[::-1]
+    lane = np.append(nodes.lane, -1)
+    around = [name[np.where(lane[other] == nodes.lane, other, count)] for other in (before, behind)]
+    return group_codes(*around)
 
 
 def wait_times(graph: Graph) -> Ints:

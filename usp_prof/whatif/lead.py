@@ -12,8 +12,9 @@ import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import group_codes, rows_by_code
-from usp_prof.replay.graph import NEVER, EdgeKind, Graph, NodeKind, Nodes
+from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, EdgeKind, Graph, NodeKind, Nodes
 from usp_prof.replay.host_gaps import think_times, thinks
+from usp_prof.replay.insertion import with_edges
 from usp_prof.replay.peers import calls_of, peer_groups
 from usp_prof.replay.unexplained import shortened_before, unexplained_delays
 from usp_prof.tables.table_set import TableSet
@@ -27,11 +28,12 @@ def with_usual_lead(graph: Graph, tables: TableSet, hosts: HostSteps, wanted: se
     """Return the graph with late hosts starting the recording when their median peer does.
 
     The lead is measured in the first step that all peers recorded: when the own time before the host's first node
-    started. A device whose recording opens with this step is busy with earlier work until then, so it starts the step
-    no earlier than its peers' devices. Work that was launched before the recording is late as well.
+    started. The device is busy with earlier work until then, so it starts the step no earlier than that of its median
+    peer. Work that was launched before the recording is late as well.
     """
     think, earliest, transfer = think_times(graph), graph.earliest.copy(), graph.transfer.copy()
     in_queue = np.zeros(len(graph.nodes), np.int64)
+    opening: list[tuple[int, int]] = []
     for group in peer_groups(tables, graph):
         present = [rank for rank in group if hosts.get(rank)]
         if len(present) < 2 or wanted.isdisjoint(present):
@@ -55,8 +57,27 @@ def with_usual_lead(graph: Graph, tables: TableSet, hosts: HostSteps, wanted: se
             saved_ns = np.bincount(graph.nodes.rank, graph.transfer - transfer, max(tables.ranks) + 1)
             np.maximum.at(saved_ns, graph.nodes.rank, np.bincount(graph.nodes.lane, in_queue)[graph.nodes.lane])
             _move_device(graph, earliest, rank, {peer: saved_ns[peer] for peer in peers}, min(common), late_by)
+            opening += _openings(graph, rank, peers, min(common))
     earliest -= np.where(graph.nodes.first_of_lane, in_queue, 0)
-    return shortened_before(graph.with_changes(earliest=earliest, transfer=transfer), in_queue)
+    edges = graph.edges
+    if opening:
+        source, target = np.array(opening, np.int64).T
+        edges = with_edges(edges, source, target, at_end=np.zeros(len(source), bool), kind=EdgeKind.BOUNDARY)
+    return shortened_before(graph.with_changes(earliest=earliest, transfer=transfer, edges=edges), in_queue)
+
+
+def _openings(graph: Graph, rank: int, peers: Iterable[int], step: int) -> list[tuple[int, int]]:
+    """Return the first device work of the median peer in a step with that of the rank, unless the rank's was first."""
+    nodes = graph.nodes
+    in_step = ~nodes.of_host & graph.measured & (nodes.step == step)
+    firsts = [rows[np.argmin(nodes.start[rows])] for peer in peers if len(rows := _rows(in_step, nodes, peer))]
+    own = _rows(in_step, nodes, rank)
+    if not firsts or not len(own):
+        return []
+    median_peer = sorted(firsts, key=lambda row: nodes.start[row])[(len(firsts) - 1) // 2]
+    first = own[np.argmin(nodes.start[own])]
+    was_first = nodes.start[first] < nodes.start[median_peer] - LEFT_BY_CLOCKS_NS
+    return [] if was_first else [(int(median_peer), int(first))]
 
 
 def without_waits_in_queue(graph: Graph, tables: TableSet, ranks: Iterable[int], step_ns: float) -> Graph | None:

@@ -126,7 +126,8 @@ def _from_kernels(frame: EventFrame, links: Links, work: Ints, library: NDArray[
     of_kernel = frame.by_name(
         row, lambda name: operation(name.split("(", maxsplit=1)[0] if name.startswith("nccl") else name), object
     )
-    is_batch = (of_kernel == "send_recv") & (record < 0) & (c10d < 0)
+    # RCCL has one kernel for all operations.
+    is_batch = np.isin(of_kernel, ("send_recv", "other")) & (record < 0) & (c10d < 0)
     if is_batch.any():
         kernel, post = split_batches(frame, (records, ops), (track, at), (record, c10d), is_batch)
         row, track, at = row[kernel], track[kernel], at[kernel]

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from usp_prof.columns.arrays import Flags, Floats, Ints
-from usp_prof.columns.rows import is_uniform, middles, per_code, rows_by_code
-from usp_prof.tables.matching.clock_fit import Solution
+from usp_prof.columns.rows import is_uniform, middles, numbered, per_code, rows_by_code
+from usp_prof.tables.matching.clock_fit import Solution, solve
 from usp_prof.tables.matching.ties import Ties
 
 _SIDE = 20
@@ -62,6 +62,33 @@ def apart_ranks(solved: Solution, ties: Ties) -> Flags:
         least_ns = max(_APART_NS, float(np.median(round_ns[members])))
         is_apart[rank] = len(members) >= 2 * _FEWEST and abs(level) > least_ns and spread <= _SPREAD * abs(level)
     return is_apart
+
+
+def separate_hosts(start: Solution, ties: Ties, is_unnamed: Flags) -> Ints:
+    """Return the clocks of all ranks, where groups of ranks without a host name have several if their ends are apart.
+
+    Two hosts with few calls between them may contradict no call, because the members wait longer than their clocks
+    differ. But the offsets of their ranks, fitted one by one, then form groups. Groups are separate clocks if at least
+    two calls connect them, all with about the same difference. A rank alone needs as many as in `apart_ranks`.
+    """
+    ranks = np.arange(len(start.domain))
+    fitted = solve(Solution.alone(ranks, ties), ties)
+    order = np.lexsort((fitted.offset_ns, fitted.component, start.domain))
+    is_alike = (np.diff(start.domain[order]) == 0) & (np.diff(fitted.component[order]) == 0)
+    is_alike &= is_unnamed[order][1:]
+    gap_ns = np.append(0, np.where(is_alike, np.diff(fitted.offset_ns[order]), 0))
+    domain = start.domain.copy()
+    domain[order] += (int(domain.max(initial=0)) + 1) * np.cumsum(gap_ns > _APART_NS)
+    domain = numbered(domain)[1]
+    between = ties.take(is_uniform(ties.call, start.domain[ties.row], ties.calls)[ties.call]).across(domain)
+    fewest = 2 if np.bincount(domain).min(initial=2) > 1 else 2 * _FEWEST
+    if between.calls < fewest or between.is_transfer.any():
+        return start.domain
+    solved = solve(Solution.alone(domain, ties), ties)
+    least_ns = max(_APART_NS, float(np.median(_rounds_ns(solved, between))))
+    gaps_ns = gap_ns[gap_ns > _APART_NS]
+    is_constant = np.median(solved.disagreement(between)) <= _SPREAD * gaps_ns.min()
+    return domain if gaps_ns.min() > least_ns and is_constant else start.domain
 
 
 def _distances(solved: Solution, ties: Ties) -> Floats:
