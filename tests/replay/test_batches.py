@@ -87,7 +87,7 @@ def _exchanges(prediction: Prediction) -> Ints:
 
 
 def test_a_batch_whose_first_message_has_no_other_side_waits_for_the_others() -> None:
-    """Without rank 2, rank 3 receives from nobody that was read, but it still sends to rank 0."""
+    """The trace of rank 2 is missing, so one message of rank 3 has one side. Rank 3 still sends to rank 0."""
     traces = _run([200, 200, 200, 900])
     del traces[2]
     graph = graph_of(table_set(traces))

@@ -88,10 +88,12 @@ class HostWaits:
         """Return a copy in which each of these calls waits for the end of the given work only."""
         is_changed = np.zeros(len(self.back), bool)
         is_changed[calls] = True
-        others = self.without(is_changed)
-        at_start = np.append(others.at_start, np.zeros(len(calls), bool))
+        unchanged = self.without(is_changed)
         return replace(
-            others, source=np.append(others.source, source), call=np.append(others.call, calls), at_start=at_start
+            unchanged,
+            source=np.append(unchanged.source, source),
+            call=np.append(unchanged.call, calls),
+            at_start=np.append(unchanged.at_start, np.zeros(len(calls), bool)),
         )
 
 

@@ -50,7 +50,7 @@ def with_other_streams(of_ranks: Sequence[OfRank]) -> list[HostWaits]:
 def _replaced(nodes: RankNodes, waits: HostWaits, launched_at: Ints, always: dict[str, str]) -> HostWaits:
     """Return the waits of one rank; `always` has the stream that all calls after a launch of this name wait for.
 
-    Other calls wait for another stream only where that explains a wait that the stream of the last launch does not.
+    Other calls wait for another stream only if it explains a wait that the stream of the last launch does not.
     """
     late, explained_until = _unexplained(nodes, waits), _explained_until(nodes, waits)
     changed = waits

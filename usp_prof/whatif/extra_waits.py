@@ -53,8 +53,10 @@ def _surplus(place: Ints, of_peers: list[Ints]) -> Flags:
 
     places 5, 5, 8; peers 5 and 5      marks the first call and the last one
     """
-    own, *others = (np.count_nonzero(place[:, np.newaxis] == other, axis=1) for other in (place, *of_peers))
-    return np.asarray(occurrence(place) < own - np.median(others, axis=0))
+    own_count, *peer_counts = (
+        np.count_nonzero(place[:, np.newaxis] == of_rank, axis=1) for of_rank in (place, *of_peers)
+    )
+    return np.asarray(occurrence(place) < own_count - np.median(peer_counts, axis=0))
 
 
 def _places(graph: Graph) -> Ints:
