@@ -1,8 +1,8 @@
-"""Rules on one rank that delays the others: slower than its peers in compute or launches, or late."""
+"""Rules on ranks that delay the others: slower than its peers in compute or launches, or late."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -135,6 +135,8 @@ def _steady(graph: Graph, slow: Slowness) -> bool:
 
 
 SLOW_LAUNCHES = 1.25
+ALIKE = 0.5
+"""Slow hosts are repaired together if the excess of each is at least this share of the worst host's excess."""
 
 
 class SlowHost:
@@ -143,6 +145,7 @@ class SlowHost:
     What it finds
         Device traces in which one rank's host takes at least 1.25 times as long from launch to launch as the median of
         the others, if launching as fast would shorten the step by at least 2%. Hosts of one kind differ by about 10%.
+        Several slow hosts, such as those of one node, are one finding: repairing only one of them saves nothing.
 
     Why it costs time
         The device of that rank waits for launches and arrives late in its collectives, so all other ranks wait. Its
@@ -155,8 +158,8 @@ class SlowHost:
         - torchtitan, Megatron-LM, nanotron, our trainer: no setting; reduce launches (`usp-prof explain host-bound`).
 
     How the gain is predicted
-        The run is replayed with this host's own time (work, pauses, launches) at the median of its peers, for each part
-        of each step (`host_as_peers`).
+        The run is replayed with the own time of these hosts (work, pauses, launches) at the median of their peers, for
+        each part of each step (`host_as_peers`).
 
     When it is wrong
         If the rank launches different work by design, such as the loss on the last pipeline stage, or logging.
@@ -168,21 +171,36 @@ class SlowHost:
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Compare the hosts' times between launches."""
+        """Compare the hosts' times between launches; hosts that are about equally slow are one finding."""
         graph = graph_of(tables)
-        for rank, ratio in host_slowness(graph).items():
-            if ratio >= SLOW_LAUNCHES:
-                is_of_host = (graph.nodes.kind == NodeKind.HOST) & (graph.nodes.rank == rank)
-                yield Draft(
-                    f"The host of rank {rank} takes {ratio:.2f}x as long to launch as its peers",
-                    {"rank": rank},
-                    {"ratio": ratio, "launches": int(is_of_host.sum())}
-                    | dict(longest(graph, is_of_host, np.maximum(graph.gap, 0) + graph.nodes.duration)),
-                    Edit("host_as_peers", str(rank)),
-                    f"Check cores, clocks and memory placement of the host of rank {rank}",
-                    settings={"DeepSpeed": "--bind_cores_to_rank"},
-                    rows=proof.heaviest(graph, is_of_host, np.maximum(graph.gap, 0) + graph.nodes.duration),
-                )
+        slow = {rank: ratio for rank, ratio in host_slowness(graph).items() if ratio >= SLOW_LAUNCHES}
+        if not slow:
+            return
+        excess_of_worst = max(slow.values()) - 1
+        alike = [rank for rank, ratio in slow.items() if ratio - 1 >= ALIKE * excess_of_worst]
+        yield _slow_hosts(graph, {rank: slow[rank] for rank in alike})
+        for rank in slow.keys() - set(alike):
+            yield _slow_hosts(graph, {rank: slow[rank]})
+
+
+def _slow_hosts(graph: Graph, ratios: Mapping[int, float]) -> Draft:
+    """Draft the finding on hosts that are slow together, by rank how much longer each takes."""
+    several = len(ratios) > 1
+    worst = max(ratios, key=lambda rank: (ratios[rank], -rank))
+    ranks, ratio = spans(ratios), ratios[worst]
+    is_of_host = (graph.nodes.kind == NodeKind.HOST) & np.isin(graph.nodes.rank, list(ratios))
+    launch_ns = np.maximum(graph.gap, 0) + graph.nodes.duration
+    return Draft(
+        f"The host{'s' if several else ''} of rank{'s' if several else ''} {ranks} take{'' if several else 's'} "
+        f"{ratio:.2f}x as long to launch as {'their' if several else 'its'} peers",
+        {"ranks": ranks} if several else {"rank": worst},
+        {"ratio": ratio, "launches": int(is_of_host.sum()), **longest(graph, is_of_host, launch_ns)},
+        Edit("host_as_peers", "+".join(map(str, ratios))),
+        f"Check cores, clocks and memory placement of the host{'s' if several else ''} of "
+        f"rank{'s' if several else ''} {ranks}",
+        settings={"DeepSpeed": "--bind_cores_to_rank"},
+        rows=proof.heaviest(graph, is_of_host, launch_ns),
+    )
 
 
 SAYS_WHY = (
