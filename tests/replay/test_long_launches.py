@@ -11,7 +11,7 @@ from usp_prof.replay.graph import EdgeKind
 US = 1_000
 
 
-@pytest.mark.parametrize(("starts_at_us", "late"), [(2_015, True), (500, False)])
+@pytest.mark.parametrize(("starts_at_us", "late"), [(2_015, True), (1_950, True), (500, False)])
 def test_work_that_starts_after_a_long_call_was_submitted_at_its_end(starts_at_us: int, late: bool) -> None:
     trace = Trace().step(0, 0, 5_000 * US)
     trace.kernel("first", 20 * US, 300 * US, launch_at=10 * US)

@@ -7,8 +7,10 @@ import pytest
 from tiny import Trace, table_set
 
 from usp_prof.model.edit import Edit
+from usp_prof.replay.graph import NEVER
 from usp_prof.replay.step_times import timeline_of
 from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.lead import gain_after_first_step
 from usp_prof.whatif.predict import as_recorded, predict
 
 US = 1_000
@@ -132,3 +134,16 @@ def test_the_device_of_a_repaired_rank_starts_the_first_step_with_its_peers() ->
     start, names = timeline_of(tables, graph).start, np.array(graph.names)[graph.nodes.name]
     first = [start[rows[names[rows] == "work"][0]] for rows in map(graph.nodes.of_rank, range(3))]
     assert first[2] >= first[0]
+
+
+def test_the_error_includes_a_first_step_that_the_repair_made_longer() -> None:
+    """No repair makes a step longer, so the gain of the later steps is the one to expect."""
+    tables = table_set({rank: _late_start(rank, 4_000, before=9) for rank in range(3)})
+    graph = as_recorded(tables).graph
+    moved = graph.with_changes(earliest=np.where(graph.earliest > NEVER, graph.earliest - 1, graph.earliest))
+    shortened = moved.with_changes(
+        duration=np.where(graph.nodes.step > 0, graph.duration // 2, graph.duration * 5 // 4),
+    )
+    assert gain_after_first_step(graph, tables, 0.1) == 0.1
+    assert gain_after_first_step(moved, tables, 0.1) == 0.1
+    assert gain_after_first_step(shortened, tables, 0.1) > 0.2

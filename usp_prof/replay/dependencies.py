@@ -16,7 +16,7 @@ from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import last_by, last_of_run, lookup, rows_of
 from usp_prof.replay.admissions import add_admissions
 from usp_prof.replay.full_queues import LONG_NS
-from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
+from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, EdgeKind, NodeKind
 from usp_prof.replay.host_waits import HostWaits, add_returns, host_waits, names_that_wait
 from usp_prof.replay.rank_edges import RankEdges, RankWaits
 from usp_prof.replay.rank_nodes import RankNodes
@@ -248,13 +248,14 @@ def _gaps(nodes: RankNodes, needs: _Needs) -> Ints:
 def _launches(nodes: RankNodes) -> tuple[Ints, Flags]:
     """Return the launching call of each device node (-1: none), and whether it was submitted at the end of the call.
 
-    A host that loses its core within a call submits the work afterwards. So work of a long call that starts after it
-    was submitted at its end.
+    A host that loses its core within a call submits the work afterwards. So work of a long call that starts after it,
+    as exactly as the clocks agree, was submitted at its end.
     """
     host = np.flatnonzero(nodes.kind == NodeKind.HOST)
     source = lookup(host, rows_of(nodes.event[host], nodes.launch), missing=-1)
-    is_long = nodes.duration[source] > LONG_NS
-    return source, (source >= 0) & is_long & (nodes.start >= nodes.end[source])
+    length = nodes.duration[source]
+    uncertain_ns = np.minimum(LEFT_BY_CLOCKS_NS, length // 10)
+    return source, (source >= 0) & (length > LONG_NS) & (nodes.start >= nodes.end[source] - uncertain_ns)
 
 
 def _least_latency(nodes: RankNodes, is_launched: Flags, called_at: Ints) -> Ints:

@@ -12,10 +12,12 @@ import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import group_codes, rows_by_code
+from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, EdgeKind, Graph, NodeKind, Nodes
 from usp_prof.replay.host_gaps import think_times, thinks
 from usp_prof.replay.insertion import with_edges
 from usp_prof.replay.peers import calls_of, peer_groups
+from usp_prof.replay.step_times import step_times, timeline_of
 from usp_prof.replay.unexplained import shortened_before, unexplained_delays
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.peer_steps import HostSteps
@@ -78,6 +80,22 @@ def _openings(graph: Graph, rank: int, peers: Iterable[int], step: int) -> list[
     first = own[np.argmin(nodes.start[own])]
     was_first = nodes.start[first] < nodes.start[median_peer] - LEFT_BY_CLOCKS_NS
     return [] if was_first else [(int(median_peer), int(first))]
+
+
+def gain_after_first_step(graph: Graph, tables: TableSet, gain: float) -> float:
+    """Return the gain of an edited graph without the first step, if the step's start moved and it got longer on a rank.
+
+    No repair makes a step longer. If it seems to, some ranks start the step too early. Otherwise return the `gain`.
+    """
+    if np.array_equal(graph.earliest, graph_of(tables).earliest):
+        return gain
+    times = step_times(tables, graph, timeline_of(tables, graph))
+    is_first = times.step == min(times.step.tolist(), default=0)
+    got_longer = times.replayed_ns > (1 + NOTABLE_WAIT) * times.measured_ns
+    later = ~is_first & times.is_complete
+    if not later.any() or not (is_first & got_longer).any():
+        return gain
+    return 1 - float(times.replayed_ns[later].mean()) / float(times.measured_ns[later].mean())
 
 
 def without_waits_in_queue(graph: Graph, tables: TableSet, ranks: Iterable[int], step_ns: float) -> Graph | None:

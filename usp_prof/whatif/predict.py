@@ -25,10 +25,10 @@ from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits import Lean, Request, apply, kind_of, overrules, turn
 from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered, relaid
 from usp_prof.whatif.layout import Layout, layout_of
-from usp_prof.whatif.lead import without_waits_in_queue
+from usp_prof.whatif.lead import gain_after_first_step, without_waits_in_queue
 from usp_prof.whatif.predicted_tables import retimed
 from usp_prof.whatif.recording_cost import RecordingCost, recording_cost, without_host
-from usp_prof.whatif.replayed_ranks import ranks_made_like_peers
+from usp_prof.whatif.replayed_ranks import ranks_made_like_peers, ranks_of_edits
 from usp_prof.whatif.rescheduled import Rescheduled, reschedule
 
 _REORDERED = 0.1
@@ -225,10 +225,9 @@ def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[
 def _unexplained_error(tables: TableSet, made: Edited, replayed_ns: float) -> float:
     """Return how much the gain of the graph's edits changes if unexplained times were not there.
 
-    0 if no rank has a notable share of them. The gain is compared with that of four other cases: all unexplained idle
-    time is gone before and after the edits; ranks that become like their peers also lose what they have more of it than
-    their peers; or they make all waits disappear whose other side is unknown, in communication or before work that was
-    launched before the recording.
+    The gain is compared with that of other cases: all unexplained idle time is gone before and after the edits; ranks
+    that become like their peers also lose what they have more of it; the edited ranks make all waits disappear whose
+    other side is unknown; or the first step, which got longer because its start moved, does not count.
     """
     if made.is_plain:
         return 0.0
@@ -247,10 +246,12 @@ def _unexplained_error(tables: TableSet, made: Edited, replayed_ns: float) -> fl
         gains.append(share_saved(explained_ns, step_ns(without_unexplained(made.graph, tables))))
         if like_peers:
             gains.append(share_saved(recorded_ns, step_ns(as_little_as_peers(made.graph, tables, like_peers))))
-    if (at_once := without_waits_in_queue(made.graph, tables, like_peers, recorded_ns)) is not None:
+    ranks = ranks_of_edits(made.edits, tables.ranks)
+    if (at_once := without_waits_in_queue(made.graph, tables, ranks, recorded_ns)) is not None:
         gains.append(share_saved(recorded_ns, step_ns(at_once)))
     if like_peers and unmatched_waits(tables).any():
         gains.append(share_saved(recorded_ns, step_ns(without_unmatched_waits(made.graph, tables))))
+    gains.append(gain_after_first_step(made.graph, tables, gain))
     return max(abs(other - gain) for other in gains)
 
 

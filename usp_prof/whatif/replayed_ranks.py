@@ -41,6 +41,12 @@ def _ranks_in(edit: Edit) -> list[str]:
     return [word for word in words if _NUMBER.match(word)]
 
 
+def ranks_of_edits(edits: Sequence[Edit], ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return the ranks that edits change alone: those made like their peers, and those of the key `rank`."""
+    named_ranks = {int(edit.number("rank")) for edit in edits if edit.place("rank")}
+    return tuple(rank for rank in ranks if rank in {*named_ranks, *ranks_made_like_peers(edits, ranks)})
+
+
 def ranks_made_like_peers(edits: Sequence[Edit], ranks: Sequence[int]) -> tuple[int, ...]:
     """Return the ranks that edits make perform like their peers, all of them for `ideal` and for the value `all`."""
     words = {word for edit in edits if edit.name in OF_A_RANK for word in edit.value.split("+")}
