@@ -1,4 +1,4 @@
-"""Peer comparison: ranks that do the same work, and groups that move the same bytes."""
+"""Peer comparison: ranks that do the same work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from usp_prof.columns.arrays import Ints
-from usp_prof.columns.rows import distinct, first_rows, group_codes, lookup, numbered
+from usp_prof.columns.rows import distinct, first_rows, group_codes, numbered
 from usp_prof.columns.table import Columns
 from usp_prof.model.topology import Axis
 from usp_prof.replay.graph import Graph, NodeKind
@@ -185,75 +185,7 @@ def compute_by_step(graph: Graph, rank: int) -> dict[int, int]:
     return dict(zip(steps.tolist(), sums.tolist(), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class LinkSlowness:
-    """A group's transfers compared with the median of the other groups on its axis, for equal operations and bytes."""
-
-    group: str
-    axis: str
-    ratio: float
-    """Mean ratio of its transfer times to those of the other groups, weighted by transfer time."""
-    calls: int
-    extra_ns: int
-    """Total extra time of its transfers; negative if the group is faster."""
-
-
 def calls_of(tables: TableSet) -> Columns:
     """Return the calls that tie nodes of the graph, in the order of their numbers there."""
     matched = calls.match_calls(tables)
     return matched.columns().take(np.flatnonzero(matched.parts.of_each_call() > 1))
-
-
-def ratios(tables: TableSet) -> tuple[Columns, Ints, np.ndarray]:
-    """Return the calls, the group code of each, and its ratio to the transfer times of other groups (1: equal).
-
-    The ratio is computed per kind of call (axis, operation, bytes): the median transfer of a group divided by the
-    median of the other groups' medians.
-    """
-    rows = calls_of(tables)
-    ratio = np.ones(len(rows))
-    if not len(rows):
-        return rows, np.zeros(0, np.int64), ratio
-    group, transfer_ns = rows.codes("group")[0], rows["transfer_ns"]
-    kind = group_codes(rows.codes("axis")[0], rows.codes("op")[0], rows["bytes"], rows.codes("matched_by")[0])
-    is_timed = (transfer_ns > 0) & ~rows.matches("matched_by", "p2p")
-    for code in distinct(kind[is_timed]).tolist():
-        of_kind = is_timed & (kind == code)
-        groups = distinct(group[of_kind])
-        if len(groups) < 2:
-            continue
-        medians = np.array([np.median(transfer_ns[of_kind & (group == member)]) for member in groups])
-        for member, median in zip(groups.tolist(), medians.tolist(), strict=True):
-            peer_median = float(np.median(medians[groups != member]))
-            ratio[of_kind & (group == member)] = median / peer_median if peer_median else 1.0
-    return rows, group, ratio
-
-
-def link_slowness(tables: TableSet) -> list[LinkSlowness]:
-    """Return the groups whose transfer times differ from other groups', largest extra time first."""
-    rows, group, ratio = ratios(tables)
-    texts = rows.codes("group")[1] if len(rows) else []
-    links = []
-    for code in distinct(group[ratio != 1]).tolist():
-        calls_of_group = np.flatnonzero((group == code) & (ratio != 1))
-        transfer_ns, slower = rows["transfer_ns"][calls_of_group], ratio[calls_of_group]
-        axis = str(rows["axis"][calls_of_group[0]])
-        mean_ratio = float(np.average(slower, weights=transfer_ns))
-        extra_ns = transfer_ns * (1 - 1 / slower)
-        links.append(LinkSlowness(texts[code], axis, mean_ratio, len(calls_of_group), int(extra_ns.sum())))
-    return sorted(links, key=lambda link: (-link.extra_ns, link.group))
-
-
-def group_word(group: str) -> str:
-    """Return a group's key for use in an edit, in which commas have another meaning."""
-    return group.replace(",", "+")
-
-
-def as_peers(graph: Graph, tables: TableSet, wanted: str) -> Ints:
-    """Return the transfers with the given group (or every slower one) as fast as the other groups."""
-    rows, group, ratio = ratios(tables)
-    texts = rows.codes("group")[1] if len(rows) else []
-    is_wanted = lookup([wanted in ("all", "", group_word(text)) for text in texts], group, missing=False)
-    # One factor per call; the last entry is for nodes without a call (-1).
-    factor = np.append(np.where(is_wanted, np.maximum(ratio, 1.0), 1.0), 1.0)
-    return np.asarray(np.rint(graph.transfer / factor[graph.nodes.call]), np.int64)

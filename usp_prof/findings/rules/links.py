@@ -17,9 +17,9 @@ from usp_prof.model.finding import Basis
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.peers import group_word, link_slowness
 from usp_prof.tables import calls
 from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.link_speeds import group_word, link_slowness
 
 SLOW_LINK = 1.2
 
@@ -31,7 +31,8 @@ class SlowLink:
         A process group or an axis whose transfers (the time after the last participant arrives) are slow. If the
         bandwidth of the device's link is known, only groups are checked here, and `low-bandwidth` checks axes.
         - A group takes at least 1.2 times as long as the other groups of its axis for the same operation and size, and
-          its repair would shorten the step by at least 1%.
+          its repair would shorten the step by at least 1%. Pairs of ranks that send and receive are compared in the
+          same way, except over gloo.
         - A whole axis takes at least 1.5 times as long as over gigabit Ethernet, in three quarters of the calls of its
           best group. Gigabit Ethernet takes the bytes at 125 MB/s, plus the latency of the best quarter of small
           messages on other axes.
@@ -50,7 +51,7 @@ class SlowLink:
         - our trainer: `--fault slow-link` reproduces it.
 
     How the gain is predicted
-        A slow group is replayed with transfers as fast as the median of the other groups (`link_as_peers`). A slow
+        A slow group or pair is replayed with transfers as fast as the median of the others (`link_as_peers`). A slow
         axis is replayed at the speed of gigabit Ethernet (`comm_faster`), so a better network saves more.
 
     When it is wrong

@@ -10,11 +10,11 @@ from usp_prof.model.errors import unknown_name
 from usp_prof.replay.graph import EdgeKind, Graph, NodeKind
 from usp_prof.replay.insertion import with_edges
 from usp_prof.replay.node_work import OPTIMIZER, work_of
-from usp_prof.replay.peers import as_peers
 from usp_prof.whatif.edits.compute import scaled
 from usp_prof.whatif.edits.kind import WHERE, Again, EditKind, Request
 from usp_prof.whatif.edits.where import communication_of
 from usp_prof.whatif.fitted_times import Algorithm, hops, network_of, over_gloo, resized, volume
+from usp_prof.whatif.link_speeds import with_links_as_peers
 
 DIFFERENT = 16
 """Minimum ratio of message sizes to determine the time per byte."""
@@ -32,8 +32,11 @@ def comm_faster(graph: Graph, request: Request) -> Graph:
 
 
 def link_as_peers(graph: Graph, request: Request) -> Graph:
-    """Make a group's transfers as fast as those of other groups; the value is the group, or `all` slower ones."""
-    return graph.with_changes(transfer=as_peers(graph, request.tables, request.edit.value))
+    """Make a slow link as fast as others of its axis; the value is a group, a pair of ranks, or `all` slower ones.
+
+    A pair sends and receives, as in a pipeline; its value is the group's name and two ranks, as in `2@0+1`.
+    """
+    return with_links_as_peers(graph, request.tables, request.edit.value)
 
 
 def comm_hidden(graph: Graph, request: Request) -> Graph:

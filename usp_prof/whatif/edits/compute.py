@@ -23,7 +23,7 @@ from usp_prof.replay.node_work import work_of
 from usp_prof.replay.peers import slowness
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.compute_times import with_repaired_compute
-from usp_prof.whatif.edits.kind import Again, EditKind, Request
+from usp_prof.whatif.edits.kind import Again, EditKind, Request, no_peers
 from usp_prof.whatif.host_times import with_repaired_hosts
 
 
@@ -53,8 +53,7 @@ def rank_as_peers(graph: Graph, request: Request) -> Graph:
     wanted = [rank for rank, slow in slow_ranks.items() if slow.ratio > 1] if every else request.ranks()
     for rank in wanted:
         if rank not in slow_ranks:
-            hint = f"one of {sorted(slow_ranks)}" if slow_ranks else "no rank of this run has: peers do the same work"
-            raise UsageError(f"rank {rank} has no peers", hint=hint)
+            raise no_peers(rank, slow_ranks)
     changed = with_repaired_compute(graph, request.tables, {rank: slow_ranks[rank] for rank in wanted})
     return with_repaired_hosts(changed, request.tables, wanted)
 

@@ -31,9 +31,10 @@ from usp_prof.replay.host_gaps import (
     pauses,
     thinks,
 )
+from usp_prof.replay.peers import peer_groups
 from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.tables.table_set import TableSet
-from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.edits.kind import EditKind, Request, no_peers
 from usp_prof.whatif.host_times import with_repaired_hosts
 
 GRAPH_GAP_NS = 1_000
@@ -258,6 +259,10 @@ def host_as_peers(graph: Graph, request: Request) -> Graph:
         if not seen.get(rank):
             hint = f"one of {sorted(candidate for candidate, is_seen in seen.items() if is_seen)}"
             raise UsageError(f"the host of rank {rank} was not recorded or has no peers", hint=hint)
+    with_peers = {rank for group in peer_groups(request.tables, graph) if len(group) > 1 for rank in group}
+    for rank in ranks:
+        if rank not in with_peers:
+            raise no_peers(rank, with_peers)
     return with_repaired_hosts(graph, request.tables, ranks)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -63,6 +63,13 @@ class Request:
             hint = f"its ranks are {first_few(self.tables.ranks, 16)}"
             raise UsageError(f"edit {self.edit}: this run has no rank {unknown[0]}", hint=hint)
         return ranks
+
+
+def no_peers(rank: int, with_peers: Iterable[int]) -> UsageError:
+    """Return the error for a rank that cannot perform like its peers, with the ranks that can."""
+    ranks = sorted(with_peers)
+    hint = f"one of {ranks}" if ranks else "no rank of this run has: peers do the same work"
+    return UsageError(f"rank {rank} has no peers", hint=hint)
 
 
 def unchanged(layout: Layout, edit: Edit) -> Layout:  # noqa: ARG001 - common signature

@@ -1,0 +1,173 @@
+"""Speed of links: transfers of a group or a pair of ranks, compared with those of the other links of the same axis.
+
+A link is a group of a collective, or the two ranks of a send and receive. Links are compared per kind of call: axis,
+operation and bytes. Sends and receives are compared only with those that also stay inside a node, or also leave it.
+Over gloo they are not compared, because processes that share cores often wait for a core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from usp_prof.columns.arrays import Flags, Floats, Ints
+from usp_prof.columns.rows import distinct, first_rows, group_codes, lookup, rows_of
+from usp_prof.columns.table import Columns
+from usp_prof.replay.graph import Graph, NodeKind, events_of
+from usp_prof.replay.peers import calls_of
+from usp_prof.tables import calls
+from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.fitted_times import over_gloo
+
+FEWEST_SENDS = 4
+"""Minimum number of messages of one kind to compare a pair of ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSlowness:
+    """A link's transfers compared with the median of the other links on its axis, for equal operations and bytes."""
+
+    group: str
+    """Key of the group; for a pair of ranks in a larger group, the group's name and these two ranks."""
+    axis: str
+    ratio: float
+    """Mean ratio of its transfer times to those of the other links, weighted by transfer time."""
+    calls: int
+    extra_ns: int
+    """Total extra time of its transfers; negative if the link is faster."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkCalls:
+    """Calls that tie nodes of the graph, with the link of each and its speed."""
+
+    rows: Columns
+    link: Ints
+    """Code of each call's link in `names`."""
+    names: list[str]
+    ratio: Floats
+    """Usual transfer time of the call's link divided by that of the other links (1: equal or unknown)."""
+    extra_ns: Floats
+    """Difference between these two times."""
+
+
+def link_calls(tables: TableSet) -> LinkCalls:
+    """Return the calls and the speed of their links, memoized."""
+    return tables.memo("link calls", lambda: _link_calls(tables))
+
+
+def _link_calls(tables: TableSet) -> LinkCalls:
+    rows = calls_of(tables)
+    ratio, extra_ns = np.ones(len(rows)), np.zeros(len(rows))
+    if not len(rows):
+        return LinkCalls(rows, np.zeros(0, np.int64), [], ratio, extra_ns)
+    link, names = _links(tables, rows)
+    transfer_ns, is_message = rows["transfer_ns"], rows.matches("matched_by", "p2p")
+    kind = group_codes(
+        *(rows.codes(name)[0] for name in ("axis", "op", "matched_by")), rows["bytes"], is_message & rows["inter_node"]
+    )
+    is_timed = transfer_ns > 0
+    if over_gloo(tables):
+        is_timed &= ~is_message
+    for code in distinct(kind[is_timed]).tolist():
+        of_kind = np.flatnonzero(is_timed & (kind == code))
+        places = {member: of_kind[link[of_kind] == member] for member in distinct(link[of_kind]).tolist()}
+        if is_message[of_kind[0]]:
+            # A message may wait for other messages of its batch or link, so the undisturbed quarter is compared.
+            places = {member: own for member, own in places.items() if len(own) >= FEWEST_SENDS}
+            usual = np.array([np.quantile(transfer_ns[own], 0.25) for own in places.values()])
+        else:
+            usual = np.array([np.median(transfer_ns[own]) for own in places.values()])
+        for number, own in enumerate(places.values() if len(places) > 1 else ()):
+            of_others = float(np.median(np.delete(usual, number)))
+            ratio[own] = usual[number] / of_others if of_others else 1.0
+            extra_ns[own] = usual[number] - of_others
+    return LinkCalls(rows, link, names, ratio, extra_ns)
+
+
+def _links(tables: TableSet, rows: Columns) -> tuple[Ints, list[str]]:
+    """Return the link of each call, and the names of the links: keys of groups, and names of groups with two ranks."""
+    group, texts = rows.codes("group")
+    of_part = calls.match_calls(tables).parts.by_call("call")  # sorted by call and rank
+    first = np.searchsorted(of_part["call"], rows["call"])
+    last = np.searchsorted(of_part["call"], rows["call"], side="right") - 1
+    is_message = rows.matches("matched_by", "p2p")
+    low, high = (np.where(is_message, of_part["rank"][place], -1) for place in (first, last))
+    code = group_codes(group, low, high)
+    names = [
+        f"{texts[group[row]].partition('@')[0]}@{low[row]},{high[row]}" if is_message[row] else texts[group[row]]
+        for row in first_rows(code).tolist()
+    ]
+    # Collectives and messages of a group of two have the same link.
+    number = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    return lookup(np.array([number[name] for name in names]), code, missing=-1), list(number)
+
+
+def link_slowness(tables: TableSet) -> list[LinkSlowness]:
+    """Return the links whose transfer times differ from other links', largest extra time first."""
+    compared = link_calls(tables)
+    rows, ratio = compared.rows, compared.ratio
+    links = []
+    for code in distinct(compared.link[ratio != 1]).tolist():
+        of_link = np.flatnonzero((compared.link == code) & (ratio != 1))
+        transfer_ns, slower = rows["transfer_ns"][of_link], ratio[of_link]
+        extra_ns = transfer_ns * (1 - 1 / slower)
+        links.append(
+            LinkSlowness(
+                compared.names[code],
+                str(rows["axis"][of_link[0]]),
+                float(np.average(slower, weights=transfer_ns)),
+                len(of_link),
+                int(extra_ns.sum()),
+            )
+        )
+    return sorted(links, key=lambda link: (-link.extra_ns, link.group))
+
+
+def group_word(group: str) -> str:
+    """Return a group's key for use in an edit, in which commas have another meaning."""
+    return group.replace(",", "+")
+
+
+def with_links_as_peers(graph: Graph, tables: TableSet, wanted: str) -> Graph:
+    """Return the graph with the given link or group (or every slower link) as fast as the other links."""
+    compared = link_calls(tables)
+    rows, is_message = compared.rows, compared.rows.matches("matched_by", "p2p")
+    group, texts = rows.codes("group") if len(rows) else (np.zeros(0, np.int64), [])
+    is_slower = (compared.ratio > 1) & (
+        lookup([wanted in ("all", "", group_word(name)) for name in compared.names], compared.link, missing=False)
+        | lookup([wanted == group_word(text) for text in texts], group, missing=False)
+    )
+    # One value per call; the last entry is for nodes without a call (-1).
+    ratio = np.append(np.where(is_slower, compared.ratio, 1.0), 1.0)[graph.nodes.call]
+    limit_ns = np.append(np.where(is_slower & is_message, compared.extra_ns, np.inf), np.inf)[graph.nodes.call]
+    transfer = np.rint(np.maximum(graph.transfer / ratio, graph.transfer - limit_ns)).astype(np.int64)
+    duration = graph.duration.copy()
+    for rank in tables.ranks:
+        _shorten_unmatched(graph, tables, rank, compared, is_slower, duration)
+    return graph.with_changes(transfer=transfer, duration=duration)
+
+
+def _shorten_unmatched(
+    graph: Graph, tables: TableSet, rank: int, compared: LinkCalls, is_slower: Flags, duration: Ints
+) -> None:
+    """Shorten a rank's collectives of slow groups that were not matched, such as those before the first step.
+
+    Their durations include waits, so they lose at most the extra time of a usual call.
+    """
+    parts = tables.columns("collectives", rank)
+    nodes = graph.nodes.of_rank(rank)
+    nodes = nodes[(graph.nodes.kind[nodes] == NodeKind.COMMUNICATION) & (graph.nodes.call[nodes] < 0)]
+    part = rows_of(parts["event"], events_of(graph)[nodes]) if len(parts) else np.full(len(nodes), -1)
+    nodes, part = nodes[part >= 0], part[part >= 0]
+    if not len(nodes):
+        return
+    largest = np.maximum(parts["in_bytes"], parts["out_bytes"])
+    rows, slow = compared.rows, np.flatnonzero(is_slower & ~compared.rows.matches("matched_by", "p2p"))
+    kind = group_codes(compared.link[slow], rows.codes("op")[0][slow], rows["bytes"][slow])
+    for row in slow[first_rows(kind)].tolist():
+        is_same = parts.matches("group", str(rows["group"][row])) & parts.matches("op", str(rows["op"][row]))
+        same = nodes[(is_same & (largest == rows["bytes"][row]))[part]]
+        like_others = np.maximum(duration[same] / compared.ratio[row], duration[same] - compared.extra_ns[row])
+        duration[same] = np.rint(like_others).astype(np.int64)
