@@ -10,6 +10,7 @@ from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.peers import calls_of
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.link_speeds import link_slowness
 from usp_prof.whatif.predict import predict
@@ -107,3 +108,25 @@ def test_collectives_of_a_slow_group_that_were_launched_before_recording_become_
     earlier = (before.nodes.kind == NodeKind.COMMUNICATION) & (before.nodes.call < 0)
     assert before.duration[earlier].tolist() == [SLOW_US * US, FAST_US * US]
     assert after.duration[earlier].tolist() == [FAST_US * US, FAST_US * US]
+
+
+def _gloo_end(rank: int, transfer_us: int) -> Trace:
+    """Send messages to the other rank of the pair over gloo, or receive them."""
+    trace = Trace(rank, 4, device="cpu").group(str(1 + rank % 2), [rank % 2, rank % 2 + 2], "mesh_pp")
+    trace.step(0, 0, PERIOD_US * US)
+    for message in range(MESSAGES):
+        begin = (10 + message * (transfer_us + 10)) * US
+        trace.gloo(
+            "send" if rank < 2 else "recv", begin, transfer_us * US, dims=(1_000_000,), posted_at=begin - 5 * US,
+            group=str(1 + rank % 2), peer=(rank + 2) % 4,
+        )  # fmt: skip
+    return trace
+
+
+def test_pairs_are_not_compared_over_gloo() -> None:
+    """Processes that share cores often wait for a core, and their messages seem slow."""
+    tables = table_set({rank: _gloo_end(rank, FAST_US if rank % 2 else SLOW_US) for rank in range(4)})
+    messages = calls_of(tables)
+    assert messages["transfer_ns"].max() > 5 * messages["transfer_ns"].min() > 0
+    assert messages.matches("matched_by", "p2p").all()
+    assert link_slowness(tables) == []
