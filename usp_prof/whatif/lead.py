@@ -11,15 +11,16 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.rows import group_codes, rows_by_code
+from usp_prof.columns.rows import distinct, group_codes, rows_by_code
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, EdgeKind, Graph, NodeKind, Nodes
 from usp_prof.replay.host_gaps import think_times, thinks
 from usp_prof.replay.insertion import with_edges
 from usp_prof.replay.peers import calls_of, peer_groups
-from usp_prof.replay.step_times import step_times, timeline_of
+from usp_prof.replay.step_times import StepTimes, step_times, timeline_of, unedited
 from usp_prof.replay.unexplained import shortened_before, unexplained_delays
 from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.host_steps import own_times
 from usp_prof.whatif.peer_steps import HostSteps
 
 NOTABLE_WAIT = 0.01
@@ -96,6 +97,27 @@ def gain_after_first_step(graph: Graph, tables: TableSet, gain: float) -> float:
     if not later.any() or not (is_first & got_longer).any():
         return gain
     return 1 - float(times.replayed_ns[later].mean()) / float(times.measured_ns[later].mean())
+
+
+def gain_without_lead(graph: Graph, tables: TableSet, replayed_ns: float) -> float:
+    """Return the gain of an edited graph if no host were ahead of its device when the recording starts.
+
+    A host that waits for a late rank runs ahead. Without the late rank, its device catches up in a few steps, which are
+    shorter than all later ones: in the long run, a step takes at least as long as its host's own time.
+    """
+    before = unedited(tables)
+    recorded_ns, recorded_host_ns = before.mean_measured_ns, _host_ns(graph_of(tables), before)
+    host_ns = _host_ns(graph, before) * min(1.0, recorded_ns / max(recorded_host_ns, 1.0))
+    return 1 - max(replayed_ns, min(host_ns, recorded_ns)) / recorded_ns
+
+
+def _host_ns(graph: Graph, times: StepTimes) -> float:
+    """Return the largest mean time of its own that a rank's host needs for a step."""
+    nodes = graph.nodes
+    steps = distinct(times.step[times.is_complete])
+    rows = np.flatnonzero(nodes.of_host & np.isin(nodes.step, steps))
+    own_ns = np.bincount(nodes.rank[rows], own_times(graph)[rows], minlength=1)
+    return float(own_ns.max(initial=0.0)) / max(len(steps), 1)
 
 
 def without_waits_in_queue(graph: Graph, tables: TableSet, ranks: Iterable[int], step_ns: float) -> Graph | None:

@@ -25,7 +25,7 @@ from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits import Lean, Request, apply, kind_of, overrules, turn
 from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered, relaid
 from usp_prof.whatif.layout import Layout, layout_of
-from usp_prof.whatif.lead import gain_after_first_step, without_waits_in_queue
+from usp_prof.whatif.lead import gain_after_first_step, gain_without_lead, without_waits_in_queue
 from usp_prof.whatif.predicted_tables import retimed
 from usp_prof.whatif.recording_cost import RecordingCost, recording_cost, without_host
 from usp_prof.whatif.replayed_ranks import ranks_made_like_peers, ranks_of_edits
@@ -251,7 +251,7 @@ def _unexplained_error(tables: TableSet, made: Edited, replayed_ns: float) -> fl
         gains.append(share_saved(recorded_ns, step_ns(at_once)))
     if like_peers and unmatched_waits(tables).any():
         gains.append(share_saved(recorded_ns, step_ns(without_unmatched_waits(made.graph, tables))))
-    gains.append(gain_after_first_step(made.graph, tables, gain))
+    gains += [gain_after_first_step(made.graph, tables, gain), gain_without_lead(made.graph, tables, replayed_ns)]
     return max(abs(other - gain) for other in gains)
 
 
