@@ -10,8 +10,8 @@ from usp_prof.model.edit import Edit
 from usp_prof.replay.graph import NEVER
 from usp_prof.replay.step_times import timeline_of
 from usp_prof.tables.table_set import TableSet
-from usp_prof.whatif.lead import gain_after_first_step
-from usp_prof.whatif.predict import as_recorded, predict
+from usp_prof.whatif.lead import gain_after_first_step, gain_without_lead
+from usp_prof.whatif.predict import as_recorded, predict, unedited
 
 US = 1_000
 STEPS = 3
@@ -147,3 +147,26 @@ def test_the_error_includes_a_first_step_that_the_repair_made_longer() -> None:
     assert gain_after_first_step(graph, tables, 0.1) == 0.1
     assert gain_after_first_step(moved, tables, 0.1) == 0.1
     assert gain_after_first_step(shortened, tables, 0.1) > 0.2
+
+
+def _runs_ahead(rank: int, launch_us: int) -> Trace:
+    """Begin with a deep queue; the host launches ten kernels of 10 us per step, and needs as long as given for each."""
+    trace, now = Trace(rank, 2), 0
+    for kernel in range(40):
+        trace.kernel("queued", kernel * 100 * US, 90 * US)
+    for step in range(STEPS):
+        begin = now
+        for _ in range(10):
+            trace.kernel("work", max(4_000 + now // 100, now + 5) * US, 10 * US, launch_at=now * US)
+            now += launch_us
+        trace.step(step, begin * US, (now - begin) * US)
+    return trace
+
+
+def test_in_the_long_run_a_step_takes_at_least_as_long_as_its_host() -> None:
+    """The queue from before the recording lets devices run faster than hosts. The repair halves the host time."""
+    tables = table_set({rank: _runs_ahead(rank, 300 if rank else 600) for rank in range(2)})
+    recorded_ns = unedited(tables).mean_measured_ns
+    repaired = as_recorded(tables).then(tables, Edit("rank_as_peers", "0")).graph
+    assert gain_without_lead(repaired, tables, recorded_ns / 10) == pytest.approx(0.5, abs=0.01)
+    assert gain_without_lead(repaired, tables, 0.6 * recorded_ns) == pytest.approx(0.4, abs=1e-6)
