@@ -31,10 +31,11 @@ class BlockingSync:
     What it finds
         Device traces with calls in which the host waits for the device (`cudaStreamSynchronize`,
         `cudaDeviceSynchronize`, a copy to the host), if removing them would shorten the step by at least 2%. The title
-        names the op, mark or function around the most expensive call. One wait per step is accepted if it is in an op
-        that copies or reads a value, because a loss must be read some time. Calls that free device memory belong to
-        `memory-pressure`. Without a device: small collectives whose result the host reads immediately (`.item()` is the
-        next op), more than one per step, if removing them would shorten the step by at least 1%.
+        names the op, mark or function around the most expensive call, and the rank if one has far more waits. One wait
+        per step is accepted if it is in an op that copies or reads a value, because a loss must be read some time.
+        Calls that free device memory belong to `memory-pressure`. Without a device: small collectives whose result the
+        host reads immediately (`.item()` is the next op), more than one per step, if removing them would shorten the
+        step by at least 1%.
 
     Why it costs time
         While the host waits, it launches nothing, and the device is idle until the next launch. Without a device, all
@@ -80,13 +81,17 @@ _LOGGING = {
 
 
 def _device_waits(tables: TableSet, graph: Graph, rows: Flags) -> Draft:
-    syncs = host.compute(tables).syncs
+    rank = _rank_with_most(tables, graph, rows)
+    if rank is not None:
+        rows = rows & (graph.nodes.rank == rank)
+    syncs = [sync for sync in host.compute(tables).syncs if rank in (None, sync.rank)]
     worst = max(_by_cause(syncs).items(), key=lambda item: (item[1], item[0]), default=("", 0))
     waits = _per_step(graph, rows)
     count = "once" if round(waits) == 1 else f"{waits:.0f} times"
+    whose = "" if rank is None else f" of rank {rank}"
     return Draft(
-        f"The host waits for the device {count} per step, longest in {worst[0] or 'an unknown op'}",
-        {},
+        f"The host{whose} waits for the device {count} per step, longest in {worst[0] or 'an unknown op'}",
+        {} if rank is None else {"rank": rank},
         {
             "waits_per_step": waits,
             "source": worst[0],
@@ -98,6 +103,22 @@ def _device_waits(tables: TableSet, graph: Graph, rows: Flags) -> Draft:
         rows=proof.heaviest(graph, rows, np.maximum(graph.gap, 0)),
         settings=_LOGGING,
     )
+
+
+def _rank_with_most(tables: TableSet, graph: Graph, rows: Flags) -> int | None:
+    """Return the rank that has far more of the marked nodes than every other rank, at least one more in each step.
+
+    Numbers are compared, not times: the others wait longer, because they wait for this rank.
+    """
+    if len(tables.ranks) < 2:
+        return None
+    number = {rank: float((rows & (graph.nodes.rank == rank)).sum()) for rank in tables.ranks}
+    rank = outstanding_rank(number)
+    if rank is None:
+        return None
+    of_others = max(count for other, count in number.items() if other != rank)
+    steps = np.unique(graph.nodes.step[rows & (graph.nodes.rank == rank)])
+    return rank if number[rank] - of_others >= len(steps) else None
 
 
 def _value_waits(graph: Graph, rows: Flags) -> Draft:
@@ -165,11 +186,15 @@ class BlockingCopies:
         copies = pageable(graph)
         waits = blocks(graph, tables, copies_only=True)
         if number := int(copies.sum()):
-            yield Draft(
+            rank = _rank_with_most(tables, graph, copies)
+            title = (
                 "1 copy from or to pageable memory blocks the host"
                 if number == 1
-                else f"{number:,} copies from or to pageable memory block the host",
-                {},
+                else f"{number:,} copies from or to pageable memory block the host"
+            )
+            yield Draft(
+                title if rank is None else f"{title}, most on rank {rank}",
+                {} if rank is None else {"rank": rank},
                 {
                     "copies": number,
                     "copy_ns": int(graph.nodes.duration[copies].sum()),
