@@ -24,6 +24,7 @@ SMALL = (
     "record_overhead --pairs 4 --width 16",
     "repairs --cases 1 --seed 3 --clean 1",
     "scale --ranks 8 --events 2000",
+    "simulated --seeds 400 --kinds ddp tp --faults pause slow_gpu",
 )
 """Benchmarks with options that make them take seconds."""
 WITH_SMALL_RUN = {command.split()[0] for command in SMALL}
