@@ -260,10 +260,13 @@ def test_a_clock_that_jumps_is_not_compared(jump_ns: int) -> None:
     assert solved.components == 2
 
 
-def _two_hosts_without_names(calls: int, apart_ns: int) -> dict[int, dict[str, list[made.Row]]]:
+def _two_hosts_without_names(
+    calls: int, apart_ns: int, last_takes_ns: int = 5_000_000
+) -> dict[int, dict[str, list[made.Row]]]:
     """Four ranks of two hosts: many calls within each host, and few between them, in which all wait for long."""
     tables: dict[int, dict[str, list[made.Row]]] = {}
     for rank in range(4):
+        took = last_takes_ns + 90_000 * (3 - rank)
         shift, own = (apart_ns if rank > 1 else 0), f"h{rank // 2}@{2 * (rank // 2)},{2 * (rank // 2) + 1}"
         rows = [
             part("all_reduce", at, at + 400_000, group=own, group_size=2, sequence=number) | {"part": number}
@@ -271,7 +274,7 @@ def _two_hosts_without_names(calls: int, apart_ns: int) -> dict[int, dict[str, l
             for at in (BASE + shift + number * 10_000_000 + 2_000 * rank,)
         ]
         rows += [
-            part("all_reduce", end - 5_000_000 - 90_000 * rank, end, group="w@0,1,2,3", group_size=4, sequence=number)
+            part("all_reduce", end - took, end, group="w@0,1,2,3", group_size=4, sequence=number)
             | {"part": 100 + number}
             for number in range(calls)
             for end in (BASE + shift + 300_000_000 + number * 10_000_000 + 3_000 * rank,)
@@ -280,7 +283,7 @@ def _two_hosts_without_names(calls: int, apart_ns: int) -> dict[int, dict[str, l
     return tables
 
 
-@pytest.mark.parametrize(("calls", "apart_ns", "clocks"), [(2, 1_600_000, 2), (2, 100_000, 1), (1, 1_600_000, 1)])
+@pytest.mark.parametrize(("calls", "apart_ns", "clocks"), [(2, 1_600_000, 2), (2, 90_000, 1), (1, 1_600_000, 1)])
 def test_hosts_without_names_have_several_clocks_if_two_calls_show_it(calls: int, apart_ns: int, clocks: int) -> None:
     """No member seems to end before the last one starts, because all wait longer than the clocks differ."""
     solved = clock.fit_clocks(made.run(_two_hosts_without_names(calls, apart_ns)))
@@ -288,3 +291,12 @@ def test_hosts_without_names_have_several_clocks_if_two_calls_show_it(calls: int
     if clocks > 1:
         assert np.ptp(solved.offset_ns[[0, 2]]) == pytest.approx(apart_ns, abs=20_000)
         assert solved.domain[0] == solved.domain[1]
+
+
+@pytest.mark.parametrize(("scatter_ns", "clocks"), [(3_000, 2), (60_000, 1)])
+def test_hosts_that_are_less_apart_need_ranks_that_are_closer(scatter_ns: int, clocks: int) -> None:
+    tables = _two_hosts_without_names(4, 200_000, last_takes_ns=300_000)
+    for rank, of_rank in tables.items():
+        for row in of_rank["collectives"]:
+            row["start_ns"] += scatter_ns * (rank % 2)
+    assert len(set(clock.fit_clocks(made.run(tables)).domain.tolist())) == clocks

@@ -69,7 +69,8 @@ def separate_hosts(start: Solution, ties: Ties, is_unnamed: Flags) -> Ints:
 
     Two hosts with few calls between them may contradict no call, because the members wait longer than their clocks
     differ. But the offsets of their ranks, fitted one by one, then form groups. Groups are separate clocks if at least
-    two calls connect them, all with about the same difference. A rank alone needs as many as in `apart_ranks`.
+    two calls connect them, all with about the same difference. A rank alone needs as many as in `apart_ranks`, and a
+    larger difference, because the timestamps of single devices are less exact.
     """
     ranks = np.arange(len(start.domain))
     fitted = solve(Solution.alone(ranks, ties), ties)
@@ -77,16 +78,22 @@ def separate_hosts(start: Solution, ties: Ties, is_unnamed: Flags) -> Ints:
     is_alike = (np.diff(start.domain[order]) == 0) & (np.diff(fitted.component[order]) == 0)
     is_alike &= is_unnamed[order][1:]
     gap_ns = np.append(0, np.where(is_alike, np.diff(fitted.offset_ns[order]), 0))
+    is_cut = gap_ns > _APART_NS
+    # Smaller gaps separate hosts if the ranks of each host are much closer to each other.
+    closest_ns = gap_ns[gap_ns > _NOTABLE_NS].min(initial=_APART_NS)
+    if gap_ns[gap_ns < closest_ns].max(initial=0) <= _SPREAD * closest_ns:
+        is_cut |= gap_ns >= closest_ns
     domain = start.domain.copy()
-    domain[order] += (int(domain.max(initial=0)) + 1) * np.cumsum(gap_ns > _APART_NS)
+    domain[order] += (int(domain.max(initial=0)) + 1) * np.cumsum(is_cut)
     domain = numbered(domain)[1]
     between = ties.take(is_uniform(ties.call, start.domain[ties.row], ties.calls)[ties.call]).across(domain)
-    fewest = 2 if np.bincount(domain).min(initial=2) > 1 else 2 * _FEWEST
+    has_alone = np.bincount(domain).min() == 1
+    fewest, apart_ns = (2 * _FEWEST, _APART_NS) if has_alone else (2, _NOTABLE_NS)
     if between.calls < fewest or between.is_transfer.any():
         return start.domain
     solved = solve(Solution.alone(domain, ties), ties)
-    least_ns = max(_APART_NS, float(np.median(_rounds_ns(solved, between))))
-    gaps_ns = gap_ns[gap_ns > _APART_NS]
+    least_ns = max(apart_ns, float(np.median(_rounds_ns(solved, between))))
+    gaps_ns = gap_ns[is_cut]
     is_constant = np.median(solved.disagreement(between)) <= _SPREAD * gaps_ns.min()
     return domain if gaps_ns.min() > least_ns and is_constant else start.domain
 
