@@ -14,7 +14,7 @@ SMALL = (
     "analyze --megabytes 4 --rounds 1",
     "analyze --findings 8 --events 2000 --rounds 1",
     "cross_rank --ranks 8 --events 2000",
-    "dashboard --ranks 2 --slices 20000 --parts prepare tile",
+    "dashboard_speed --ranks 2 --slices 20000 --parts prepare tile",
     "gate --checks 4",
     "made_runs --cases 1 --seed 2",
     "planner",

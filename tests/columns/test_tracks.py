@@ -79,6 +79,6 @@ def test_a_range_that_reaches_1_ns_into_the_next_does_not_contain_it() -> None:
     """A send and a receive with a record each; starts and durations were rounded separately."""
     send, record, receive, other_record = (0, 11), (2, 7), (10, 13), (12, 9)
     starts, durations = zip(send, record, receive, other_record, strict=True)
-    tracks = nest(ints(1, 1, 1, 1), ints(*starts), ints(*durations))
+    tracks = nest(ints(1, 1, 1, 1), ints(*starts), ints(*durations), rounded=True)
     assert tracks.parent.tolist() == [-1, 0, -1, 2]
     assert tracks.innermost(ints(1, 1), ints(15, 22)).tolist() == [3, 2]

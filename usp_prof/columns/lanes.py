@@ -150,12 +150,12 @@ class Tracks:
         return np.where(inside, self.order[position], -1)
 
 
-def nest(track: Ints, start: Ints, duration: Ints, *outer_first: Ints) -> Tracks:
+def nest(track: Ints, start: Ints, duration: Ints, *outer_first: Ints, rounded: bool = False) -> Tracks:
     """Nest ranges; `track` may contain any integers, durations are not negative.
 
     Of ranges with equal start and end, the one with the smallest keys `outer_first` encloses the others. The depth of a
     range is the number of ranges on its track that started before it and have not ended. Its parent is the last of them
-    one level higher.
+    one level higher. If times are `rounded`, a range that reaches 1 ns into the next one ends before it.
     """
     count = len(start)
     tracks, place = numbered(track)
@@ -170,7 +170,8 @@ def nest(track: Ints, start: Ints, duration: Ints, *outer_first: Ints) -> Tracks
     high = low + np.maximum(2 * duration, 1)
     order = sorted_rows(low, -high, *outer_first)
     starts, high = low[order], high[order]
-    _end_before_next(starts, high)
+    if rounded:
+        _end_before_next(starts, high)
     ends = np.sort(high, kind="stable")
     del place, low, high
     level = np.maximum(np.arange(count) - np.searchsorted(ends, starts, side="right"), 0)

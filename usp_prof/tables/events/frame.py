@@ -198,7 +198,7 @@ class EventFrame:
 
     def nested(self, rows: Ints) -> Tracks:
         """Nest some rows on their threads; the result's rows are indexes in `rows`."""
-        return nest(self.track[rows], self.start[rows], self.duration[rows], *self._identity(rows))
+        return nest(self.track[rows], self.start[rows], self.duration[rows], *self._identity(rows), rounded=True)
 
 
 def compact(codes: Ints, values: list[str]) -> pa.DictionaryArray:
