@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,24 +46,28 @@ def _style(room: Room) -> None:
 
 def _navigation(chosen: Page, page_by_path: Mapping[str, StreamlitPage], document: Document | None) -> None:
     """Draw the links to rooms and pages."""
-    lacks = {page.path: page.lacks(document) if document is not None else "" for page in PAGES}
-    place = st.container(key=f"at-{chosen.path}", gap="xsmall")
+    main_pages = [page for page in PAGES if not page.part_of]
+    lacks = {page.path: page.lacks(document) if document is not None else "" for page in main_pages}
+    path = chosen.part_of or chosen.path
+    place = st.container(key=f"at-{path}", gap="xsmall")
     with place, st.container(key="rooms", horizontal=True, gap="medium"):
         for room in Room:
             if room is Room.ASIDE:
                 continue
-            pages = [page for page in PAGES if page.room is room]
+            pages = [page for page in main_pages if page.room is room]
             first = next((page for page in pages if not lacks[page.path]), pages[0])
             with st.container(key=f"room-{room.name.lower()}", width="content"):
                 why = lacks[first.path]
                 _link(first, chosen, page_by_path, str(room), why)
-        palette(page_by_path, [(page.path, page.title) for page in PAGES if not lacks[page.path]], document)
-    pages = [page for page in PAGES if page.room is chosen.room]
+        palette(page_by_path, [(page.path, page.title) for page in main_pages if not lacks[page.path]], document)
+    pages = [page for page in main_pages if page.room is chosen.room]
     if len(pages) == 1:
         return
     with place, st.container(key="pages", horizontal=True, gap="small"):
         for page in pages:
-            _link(page, chosen, page_by_path, page.title, lacks[page.path])
+            is_parent = page.path == chosen.part_of  # Streamlit marks only the page itself
+            with st.container(key="parent-page", width="content") if is_parent else nullcontext():
+                _link(page, chosen, page_by_path, page.title, lacks[page.path])
 
 
 def _link(page: Page, chosen: Page, page_by_path: Mapping[str, StreamlitPage], label: str, why: str) -> None:
@@ -197,7 +201,8 @@ def _without_run() -> None:
     st.markdown("### usp-prof")
     with st.container(horizontal=True, gap="medium"):
         for page in offered:
-            st.page_link(page_by_path[page.path], label=page.title)
+            if not page.part_of:
+                st.page_link(page_by_path[page.path], label=page.title)
     try:
         running.run()
     except UspProfError as error:

@@ -55,6 +55,8 @@ class Page:
     room: Room
     lacks: Callable[[Document], str] = everything
     """Returns why the page is empty for a run, or an empty text."""
+    part_of: str = ""
+    """Path of the page that contains it, for addresses of old links."""
     needs_run: bool = True
     """Whether it needs a recorded run."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .compare import COMPARE
 from .learn import LEARN
 from .overview import OVERVIEW
-from .plan import PLAN
+from .plan import PLAN, SWEEP
 from .query import QUERY
 from .ranks import RANKS
 from .sections import COMMUNICATION, HOST, KERNELS, MEMORY, PIPELINE
@@ -15,5 +15,5 @@ from .whatif import WHAT_IF
 
 PAGES = (
     OVERVIEW, RANKS, COMMUNICATION, PIPELINE, KERNELS, HOST, MEMORY,
-    TIMELINE, SUGGESTIONS, WHAT_IF, PLAN, COMPARE, LEARN, QUERY,
+    TIMELINE, SUGGESTIONS, WHAT_IF, PLAN, SWEEP, COMPARE, LEARN, QUERY,
 )  # fmt: skip

@@ -50,12 +50,21 @@ BEST, ONE, SWEEP_TAB, RAN, PUBLISHED = "Best plans", "One configuration", "Sweep
 # The inputs are above the tabs; all choices are in the address.
 
 
-def draw() -> None:
+def draw_plan() -> None:
     """Draw one of the tabs; the page opens on the best plans."""
+    _draw(BEST)
+
+
+def draw_sweep() -> None:
+    """Draw the page with its tab Sweep, for links to where it was a page of its own."""
+    _draw(SWEEP_TAB)
+
+
+def _draw(first: str) -> None:
     tabs = (BEST, ONE, SWEEP_TAB, *([RAN] if sweep_folders() else []), *([PUBLISHED] if published_table() else []))
-    asked_tab = state.word("view", tabs)
-    tab = st.segmented_control("View", tabs, default=asked_tab, label_visibility="collapsed") or BEST
-    state.choose("view", None if tab == BEST else tab)
+    asked_tab = state.word("view", (first, *tabs))
+    tab = st.segmented_control("View", tabs, default=asked_tab, label_visibility="collapsed") or first
+    state.choose("view", None if tab == first else tab)
     if tab == RAN:
         _ran()
         return
@@ -182,9 +191,7 @@ def _one_plan(calibration: Calibration | None, plans: Plans, usual: int) -> tupl
     return shown[place], trainer
 
 
-PLAN = Page("Plan", "plan", draw, Room.PREDICT, needs_run=False)
-SWEEP = replace(PLAN, title="Sweep", path="sweep")
-"""Name of the tab Sweep in the report, which is a part of its own there."""
+PLAN = Page("Plan", "plan", draw_plan, Room.PREDICT, needs_run=False)
 
 
 # Sweep: how a figure changes from configuration to configuration, as a heat map over any two degrees.
@@ -212,6 +219,9 @@ def _sweep(calibration: Calibration | None, plans: Plans, top: DeltaGenerator) -
     folded("sweep-cells", "Plan of each cell", lambda: show(cell_table, "sweep-cells"))
     if served_runs.run_count():
         offer(SWEEP, state.current().run, choice, lambda: (heat_map,))
+
+
+SWEEP = Page("Sweep", "sweep", draw_sweep, Room.PREDICT, part_of=PLAN.path, needs_run=False)
 
 
 # Recorded sweeps: the finished cells of a folder of `usp-prof sweep`.

@@ -36,11 +36,11 @@ CHOICES = {
     "pipeline": ({"schedule": "gpipe", "m": "4"}, "Another schedule: schedule=gpipe,m=4"),
     "suggestions": ({"ticked": "0"}, "Selected suggestions together"),
     "plan": ({"trainer": "megatron"}, "pretrain_gpt.py"),
-    "sweep": ({"view": "Sweep", "figure": "memory", "down": "dp"}, "Sweep: memory over dp and pp"),
+    "sweep": ({"figure": "memory", "down": "dp"}, "Sweep: memory over dp and pp"),
     "compare": ({}, "Why the step is longer or shorter"),
     "query": ({"sql": "SELECT rank, count(*) AS n FROM steps GROUP BY rank"}, "SELECT rank, count(*) AS n"),
 }
-"""Pages with choices (Sweep is a tab of Plan), something to choose on each, and what its file must say."""
+"""Pages with choices, something to choose on each, and what its file must say."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def runs(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("page", CHOICES)
 def test_a_page_is_one_file_of_html_and_a_part_of_the_report(page: str) -> None:
     address, wanted = CHOICES[page]
-    answer = drawn("plan" if page == "sweep" else page, **address).session_state["answers"][page]
+    answer = drawn(page, **address).session_state["answers"][page]
     file = written(answer)
     assert file.startswith("<!DOCTYPE html>")
     assert wanted in file

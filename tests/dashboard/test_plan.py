@@ -212,7 +212,7 @@ def test_a_planner_that_mispredicts_its_own_run_shows_only_the_order() -> None:
 
 @pytest.mark.parametrize("figure", ["MFU", "memory"])
 def test_a_sweep_has_a_cell_for_each_pair(figure: str) -> None:
-    app = drawn("plan", view="Sweep", down="tp", across="pp", figure=figure, open="sweep-cells")
+    app = drawn("sweep", down="tp", across="pp", figure=figure, open="sweep-cells")
     heads = {head.partition(" (")[0] for head in app.dataframe[0].value}
     assert heads == {"tp", "pp", "configuration", figure, "why usp-prof cannot start it"}
     assert len(app.dataframe[0].value) > 3
@@ -233,7 +233,7 @@ def test_a_sweep_opens_with_its_best_and_its_worst_cell() -> None:
     assert sum(text.endswith(f" (recorded: {ran})") for text in drawn_map.data.texts) == 1  # type: ignore[union-attr]
     shortest = plan_map.verdict(plans, "tp", "pp", "step", "usp-prof")
     assert plan.in_words(plans.best[0].configuration) in shortest  # less is better
-    app = drawn("plan", view="Sweep", figure="step", trainer="megatron")
+    app = drawn("sweep", figure="step", trainer="megatron")
     assert any("Best step of the plans that megatron can start" in text.proto.body for text in app.get("html"))
 
 
