@@ -1,8 +1,8 @@
 """Response times of the dashboard at the size of real runs, measured with headless Chromium.
 
-    python benchmarks/dashboard_speed.py                                   64 ranks x 1 M slices: 4 GB of disk
+    python benchmarks/dashboard_speed.py    64 ranks x 1 M slices: 4 GB of disk
     python benchmarks/dashboard_speed.py --ranks 8 --slices 200000 --parts tile wheel
-    python benchmarks/dashboard_speed.py --folder /tmp/big --parts use     ten minutes of use; /tmp/big is kept and reused
+    python benchmarks/dashboard_speed.py --folder /tmp/big --parts use   ten minutes of use; /tmp/big is kept and reused
     python benchmarks/dashboard_speed.py --folder /tmp/big --parts use --look 0.4     six hundred pages in that time
 
 The timeline has the ranks of a recorded run, repeated with jitter until there are enough slices. The other pages use a
