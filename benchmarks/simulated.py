@@ -3,7 +3,7 @@
     python benchmarks/simulated.py [--seeds 300-309] [--kinds ddp tp ...] [--faults pause slow_gpu ...]
 
 The jobs come from the event-driven simulation of `tests/support/simulated_jobs`, which shares no code with the replay:
-DDP with and without accumulation, compiled, and as CUDA graphs; FSDP, HSDP and ZeRO-3; experts, tensor parallelism, and
+DDP (with accumulation, without it, compiled, and as CUDA graphs), FSDP, HSDP, ZeRO-3, experts, tensor parallelism and
 three kinds of pipelines. Noise, syncs, clocks, names and the number of recorded steps are drawn. For every seed and
 workload, one of the faults is drawn among those that the workload can have; each edit that repairs it is one
 prediction. The truth is the saving in the job without the fault: in its mean rank, in the whole job, or without a

@@ -7,6 +7,7 @@ import pytest
 from tiny import Trace, table_set
 
 from usp_prof.model.edit import Edit
+from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NEVER
 from usp_prof.replay.step_times import timeline_of
 from usp_prof.tables.table_set import TableSet
@@ -170,3 +171,13 @@ def test_in_the_long_run_a_step_takes_at_least_as_long_as_its_host() -> None:
     repaired = as_recorded(tables).then(tables, Edit("rank_as_peers", "0")).graph
     assert gain_without_lead(repaired, tables, recorded_ns / 10) == pytest.approx(0.5, abs=0.01)
     assert gain_without_lead(repaired, tables, 0.6 * recorded_ns) == pytest.approx(0.4, abs=1e-6)
+
+
+def test_steps_without_time_gain_nothing() -> None:
+    """A step whose mark has no duration cannot get shorter, and is no reason to fail."""
+    traces = {}
+    for rank in range(2):
+        traces[rank] = Trace(rank, 2)
+        traces[rank].step(0, 0, 0)
+    tables = table_set(traces)
+    assert gain_without_lead(graph_of(tables), tables, 0.0) == 0.0

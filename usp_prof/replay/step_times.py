@@ -60,6 +60,11 @@ class StepTimes:
         return float(self.replayed_ns[self.is_complete].mean()) if len(self.rank) else float("nan")
 
 
+def share_saved(before_ns: float, after_ns: float) -> float:
+    """Return the share of the step that is saved; negative if it gets longer."""
+    return 1 - after_ns / before_ns if before_ns > 0 else 0.0
+
+
 def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
     """Return the step times of a timeline, for each rank that has work in the graph."""
     of_ranks = []

@@ -17,7 +17,7 @@ from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, EdgeKind, Graph, Nod
 from usp_prof.replay.host_gaps import think_times, thinks
 from usp_prof.replay.insertion import with_edges
 from usp_prof.replay.peers import calls_of, peer_groups
-from usp_prof.replay.step_times import StepTimes, step_times, timeline_of, unedited
+from usp_prof.replay.step_times import StepTimes, share_saved, step_times, timeline_of, unedited
 from usp_prof.replay.unexplained import shortened_before, unexplained_delays
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.host_steps import own_times
@@ -96,7 +96,7 @@ def gain_after_first_step(graph: Graph, tables: TableSet, gain: float) -> float:
     later = ~is_first & times.is_complete
     if not later.any() or not (is_first & got_longer).any():
         return gain
-    return 1 - float(times.replayed_ns[later].mean()) / float(times.measured_ns[later].mean())
+    return share_saved(float(times.measured_ns[later].sum()), float(times.replayed_ns[later].sum()))
 
 
 def gain_without_lead(graph: Graph, tables: TableSet, replayed_ns: float) -> float:
@@ -108,7 +108,7 @@ def gain_without_lead(graph: Graph, tables: TableSet, replayed_ns: float) -> flo
     before = unedited(tables)
     recorded_ns, recorded_host_ns = before.mean_measured_ns, _host_ns(graph_of(tables), before)
     host_ns = _host_ns(graph, before) * min(1.0, recorded_ns / max(recorded_host_ns, 1.0))
-    return 1 - max(replayed_ns, min(host_ns, recorded_ns)) / recorded_ns
+    return share_saved(recorded_ns, max(replayed_ns, min(host_ns, recorded_ns)))
 
 
 def _host_ns(graph: Graph, times: StepTimes) -> float:

@@ -13,7 +13,14 @@ from usp_prof.model.finding import GAIN, Basis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import Graph, Timeline
 from usp_prof.replay.representatives import Representatives
-from usp_prof.replay.step_times import graphs_per_pass, step_times, timeline_of, timelines_of, unedited
+from usp_prof.replay.step_times import (
+    graphs_per_pass,
+    share_saved,
+    step_times,
+    timeline_of,
+    timelines_of,
+    unedited,
+)
 from usp_prof.replay.unexplained import (
     as_little_as_peers,
     unexplained_shares,
@@ -181,11 +188,6 @@ class Outcome:
             return hidden
         at_most = share_saved(self.recorded_ns - self.recording.ns, self._unrecorded_after_ns())
         return max(hidden, abs(self.gain_fraction - at_most))
-
-
-def share_saved(before_ns: float, after_ns: float) -> float:
-    """Return the share of the step that is saved; negative if it gets longer."""
-    return 1 - after_ns / before_ns if before_ns > 0 else 0.0
 
 
 def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[[], TableSet]) -> Outcome:
