@@ -25,7 +25,7 @@ from usp_prof.tables.table_set import TableSet
 
 _KIND = ("axis", "collective", "size")
 WAIT_TIME = Metric(
-    "wait_time", Unit.NS, Better.LOWER, "Waiting for the last",
+    "wait_time", Unit.NS, Better.LOWER, "Wait for the last participant",
     "Communication time in which calls wait for their last participant and no call transfers. Only calls whose"
     " participants are all known.",
     ("rank", "step", "axis"),

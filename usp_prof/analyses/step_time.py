@@ -19,12 +19,12 @@ from usp_prof.tables.step_cuts.job_steps import RECORD_MARKS, WINDOW
 from usp_prof.tables.table_set import TableSet
 
 STEP_TIME = Metric(
-    "step_time", Unit.NS, Better.LOWER, "A rank's step, mean",
+    "step_time", Unit.NS, Better.LOWER, "Mean rank step",
     "Length of a rank's step on its device. Per rank: mean over steps; without a rank: mean of these.",
     ("rank", "step"),
 )  # fmt: skip
 JOB_STEP_TIME = Metric(
-    "job_step_time", Unit.NS, Better.LOWER, "The job's step, median",
+    "job_step_time", Unit.NS, Better.LOWER, "Median job step",
     "Time from the first start to the last end of a step over all ranks, on aligned clocks. Without a step: "
     "median over ordinary steps.",
     ("step",),
@@ -36,7 +36,7 @@ STEP_SPREAD = Metric(
     ("step",),
 )  # fmt: skip
 WINDOW_TIME = Metric(
-    "window_time", Unit.NS, Better.NEITHER, "A rank's recorded window, mean",
+    "window_time", Unit.NS, Better.NEITHER, "Mean recorded window per rank",
     "Length of the recording of a rank whose steps are unknown. Without a rank: mean over those ranks.",
     ("rank", "step"),
 )  # fmt: skip

@@ -26,25 +26,25 @@ from usp_prof.report.figures import Figures
 from usp_prof.run import Run, open_run
 from usp_prof.whatif.predict import predict as replay
 
-CALLS = Metric("calls_per_step", Unit.COUNT, Better.NEITHER, "Messages in a step", "Calls of an axis in one step.")
+CALLS = Metric("calls_per_step", Unit.COUNT, Better.NEITHER, "Messages per step", "Calls of an axis in one step.")
 SENT = Metric(
-    "sent_bytes", Unit.BYTES, Better.LOWER, "Bytes that a rank sends in a step",
+    "sent_bytes", Unit.BYTES, Better.LOWER, "Bytes sent per rank and step",
     "Bytes of an axis' collectives, times what a ring sends of them: 2(n-1)/n of an all-reduce, (n-1)/n of its halves.",
 )  # fmt: skip
 OPS = Metric(
-    "ops_per_step", Unit.COUNT, Better.LOWER, "Operations in a step",
+    "ops_per_step", Unit.COUNT, Better.LOWER, "Operations per step",
     "Pieces of compute of a rank: kernels on a device, ops on a CPU, where a fused op counts once.",
 )  # fmt: skip
 UPDATE_OPS = Metric(
-    "update_ops", Unit.COUNT, Better.LOWER, "Operations of the update",
+    "update_ops", Unit.COUNT, Better.LOWER, "Operations per update",
     "Pieces of compute of a rank while its optimizer updates the weights of one step.",
 )  # fmt: skip
 UPDATE_TIME = Metric(
-    "update_time", Unit.NS, Better.LOWER, "The update's time",
+    "update_time", Unit.NS, Better.LOWER, "Update time",
     "How long a rank's optimizer takes in one step, on the host.",
 )  # fmt: skip
 STATES = Metric(
-    "model_states", Unit.BYTES, Better.LOWER, "Weights, gradients, optimizer's state on a rank",
+    "model_states", Unit.BYTES, Better.LOWER, "Weights, gradients, optimizer state per rank",
     "By theory alone: a CPU trace shows only what was allocated after recording began, and these were there before.",
 )  # fmt: skip
 DERIVED = (CALLS, SENT, OPS, UPDATE_OPS, UPDATE_TIME, STATES)
