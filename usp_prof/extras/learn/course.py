@@ -55,25 +55,24 @@ MADE = "<!-- Made by tools/make_course -->"
 _INTRODUCTION = """\
 Each lesson records a technique of the
 [Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook) before and after, with this
-repository's trainer. A page shows both timelines and compares the measured figures with theory. `usp-prof learn` lists
-the lessons, `usp-prof learn overlap` records one and shows it, and `--open` opens its runs in the dashboard.
+repository's trainer. A page shows the timelines and compares measured figures with theory. `usp-prof learn` lists the
+lessons, `usp-prof learn overlap` records one and shows it, and `--open` opens its runs in the dashboard.
 
 Nearly all runs are [paced](../trainer.md#pacing): a layer waits as long as a device would compute. Communication is
-real, over gloo, on links that are slowed down as the lesson says. Lessons show what a technique does to the order of
-work, to memory and to messages, not the speed of a GPU.
+real, over gloo, and the lesson says if links are slowed down. Lessons show what a technique changes in the order of
+work, in memory and in messages. They do not show the speed of a GPU.
 
-Every figure was measured on the recorded runs. *Theory* follows from the declared pace, links and mesh. *Replayed* and
-*planned* are predictions from the first run's trace: by `usp-prof whatif`, and by the planner calibrated on it. A page
-lists the predictions that are off. All pictures of a lesson have the same time scale.
+*Measured* figures come from the recorded runs. *Theory* follows from pace, links and mesh. *Replayed* and *planned* are
+predictions from the first run's trace, by `usp-prof whatif` and by the calibrated planner. All pictures of a lesson
+have the same time scale.
 """
 _NOT_SHOWN = """\
-A paced run has no kernels, so lessons about the inside of a device count operations or bytes and leave out speed. For a
-recorded GPU run, these edits predict it:
+A paced run has no kernels, so the lessons about one device compare operations or bytes, not speed. For a recorded GPU
+run, these edits predict the speed:
 
-- **Fused optimizers**: `fused_optimizer`; [`unfused-optimizer`](../reference/rules.md#unfused-optimizer) finds loops.
-- **Compiled layers**: `no_launch_gaps`; [`host-bound`](../reference/rules.md#host-bound) finds devices that wait for
-  launches.
-- **Mixed precision**: `matmul_dtype=bf16`.
+- **Fused optimizers**: `fused_optimizer` (finding: [`unfused-optimizer`](../reference/rules.md#unfused-optimizer))
+- **Compiled layers**: `no_launch_gaps` (finding: [`host-bound`](../reference/rules.md#host-bound))
+- **Mixed precision**: `matmul_dtype=bf16`
 """
 
 
