@@ -62,7 +62,7 @@ class Demand:
         if not self.baseline and not policy.minimum:
             raise UsageError(
                 "nothing to check against",
-                hint="give a baseline file, or a lower bound such as mfu=0.38 (--baseline, --min)",
+                hint="pass --baseline FILE, or a lower bound such as --min mfu=0.38",
             )
         baseline = baselines.load(self.baseline) if self.baseline else None
         return Terms(baseline, policy, Inconclusive(self.inconclusive), self.baseline)

@@ -234,7 +234,7 @@ def _discovered(path: str | Location, run: str | None) -> Discovery:
     """Find the runs under a path; log which one is read if there are several and none was named."""
     if isinstance(path, (list, tuple, set)):
         raise UsageError(
-            "open_run opens one run", hint="a run is a folder of traces: [open_run(path) for path in paths]"
+            "open_run takes one path", hint="a run is a folder of traces: [open_run(path) for path in paths]"
         )
     if not isinstance(path, (str, Path, RemotePath)):
         raise UsageError(f"a run is opened from a path, not {path!r}", hint='open_run("traces/my-run")')

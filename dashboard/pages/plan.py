@@ -239,7 +239,7 @@ def _ended(folder: Path) -> tuple[tuple[SweepRow, ...], int]:
     """Return the finished cells of a sweep, and the number of all its cells."""
     sweep = sweep_runner.read(folder)
     if sweep is None:
-        raise UspProfError(f"{folder.name} holds no sweep", hint="usp-prof sweep FOLDER --grid tp=1,2")
+        raise UspProfError(f"{folder.name} contains no sweep", hint="usp-prof sweep FOLDER --grid tp=1,2")
     return rows_of_sweep(sweep, sweep_runner.finished_cells(folder, sweep)), len(sweep.cells)
 
 

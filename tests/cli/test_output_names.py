@@ -100,7 +100,7 @@ def test_an_impossible_store_is_refused(
 def test_an_empty_file_option_of_check_is_refused(place: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`--baseline "$BASELINE"` with an unset variable used to check only the lower bounds, and passed."""
     assert main(["check", str(place / "run"), "--min", "step_time=0", option, ""]) == 2
-    assert f"{option} names no file" in capsys.readouterr().err
+    assert f"{option} needs a file name" in capsys.readouterr().err
 
 
 def test_python_raises_an_output_error(place: Path) -> None:

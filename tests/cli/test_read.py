@@ -60,14 +60,14 @@ def test_stored_ranks_are_opened_without_reading_traces(
 ) -> None:
     for share in range(3):
         assert main(["read", str(run), "--store", str(tmp_path), "--shard", f"{share}/3"]) == 0
-        assert f"2 ranks of share {share}/3" in capsys.readouterr().err
+        assert f"2 ranks of shard {share}/3" in capsys.readouterr().err
     monkeypatch.setattr("usp_prof.store.rank_jobs.read_rank", None)
     assert open_run(run, cache_dir=tmp_path).ranks == tuple(range(RANKS))
 
 
 def test_more_shards_than_ranks_leave_some_empty(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["read", str(run), "--store", str(tmp_path), "--shard", "9/10"]) == 0
-    assert "0 ranks of share 9/10" in capsys.readouterr().err
+    assert "0 ranks of shard 9/10" in capsys.readouterr().err
 
 
 def test_ranks_that_could_not_be_stored_are_an_error(
@@ -99,7 +99,7 @@ def test_a_selection_reads_only_the_ranks_that_analyze_needs(
 
 @pytest.mark.parametrize("text", ["3", "4/4", "-1/2", "0/0", "a/b"])
 def test_an_invalid_shard_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a share"):
+    with pytest.raises(UsageError, match="is not a shard"):
         parse_shard(text)
 
 

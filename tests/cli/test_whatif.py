@@ -158,7 +158,7 @@ def test_the_command_reads_published_operation_tables(job: str, capsys: pytest.C
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "no change was named"),
+        ([], "no edit was given"),
         (["--edit", "zero=9"], "stages 0 to 3"),
         (["--ideal", "--edit", "zero=1"], "takes no edits"),
         (["--edit", "tp=4"], "hint: record a run with tp"),

@@ -98,7 +98,7 @@ def test_bounds_and_limits_of_the_command_line(runs: Path, capsys: pytest.Captur
     [
         (["check", "RUN"], "nothing to check against"),
         (["check", "RUN", "--baseline", "none.json"], "cannot read baseline"),
-        (["check", "RUN", "--min", "mfu=high"], "no number"),
+        (["check", "RUN", "--min", "mfu=high"], "is not a number"),
         (["check", "RUN", "--min", "mfu=nan"], "not a finite number"),
         (["check", "RUN", "--write", "pdf=x"], "no format"),
         (["check", "RUN", "--min", "mfu=1%", "--write", "json=no/such/folder"], "cannot write"),

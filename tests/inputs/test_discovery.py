@@ -302,9 +302,9 @@ class TestBeside:
         ("nccl_trace_rank_0", b"\x80\x04", "flight-recorder dump"),
         ("dedicated_log_torch_trace_rank_0.log", b"V0716 10:00:00 {}", "Dynamo log"),
         ("dynamo.json", b'V0716 10:11:12.5 1 torch/x.py:5] {"str": ["a", 1]}', "Dynamo log"),
-        ("meta0.json", b'{"format": "x/0"}', "other JSON"),
-        ("list.json", b"[1, 2, 3]", "other JSON"),
-        ("text.json", b"hello", "no JSON"),
+        ("meta0.json", b'{"format": "x/0"}', "JSON, but not a trace"),
+        ("list.json", b"[1, 2, 3]", "JSON, but not a trace"),
+        ("text.json", b"hello", "not JSON"),
         ("empty.json", b"", "empty file"),
     )
 

@@ -131,7 +131,9 @@ def load(path: str | Path) -> Baseline:
     try:
         raw = msgspec.json.decode(data)
         if is_later(raw, FORMAT, VERSION):  # checked first: a later version may have other fields
-            raise InputError(f"{path} was written by a later usp-prof", hint="update it, or save the baseline again")
+            raise InputError(
+                f"{path} was written by a later usp-prof", hint="update usp-prof, or save the baseline again"
+            )
         baseline = checked(Baseline, raw)
     except (*ERRORS, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a baseline: {error}", hint=hint) from error

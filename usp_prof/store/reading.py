@@ -147,7 +147,8 @@ def _wanted(run: FoundRun, ranks: Iterable[int] | None) -> list[TraceFile]:
     if missing or not wanted:
         ranks_with_traces = spans([file.rank for file in run.files])
         raise UsageError(
-            f"run {run.name} has no rank {spans(missing) or '(none was named)'}", hint=f"it has {ranks_with_traces}"
+            f"run {run.name} has no rank {spans(missing) or '(none was named)'}",
+            hint=f"recorded ranks: {ranks_with_traces}",
         )
     return [file for file in run.files if file.rank in wanted]
 

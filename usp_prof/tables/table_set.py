@@ -238,7 +238,7 @@ class TableSet:
         """Raise `UsageError` for ranks that the run (with this name) lacks, or steps of which it has none."""
         missing = sorted(set(selection.ranks or ()) - set(self.ranks))
         if missing or selection.ranks == ():
-            hint = f"it has {spans(self.ranks)}"
+            hint = f"recorded ranks: {spans(self.ranks)}"
             raise UsageError(f"run {name} has no rank {spans(missing) or '(none was named)'}", hint=hint)
         if selection.first_step is None and selection.last_step is None:
             return
@@ -246,7 +246,7 @@ class TableSet:
         numbers = sorted({number for of_rank in steps for number in of_rank["step"].tolist()})
         if not any(selection.takes_step(number) for number in numbers):
             is_known = not all(of_rank.matches("source", WINDOW).all() for of_rank in steps)
-            hint = f"it has {spans(numbers)}" if is_known else "its steps are unknown: omit the selection"
+            hint = f"recorded steps: {spans(numbers)}" if is_known else "its steps are unknown: omit the selection"
             raise UsageError(f"run {name} has no step {selection.steps_in_words}", hint=hint)
 
     def has_device_work(self, rank: int) -> bool:

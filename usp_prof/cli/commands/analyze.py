@@ -146,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
     selection = Selection(shown, *parse_steps(args.steps))
     assumptions = _assumptions(args)
     if args.format == "terminal" and args.output is not None:
-        raise UsageError("-o needs a format for files", hint="add --format html, markdown, json or openmetrics")
+        raise UsageError("-o needs a file format", hint="add --format html, markdown, json or openmetrics")
     unseen = _unseen(args.format, args.section)
     if args.follow:
         _check_follow(args)
@@ -167,11 +167,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_follow(args: argparse.Namespace) -> None:
     if args.format != "terminal":
-        raise UsageError("--follow draws on the terminal only", hint=f"leave out --format {args.format}")
+        raise UsageError("--follow writes to the terminal only", hint=f"leave out --format {args.format}")
     if args.ranks and is_sampling(args.ranks):
         raise UsageError("--follow reads all ranks as they arrive", hint=f"leave out --ranks {args.ranks}")
     if args.run == ALL:
-        raise UsageError("--follow draws one run", hint="leave out --run: the newest is drawn")
+        raise UsageError("--follow shows one run", hint="leave out --run: it shows the newest run")
     if not 0 < args.patience < math.inf:
         raise UsageError(f"--patience {args.patience:g} is not a duration", hint="give seconds, such as --patience 30")
 
@@ -237,7 +237,7 @@ def _document(
     if absent:
         raise UsageError(
             f"a memory snapshot belongs to rank {spans(absent)}, which is not in run {opened.name}",
-            hint=f"it has {spans(opened.ranks)}; say whose it is with --memory-snapshot RANK=FILE",
+            hint=f"it has {spans(opened.ranks)}; name the rank: --memory-snapshot RANK=FILE",
         )
     tables = opened.tables.assuming(assumptions)
     results = analyze(tables, selection, only)
@@ -267,7 +267,7 @@ def _write(documents: Sequence[Document], args: argparse.Namespace, timelines: S
     if args.output is None:
         write_out(text)
         return
-    write(args.output, text, "name a file in a folder that is there")
+    write(args.output, text, "choose a file in an existing folder")
     note(args, f"wrote {args.output}")
 
 

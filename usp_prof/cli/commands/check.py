@@ -101,7 +101,7 @@ def _file(args: argparse.Namespace, option: str) -> str:
     """
     file_name: str | None = getattr(args, option)
     if file_name == "":
-        raise UsageError(f"--{option} names no file", hint=f"name one, or leave --{option} out")
+        raise UsageError(f"--{option} needs a file name", hint=f"name one, or leave --{option} out")
     return file_name or ""
 
 
@@ -115,4 +115,4 @@ def _number(name: str, value: str) -> float:
     try:
         return float(value[:-1]) / 100 if value.endswith("%") else float(value)
     except ValueError as error:
-        raise UsageError(f"--min {name}={value}: no number", hint="for example --min mfu=0.38") from error
+        raise UsageError(f"--min {name}={value} is not a number", hint="for example --min mfu=0.38") from error

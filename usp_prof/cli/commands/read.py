@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     for row in done.health:
         note(args, f"rank {row.rank}: {row.detail}")
-    note(args, f"{counted(len(done.ranks), 'rank')} of share {index}/{count} in {done.store}")
+    note(args, f"{counted(len(done.ranks), 'rank')} of shard {index}/{count} in {done.store}")
     if len(done.ranks) < done.wanted:
         raise InputError(
             f"{done.wanted - len(done.ranks)} of {counted(done.wanted, 'rank')} are not in the store",
@@ -53,5 +53,5 @@ def parse_shard(text: str) -> tuple[int, int]:
     """Parse `I/N`: shard I of N."""
     match = _SHARD.match(text.strip())
     if match is None or not int(match[1]) < int(match[2]):
-        raise UsageError(f"--shard {text!r} is not a share", hint="--shard 0/64 to --shard 63/64")
+        raise UsageError(f"--shard {text!r} is not a shard", hint="for 64 shards, pass --shard 0/64 to --shard 63/64")
     return int(match[1]), int(match[2])

@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if args.ideal:
         return _ideal(args, edits)
     if not edits:
-        raise UsageError("no change was named", hint="use --edit, or --list to see all edits")
+        raise UsageError("no edit was given", hint="add --edit; --list shows all edits")
     opened = open_from(args)
     tables = opened.tables.assuming(Assumptions(model=model_of(args), device=args.device))
     # A predicted timeline includes all ranks, so all are replayed.

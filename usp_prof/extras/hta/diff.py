@@ -87,7 +87,7 @@ def _summary(
     """Count events by name. Device work belongs to its device step, a host event to the step in which it starts."""
     ranks = [window.ranks[0]] if rank is None else [rank] if isinstance(rank, int) else rank
     if missing := sorted(set(ranks) - set(window.ranks)):
-        raise UsageError(f"the run has no rank {missing}", hint=f"it has {window.ranks}")
+        raise UsageError(f"the run has no rank {missing}", hint=f"recorded ranks: {window.ranks}")
     steps = window.steps(ranks[0])
     wanted = steps[:1] if step is None else [step] if isinstance(step, int) else step
     if not wanted or set(wanted) - set(steps):

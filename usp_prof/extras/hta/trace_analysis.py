@@ -221,7 +221,7 @@ class TraceAnalysis:
         wanted = list(ranks or [])
         missing = sorted(set(wanted) - set(self.window.ranks))
         if missing:
-            raise UsageError(f"the run has no rank {missing}", hint=f"it has {self.window.ranks}")
+            raise UsageError(f"the run has no rank {missing}", hint=f"recorded ranks: {self.window.ranks}")
         return wanted or [self.window.ranks[0]]
 
 

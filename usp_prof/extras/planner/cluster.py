@@ -148,7 +148,7 @@ def cluster_of(name: str, dtype: str = "bf16") -> Cluster:
         raise unknown_name("device", name, names, list_command="usp-prof plan --devices-known")
     if device.link == "ICI":
         raise UsageError(
-            f"{device.name} cannot be planned for: no trainer here runs on TPUs", hint="choose a GPU (--devices-known)"
+            f"{device.name} cannot be planned: no supported trainer runs on TPUs", hint="choose a GPU (--devices-known)"
         )
     peak = _peak(device, dtype)
     best = _reached(REACHED, device, dtype)

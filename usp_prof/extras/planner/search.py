@@ -77,8 +77,10 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
     tried = len(columns.dp)
     if not tried:
         nearest = nearest_legal(question)
+        fixed = ", ".join(f"{name} {value}" for name, value in question.pinned.items())
         raise UsageError(
-            f"no legal configuration spreads {question.batch} sequences over {question.devices} devices",
+            f"no legal configuration divides {question.batch} sequences among {question.devices} devices"
+            + (f" with {fixed}" if fixed else ""),
             hint=f"use {nearest}" if nearest else "choose another number of devices, or set fewer options",
         )
     refused: tuple[Refused, ...] = ()

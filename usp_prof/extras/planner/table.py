@@ -48,7 +48,7 @@ ALIASES = {
     "gated": "gated_ffn",
 }  # fmt: skip
 KNOWN = {*COLUMNS, *ALIASES}
-_HINT = "correct the row; docs/reference/planner.md lists the columns"
+_HINT = "docs/reference/planner.md lists the columns and their values"
 MAX_WHOLE = 1 << 31
 """Maximum of an integer in a table (sequences, degrees, model sizes), so that products fit 64 bits."""
 TRUTH = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}

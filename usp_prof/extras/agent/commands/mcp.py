@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
         write_out((files("usp_prof.extras.agent") / "SKILL.md").read_text(encoding="utf-8"))
         return 0
     if not args.folders:
-        raise UsageError("no folder was named", hint="usp-prof mcp FOLDER serves the runs in it")
+        raise UsageError("no folder was given", hint="usp-prof mcp FOLDER serves the runs in it")
     if find_spec("mcp") is None:
         raise UsageError("the package mcp is not installed", hint="pip install 'usp-prof[agent]'")
     folders = Folders(args.folders)

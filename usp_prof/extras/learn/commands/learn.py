@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     """List the lessons, or record the missing runs of one and show it; always returns 0."""
     if not args.lesson:
         if args.open or args.again:
-            raise UsageError("which lesson?", hint="usp-prof learn lists them")
+            raise UsageError("no lesson was given", hint="usp-prof learn lists them")
         write_out(_lesson_list())
         return 0
     chosen = lessons.lesson(args.lesson)

@@ -190,7 +190,7 @@ def _selected_rows(table: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ..
             raise UsageError(f"--only {condition!r} selects nothing", hint="write it like --only model=8B nodes=1,2")
         selected_rows = tuple(row for row in selected_rows if str(read(row)) in values.split(","))
     if table and not selected_rows:
-        raise UsageError(f"no row has {' '.join(wanted)}", hint="leave --only out to see all")
+        raise UsageError(f"no row has {' '.join(wanted)}", hint="leave out --only to see all rows")
     return selected_rows
 
 

@@ -102,7 +102,7 @@ def cells_of_list(file: TextIO, processes: int) -> list[Cell]:
     """Read one cell per row."""
     _, rows = csv_rows(file, "list of cells")
     if len(rows) > MOST_CELLS:
-        raise UsageError(f"the list has {len(rows)} cells, more than {MOST_CELLS}", hint="split it")
+        raise UsageError(f"the list has {len(rows)} cells, more than {MOST_CELLS}", hint="split the list")
     return _different(
         _cell({_option(name): value.strip() for name, value in row.items() if name and value}, processes)
         for row in rows

@@ -100,11 +100,15 @@ def read(folder: Path) -> Sweep | None:
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if is_later(data, FORMAT, VERSION):
-            raise InputError(f"{path} was written by a later usp-prof", hint="update it, or begin another folder")
+            raise InputError(
+                f"{path} was written by a later usp-prof", hint="update usp-prof, or choose another folder"
+            )
         cells = tuple(Cell(int(cell["processes"]), _pairs(cell["options"])) for cell in data["cells"])
         return Sweep("", _pairs(data["fixed"]), cells)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} describes no sweep: {error!r}", hint="name the folder of a sweep") from error
+        raise InputError(
+            f"{path} is not the description of a sweep: {error!r}", hint="choose the folder of a sweep"
+        ) from error
 
 
 def _pairs(options: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
@@ -241,7 +245,7 @@ def record_cell(folder: Path, sweep: Sweep, cell: str, timeout: float) -> Path:
         )
     except subprocess.TimeoutExpired as error:
         raise InputError(
-            f"{cell} took longer than --timeout while it was recorded", hint="give a longer --timeout"
+            f"{cell} took longer than --timeout while it was recorded", hint="increase --timeout"
         ) from error
     if ended.returncode or not (traces / "run.json").exists():
         _, reason = failure(ended.returncode, ended.stderr)
