@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
 import streamlit as st
 
@@ -76,6 +77,22 @@ class View:
         return Selection(self.ranks, self.first_step, self.last_step)
 
 
+@dataclass(slots=True)
+class Choice:
+    """A choice that widgets show and the address contains."""
+
+    written: str
+    """Its value in the address, as the page wrote or read it last."""
+    generation: int = 0
+    """How many addresses that the page did not write have replaced it."""
+    is_clicked: bool = False
+    """Whether the reader has changed a widget since the address was written."""
+
+    def click(self) -> None:
+        """Note that the reader changed a widget."""
+        self.is_clicked = True
+
+
 def parse_ranks(text: str, known_ranks: tuple[int, ...]) -> tuple[int, ...] | None:
     """Parse '0,2,4-7'; unknown ranks are dropped, and None means all."""
     wanted: set[int] = set()
@@ -119,15 +136,31 @@ def keep(name: str, value: object) -> None:
         st.query_params[name] = str(value)
 
 
-def choose(name: str, value: object) -> None:
-    """Write the value of a widget into the address, and draw the page again if it changed.
+def bound(name: str, *identity: object) -> dict[str, Any]:
+    """Return the options of a widget whose default is from the address.
 
-    Widgets have their defaults from the address. Streamlit takes a widget with another default for a new one, and drops
-    the click on the one before. Drawn again at once, it has the new default before the next click.
+    Streamlit takes a widget with another default for a new one and drops clicks on the one before, unless it has a key.
+    The key stays while the page itself writes the address. Another address, for example of a link, makes new widgets,
+    and so does another `identity`: what the widget offers, or its default without an address. A click may arrive with
+    the address from before the last click: the widgets are right then.
     """
-    before = st.query_params.get(name)
+    value = st.query_params.get(name, "")
+    choice = st.session_state.setdefault(f"choice {name}", Choice(value))
+    if value != choice.written and not choice.is_clicked:
+        choice.written = value
+        choice.generation += 1
+    key = " ".join(map(str, (name, choice.generation, *identity)))
+    return {"key": key, "on_change": choice.click}
+
+
+def choose(name: str, value: object) -> None:
+    """Write the value of `bound` widgets into the address, and draw the page again if it changed."""
+    before = st.query_params.get(name, "")
     keep(name, value)
-    if st.query_params.get(name) != before:
+    choice = st.session_state[f"choice {name}"]
+    choice.written = st.query_params.get(name, "")
+    choice.is_clicked = False
+    if choice.written != before:
         st.rerun()
 
 

@@ -11,7 +11,8 @@ from .. import state
 
 def choose_word(label: str, name: str, offered: tuple[str, ...], *, place: Any = st, **options: Any) -> str:  # noqa: ANN401 - Streamlit's own options
     """Choose one of the offered words in a select box; the first one is the usual one."""
-    chosen: str = place.selectbox(label, offered, offered.index(state.word(name, offered)), **options)
+    before = offered.index(state.word(name, offered))
+    chosen: str = place.selectbox(label, offered, before, **state.bound(name, *offered), **options)
     state.choose(name, None if chosen == offered[0] else chosen)
     return chosen
 
@@ -24,7 +25,8 @@ def usual_first(usual: str, offered: tuple[str, ...]) -> tuple[str, ...]:
 def type_integer(label: str, name: str, least: int, most: int, usual: int) -> int:
     """Type a whole number."""
     wanted = state.number(name, least, most)
-    chosen = int(st.number_input(label, least, most, usual if wanted is None else wanted))
+    before = usual if wanted is None else wanted
+    chosen = int(st.number_input(label, least, most, before, **state.bound(name, least, most, usual)))
     state.choose(name, None if chosen == usual else chosen)
     return chosen
 
@@ -36,7 +38,7 @@ def slide(label: str, name: str, offered: tuple[int, ...], usual: int) -> int:
     value = wanted if wanted in offered else usual
     if len(offered) < 2:
         return offered[0]
-    chosen: int = st.select_slider(label, offered, value)
+    chosen: int = st.select_slider(label, offered, value, **state.bound(name, usual, *offered))
     state.choose(name, None if chosen == usual else chosen)
     return chosen
 

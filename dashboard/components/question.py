@@ -150,7 +150,7 @@ def _efficiency(measured: float) -> float:
     """Choose the share of its peak that a device reaches, 0..1."""
     usual = round(100 * measured)
     percent = state.number("efficiency", 1, 100) or usual
-    chosen = st.slider("Large matrix products reach, % of peak", 1, 100, percent)
+    chosen = st.slider("Large matrix products reach, % of peak", 1, 100, percent, **state.bound("efficiency", usual))
     state.choose("efficiency", None if chosen == usual else chosen)
     return measured if chosen == usual else chosen / 100
 

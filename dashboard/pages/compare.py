@@ -42,6 +42,7 @@ def draw() -> None:
     first = st.selectbox(
         f"Compare {names[second]} with an earlier run", other_runs,
         other_runs.index(asked_run if asked_run in other_runs else usual), names.__getitem__,
+        **state.bound("before", second),
     )  # fmt: skip
     state.choose("before", served_runs.key(first) if first != usual else None)
     pair = wait(data.ask_comparison(first, second)).pairs[0]
@@ -99,7 +100,7 @@ def _drawn(runs: tuple[int, int], step: int | None) -> tuple[Section, ...]:
 def _metrics(pair: Pair) -> None:
     """List the metrics; the CSV contains raw values with the interval of each change."""
     place = st.container()
-    everything = st.toggle("Each axis, cause and rank", state.word("all", ("0", "1")) == "1")
+    everything = st.toggle("Each axis, cause and rank", state.word("all", ("0", "1")) == "1", **state.bound("all"))
     state.choose("all", "1" if everything else None)
     with place:
         shown, raw = (
@@ -119,7 +120,8 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
     title.markdown("**Timelines, aligned by step**")
     place = (state.number("step", 1, most) or 1) - 1
     if most > 1:
-        place = choice.number_input("Recorded step (1: the first of each run)", 1, most, place + 1) - 1
+        label = "Recorded step (1: the first of each run)"
+        place = choice.number_input(label, 1, most, place + 1, **state.bound("step", most)) - 1
         state.choose("step", place + 1 if place else None)
     ranks = _ranks_of_both(first, stores)
     longest = max(store.steps[place].end_ns - store.steps[place].start_ns for store in stores)

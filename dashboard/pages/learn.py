@@ -26,7 +26,7 @@ def draw() -> None:
     names = tuple(lesson.name for lesson in lessons)
     titles = {lesson.name: f"{lesson.part}: {lesson.title}" for lesson in lessons}
     wanted = state.word("lesson", (_first(lessons), *names))
-    name = st.selectbox("Lesson", names, names.index(wanted), format_func=titles.__getitem__)
+    name = st.selectbox("Lesson", names, names.index(wanted), titles.__getitem__, **state.bound("lesson"))
     state.choose("lesson", None if name == _first(lessons) else name)
     _show(lesson_named(name))
 

@@ -149,7 +149,12 @@ def _by_rank(chart: Chart, document: Document, layout: Topology) -> None:
     offered = ORDERS | {axis: f"by {axis}" for axis in axes}
     before = state.word("order", tuple(offered))
     order = st.segmented_control(
-        "Order", list(offered), default=before, format_func=offered.__getitem__, label_visibility="collapsed"
+        "Order",
+        list(offered),
+        default=before,
+        format_func=offered.__getitem__,
+        **state.bound("order", *offered),
+        label_visibility="collapsed",
     )
     order = order or before
     state.choose("order", order if order != "rank" else None)

@@ -63,7 +63,8 @@ def draw_sweep() -> None:
 def _draw(first: str) -> None:
     tabs = (BEST, ONE, SWEEP_TAB, *([RAN] if sweep_folders() else []), *([PUBLISHED] if published_table() else []))
     asked_tab = state.word("view", (first, *tabs))
-    tab = st.segmented_control("View", tabs, default=asked_tab, label_visibility="collapsed") or first
+    options = state.bound("view", *tabs)
+    tab = st.segmented_control("View", tabs, default=asked_tab, label_visibility="collapsed", **options) or first
     state.choose("view", None if tab == first else tab)
     if tab == RAN:
         _ran()
@@ -129,7 +130,8 @@ def _trainers(calibration: Calibration | None) -> tuple[str, ...]:
 def _trainer(calibration: Calibration | None) -> str:
     """Choose the trainer whose command is shown."""
     offered = _trainers(calibration)
-    chosen = st.segmented_control("Trainer", offered, default=state.word("trainer", offered)) or offered[0]
+    before, options = state.word("trainer", offered), state.bound("trainer", *offered)
+    chosen = st.segmented_control("Trainer", offered, default=before, **options) or offered[0]
     state.choose("trainer", None if chosen == offered[0] else chosen)
     return chosen
 
@@ -181,7 +183,8 @@ def _one_plan(calibration: Calibration | None, plans: Plans, usual: int) -> tupl
     names = [str(plan.configuration) for plan in shown]
     wanted = st.query_params.get("plan", "")
     before = names.index(wanted) if wanted in names else usual
-    place = st.selectbox("Plan", range(len(names)), before, names.__getitem__)
+    options = state.bound("plan", usual, *names)
+    place = st.selectbox("Plan", range(len(names)), before, names.__getitem__, **options)
     state.choose("plan", names[place] if place != usual else None)
     key = ("plan", data.question_key(plans.question), str(shown[place].configuration))
     plan_section = wait(data.ask_made(key, lambda: plan_answer.single_plan(plans, shown[place], next(iter(TRAINERS)))))
@@ -248,8 +251,10 @@ def _ran() -> None:
     folders = sweep_folders()
     names = [folder.name for folder in folders]
     wanted = state.number("folder", 0, len(folders) - 1) or 0
-    place = st.selectbox("Sweep", range(len(names)), wanted, names.__getitem__) if len(names) > 1 else 0
-    state.choose("folder", place or None)
+    place = 0
+    if len(names) > 1:
+        place = st.selectbox("Sweep", range(len(names)), wanted, names.__getitem__, **state.bound("folder"))
+        state.choose("folder", place or None)
     rows, cells = _ended(folders[place])
     remarks = (f"{len(rows)} of {cells} cells have ended.",)
     for part in sweep_answer.sections(rows, None, remarks, drawn=True):

@@ -206,7 +206,7 @@ def _answer(frame: pd.DataFrame, usual: str) -> None:
     with left:
         table(frame, "query")
     kind_column, *axis_columns = right.columns(1 if kind == NO_CHART else 3)
-    chosen = kind_column.selectbox("Chart", offered, offered.index(kind))
+    chosen = kind_column.selectbox("Chart", offered, offered.index(kind), **state.bound("chart", usual))
     state.choose("chart", chosen if chosen != usual else None)
     if kind == NO_CHART:
         return

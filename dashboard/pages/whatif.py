@@ -56,7 +56,8 @@ def chosen(words: Sequence[str], axes: Sequence[str]) -> tuple[list[str], list[s
         places = st.columns(3)
         for number, (example, doc) in enumerate(SWITCHES):
             words = whatif_answer.in_words(parse_edit(example))
-            on = places[number % 3].toggle(f"{words[:1].upper()}{words[1:]}", _pop(left, example), help=doc)
+            label = f"{words[:1].upper()}{words[1:]}"
+            on = places[number % 3].toggle(label, _pop(left, example), help=doc, **state.bound("edits", example))
             edits += [example] if on else []
         places = st.columns(3)
         for place, name in zip(places, LISTS, strict=True):
@@ -96,19 +97,20 @@ def _choice(place: st.delta_generator.DeltaGenerator, name: str, left: list[str]
     label, offered = LISTS[name]
     before = _value(left, name, offered.__contains__)
     names = (AS_IT_IS, *offered)
-    word = place.selectbox(label, names, names.index(before) if before else 0)
+    word = place.selectbox(label, names, names.index(before) if before else 0, **state.bound("edits", name))
     return [] if word == AS_IT_IS else [f"{name}={word}"]
 
 
 def _counted(place: st.delta_generator.DeltaGenerator, name: str, left: list[str]) -> list[str]:
     before = _value(left, name, lambda word: bool(_COUNT.fullmatch(word)) and 1 <= int(word) <= MOST)
-    count = place.number_input(COUNTS[name], 1, MOST, int(before) if before else None, placeholder="same")
+    value = int(before) if before else None
+    count = place.number_input(COUNTS[name], 1, MOST, value, placeholder="same", **state.bound("edits", name))
     return [] if count is None else [f"{name}={count}"]
 
 
 def _scaled(place: st.delta_generator.DeltaGenerator, label: str, name: str, tail: str, left: list[str]) -> list[str]:
     before = _value(left, name, lambda word: bool(_FACTOR.fullmatch(word)) and 1 <= float(word) <= LARGEST, tail)
-    factor = place.slider(label, 1.0, LARGEST, float(before or 1), 0.25, "%.2fx")
+    factor = place.slider(label, 1.0, LARGEST, float(before or 1), 0.25, "%.2fx", **state.bound("edits", label))
     return [] if factor == 1 else [f"{name}={factor:g}{tail}"]
 
 
@@ -127,8 +129,9 @@ def draw() -> None:
         " ".join(left),
         placeholder="rank_as_peers=all bandwidth=2,axis=dp",
         max_chars=MOST_LETTERS,
+        **state.bound("edits"),
     )
-    text = " ".join([*chosen_edits, *typed.split()])
+    text = " ".join(dict.fromkeys([*chosen_edits, *typed.split()]))
     state.choose("edits", text)
     folded("edits", "List of all changes", _edits)
     document = wait(data.ask_document(view.run, EVERYTHING))

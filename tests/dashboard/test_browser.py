@@ -318,6 +318,25 @@ def test_switches_stay_in_place_when_the_answer_arrives(visit: Visit) -> None:
     visit.check()
 
 
+@pytest.mark.parametrize("delays", [(0, 0, 0), (100, 0, 150), (300, 300, 300), (20, 300, 50), (900, 400, 50)])
+def test_no_click_is_lost(visit: Visit, delays: tuple[int, int, int]) -> None:
+    """A quarter of such series lost one: the page before the last answer sent the address before the last click."""
+    visit.go("whatif?run=eight-ranks")
+    switches = visit.page.locator("[data-testid='stCheckbox'] label")
+    for number, delay in enumerate(delays):
+        switches.nth(number).click()
+        visit.page.wait_for_timeout(delay)
+    visit.page.wait_for_url(lambda url: url.partition("edits=")[2].count("+") == 2)
+    visit.page.go_back()
+    visit.page.wait_for_url(lambda url: url.partition("edits=")[2].count("+") < 2)
+    words = re.findall(r"\w+", visit.page.url.partition("edits=")[2])
+    visit.page.wait_for_function(
+        "count => document.querySelectorAll(\"[data-testid='stCheckbox'] input:checked\").length === count",
+        arg=len(words),
+    )
+    visit.check()
+
+
 def test_no_second_choice_is_lost(visit: Visit) -> None:
     """A choice changed the default of its own widget, and Streamlit dropped the next click on it."""
     visit.go("plan")
