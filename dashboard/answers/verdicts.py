@@ -16,7 +16,7 @@ from usp_prof.report.document import Document
 from usp_prof.report.figures import Figures, Key, Number, axis_words
 from usp_prof.report.figures import parts as step_parts
 from usp_prof.report.format import quantity
-from usp_prof.report.verdict import NOTABLE, certain_gain, saving
+from usp_prof.report.verdict import NOTABLE, certain_gain, of_step, saving
 
 FEW = 0.05
 """If a smaller share of launches finds an empty queue, a notable idle time is in few gaps."""
@@ -116,7 +116,7 @@ def _other_schedule(document: Document) -> str:
     if best is None or not certain_gain(best):
         return ""
     words = whatif_answer.in_words(parse_edit(best.edit))
-    return f"The best change is predicted to save {saving(best)} of the {document.verdict.span}: {words}."
+    return f"The best change is predicted to save {saving(best)} {of_step(best)}: {words}."
 
 
 def kernels(document: Document, times: Mapping[str, int] = MappingProxyType({}), *, has_roofline: bool = True) -> str:
@@ -217,7 +217,7 @@ def whatif(document: Document) -> str:
         return document.verdict.sentence
     change, gain = whatif_answer.in_words(parse_edit(cause.finding.edit)), saving(cause.finding)
     recorded = f"The recorded {span} takes {quantity(length_ns, Unit.NS)}."
-    return f"{recorded} The change to try first saves {gain} of it: {change}."
+    return f"{recorded} The change to try first saves {gain} {of_step(cause.finding)}: {change}."
 
 
 def of_run(document: Document) -> str:

@@ -177,7 +177,7 @@ def test_every_page_names_the_first_cause_and_its_gain(slow_rank: Document, basi
     assert verdicts.of_run(document).endswith(f"rank 2 is late. Fixing this saves {gain} of the step.")
     assert verdicts.suggestions(document) == f"Start here: rank 2 is late. Fixing this saves {gain} of the step."
     assert verdicts.whatif(document).endswith(
-        f"The change to try first saves {gain} of it: rank 2 performs like its peers."
+        f"The change to try first saves {gain} of the step: rank 2 performs like its peers."
     )
     nothing = replace(slow_rank, findings=(), verdict=verdict_of(Figures(slow_rank.values), ()))
     none = "No finding is certain to save more than 2.0% of the step."

@@ -61,3 +61,8 @@ def test_a_skipped_rule_states_why_and_other_rules_run() -> None:
     assert sum(row.count for row in rows) == len(skipped)
     assert skipped_sentence(search_result.skipped).startswith(f"{len(skipped)} rules skipped for lack of complete")
     assert not skipped_sentence(())
+
+
+def test_a_rule_whose_change_cannot_be_made_is_not_said_to_lack_input() -> None:
+    rows = [HealthRow("rules_skipped", Severity.INFO, detail="rank 1 has no peers; rules skipped: late-rank")]
+    assert skipped_sentence(rows) == "1 rule skipped because rank 1 has no peers"

@@ -8,7 +8,7 @@ import pytest
 from papers import FINDING, facts
 
 from usp_prof.findings.causes import Cause
-from usp_prof.model.finding import Basis, Finding
+from usp_prof.model.finding import Basis, ChangedPart, Finding
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.report.document import Findings
 from usp_prof.report.words import finding_lines, health_lines, lines_of_findings, ranks_phrase, run_lines, spans
@@ -116,3 +116,17 @@ def test_equal_problems_of_several_ranks_are_one_line() -> None:
 def test_axes_of_collectives_are_named_where_the_mesh_is_unknown() -> None:
     lines = run_lines(facts(axes={}, axes_seen=("tp", "ep")))
     assert lines[1] == "8 ranks, parallel layout unknown (collectives on tp, ep)"
+
+
+def test_a_gain_that_is_not_one_part_of_the_step_shows_what_the_change_affects() -> None:
+    shorter = replace(FINDING, step_ns=100e6, changed=(ChangedPart("comm:tp", 40e6, 30e6),))
+    assert "exposed tp 40.0 ms -> 30.0 ms" in finding_lines(shorter)
+    vanished = replace(shorter, changed=(ChangedPart("comm:tp", 10e6, 0.0),))
+    assert not any("->" in line for line in finding_lines(vanished))
+    several = replace(vanished, changed=(*vanished.changed, ChangedPart("idle:host", 1e6, 3e6)))
+    assert "exposed tp 10.0 ms -> 0 ns, idle: host 1.00 ms -> 3.00 ms" in finding_lines(several)
+
+
+def test_a_gain_without_recording_names_its_step() -> None:
+    lines = finding_lines(replace(FINDING, step_ns=49.6e6, without_recording=True))
+    assert lines[1].startswith("saves 9.8% ±1.5% of the 49.6 ms step without recording (replayed")

@@ -165,11 +165,14 @@ def skipped_sentence(health: Iterable[HealthRow]) -> str:
     """Return how many rules were skipped and why, and which ranks the findings cover if not all."""
     rows = tuple(health)
     skipped = sorted((row for row in rows if row.code == SKIPPED), key=lambda row: -row.count)
-    sentences = [
-        f"{counted(row.count, 'rule')} skipped for lack of {_cause(row).removeprefix(NEEDS)}" for row in skipped
-    ]
+    sentences = [f"{counted(row.count, 'rule')} skipped{_because(_cause(row))}" for row in skipped]
     sentences += [_cause(row) for row in rows if row.code == REPRESENTED]
     return "; ".join(sentences)
+
+
+def _because(reason: str) -> str:
+    """Return the end of a sentence on skipped rules: what they lack, or why their change cannot be made."""
+    return f" for lack of {reason.removeprefix(NEEDS)}" if reason.startswith(NEEDS) else f" because {reason}"
 
 
 def _cause(row: HealthRow) -> str:

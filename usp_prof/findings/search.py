@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from usp_prof.analyses.step_time import is_window
 from usp_prof.columns.rows import distinct
 from usp_prof.findings.causes import same_place, with_causes
+from usp_prof.findings.changed_parts import with_changed_parts
 from usp_prof.findings.draft import Draft, Rule, damage, skipped_rules
 from usp_prof.findings.place import of_costly_rank
 from usp_prof.findings.registry import all_rules
@@ -107,13 +109,18 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
         [_finding(judgement, gain) for judgement, gain in zip(judged, cumulative.gains, strict=True)],
         {judgement.rule.CODE: judgement.draft.covers for judgement in judged},
     )
+    unrecorded_ns = _unrecorded_step_ns(tables)
+    span = "window" if all(is_window(tables, rank) for rank in tables.ranks) else "step"
+    findings = [replace(finding, span=span, without_recording=unrecorded_ns > 0) for finding in findings]
+    if selection == EVERYTHING and not doubt:  # otherwise the step breakdown shows other steps or ranks
+        findings = with_changed_parts(tables, findings)
     notes = skipped_rules(skipped) + _step_notes(tables) + _recording_notes(tables) + _clock_notes(tables)
     notes += unexplained_notes(tables)
     notes += [_excluded(judged[place].rule.CODE, reason) for place, reason in cumulative.left_out.items()]
     ideal = ideal_of(tables)
     if ideal is not None:
         ideal = replace(ideal, error_fraction=ideal.error_fraction + doubt)
-    return Found(tuple(findings), tuple(sorted(notes)), ideal, repairs_of(tables))
+    return Found(tuple(findings), tuple(sorted(notes)), ideal, repairs_of(tables), unrecorded_ns)
 
 
 def _step_notes(tables: TableSet) -> list[HealthRow]:
@@ -239,6 +246,11 @@ def _as_known(draft: Draft, gain: Gain, doubt: float) -> Gain:
 def _is_selected(draft: Draft, selection: Selection) -> bool:
     rank = draft.where.get("rank")
     return selection.ranks is None or not isinstance(rank, int) or rank in selection.ranks
+
+
+def _unrecorded_step_ns(tables: TableSet) -> float:
+    cost, step_ns = recording_cost(tables), unedited(tables).mean_measured_ns
+    return step_ns - cost.ns if cost.is_known and cost.matters(step_ns) else 0.0
 
 
 def _finding(judged: Judged, cumulative: float) -> Finding:

@@ -38,6 +38,20 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ChangedPart:
+    """A part of the mean rank step (its role: `compute`, `comm:tp`, `idle:host`), before and after a change."""
+
+    role: str
+    before_ns: float
+    after_ns: float
+
+    @property
+    def saved_ns(self) -> float:
+        """How much shorter the part gets; negative if it gets longer."""
+        return self.before_ns - self.after_ns
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One finding. Gains are fractions of the job's step; `error_fraction` is the uncertainty of the gain.
 
@@ -64,6 +78,12 @@ class Finding:
     """Whether the run's configuration costs this time, so that it is not the effect of another finding."""
     step_ns: float = 0.0
     """The step that the gain is a share of: the replayed mean, without the cost of recording if known."""
+    span: str = "step"
+    """`step`, or `window` if steps are unknown and the gain is a share of everything recorded."""
+    without_recording: bool = False
+    """Whether `step_ns` excludes a notable cost of recording, which the measured parts of the step include."""
+    changed: tuple[ChangedPart, ...] = ()
+    """The parts of the step that the change affects most, if they were replayed; see `findings.changed_parts`."""
 
     @property
     def certain_gain_fraction(self) -> float:
@@ -175,6 +195,8 @@ class Found:
     """`None` for a single rank, which has no peers."""
     repairs: tuple[Repair, ...] = ()
     """Repairs of the ranks that the others wait for most."""
+    unrecorded_step_ns: float = 0.0
+    """The mean step without the cost of recording; 0 if this cost is unknown or too small to notice."""
 
 
 NOTHING_FOUND = Found((), ())

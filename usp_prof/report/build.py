@@ -78,6 +78,7 @@ def build(
         figures=Figures(values),
         findings=search_result.findings,
         ideal=search_result.ideal,
+        unrecorded_step_ns=search_result.unrecorded_step_ns,
         health=tuple(sorted(notes.union(tables.health))),
     )
     stragglers = results.get("stragglers")

@@ -156,4 +156,6 @@ class Context:
     findings: tuple[Finding, ...]
     ideal: IdealStep | None
     """The step with all ranks like their peers, if findings were searched."""
+    unrecorded_step_ns: float
+    """The mean step without the cost of recording; 0 if unknown or not notable."""
     health: tuple[HealthRow, ...]

@@ -61,7 +61,7 @@ class Verdict:
         if self.cause is None:
             return f"No finding is certain to save more than {quantity(NOTABLE, Unit.FRACTION)} of the {self.span}."
         finding = self.cause.finding
-        return f"{finding.title}. Fixing this saves {saving(finding)} of the {self.span}."
+        return f"{finding.title}. Fixing this saves {saving(finding)} {of_step(finding)}."
 
     @property
     def straggler(self) -> int | None:
@@ -115,6 +115,13 @@ def saving(finding: Finding) -> str:
     most = "at most " if finding.basis is Basis.BOUND else ""
     error = f" \u00b1{quantity(finding.error_fraction, Unit.FRACTION)}" if finding.error_fraction else ""
     return f"{most}{quantity(finding.gain_fraction, Unit.FRACTION)}{error}"
+
+
+def of_step(finding: Finding) -> str:
+    """Name what the gain of a finding is a share of: of the step, of the 49.6 ms step without recording."""
+    if not finding.without_recording:
+        return f"of the {finding.span}"
+    return f"of the {quantity(finding.step_ns, Unit.NS)} {finding.span} without recording"
 
 
 def certain_gain(finding: Finding) -> float:

@@ -11,9 +11,10 @@ from usp_prof.model.health import COUNTED_IN_BYTES, HealthRow, Severity, spans
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted, first_and_more
 from usp_prof.report.document import Findings
+from usp_prof.report.figures import label_of
 from usp_prof.report.format import quantity
 from usp_prof.report.run_facts import RunFacts
-from usp_prof.report.verdict import saving
+from usp_prof.report.verdict import NOTABLE, of_step, saving
 
 _NEGLIGIBLE = 0.0005
 REST = "less important causes, repeated causes, and gains within measurement noise"
@@ -71,10 +72,14 @@ def finding_lines(finding: Finding, above: float | None = None, *, proof: bool =
 
     `above` is the joint gain of the findings above it in a list; without it, the joint gain is not mentioned.
     """
-    lines = [title_and_place(finding.title, finding.where)]
+    # A window is shown as step 0, which no trace numbers.
+    where = {key: value for key, value in finding.where.items() if key != "step" or finding.span == "step"}
+    lines = [title_and_place(finding.title, where)]
     if finding.gain_fraction > _NEGLIGIBLE:
         remarks = "; ".join(_remarks(finding, above))
-        lines.append(f"saves {saving(finding)} of the step" + (f" ({remarks})" if remarks else ""))
+        lines.append(f"saves {saving(finding)} {of_step(finding)}" + (f" ({remarks})" if remarks else ""))
+    if not _is_of_one_part(finding):
+        lines.append(_changes(finding))
     if finding.advice:
         lines.append(finding.advice)
     if proof and finding.rows:
@@ -91,6 +96,24 @@ def _remarks(finding: Finding, above: float | None) -> list[str]:
     if together - above <= _NEGLIGIBLE:
         return [*basis, "adds nothing to the findings above"]
     return [*basis, f"{quantity(together, Unit.FRACTION)} together with the findings above"]
+
+
+def _is_of_one_part(finding: Finding) -> bool:
+    """Return whether the parts need no explanation: the gain is the time of one part, to within its error."""
+    if not finding.changed:
+        return True
+    first, *further = finding.changed
+    error_ns = max(finding.error_fraction, NOTABLE) * finding.step_ns
+    return not further and abs(first.before_ns - finding.saved_ns) <= error_ns
+
+
+def _changes(finding: Finding) -> str:
+    """Return how the change affects the parts of the measured step."""
+    changes = [
+        f"{label_of(part.role)} {quantity(part.before_ns, Unit.NS)} -> {quantity(part.after_ns, Unit.NS)}"
+        for part in finding.changed
+    ]
+    return ", ".join(changes) + ("; recording causes a part of this" if finding.without_recording else "")
 
 
 _NAMES_OF_AXIS = {"tp": r"tensor.parallel\w*", "cp": "context.parallel", "pp": "pipeline", "ep": "expert"}

@@ -10,7 +10,7 @@ import numpy as np
 
 from usp_prof.columns.rows import lookup
 from usp_prof.findings import proof
-from usp_prof.findings.draft import Draft
+from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.place import of_ranks, outstanding_rank, place_of
 from usp_prof.findings.proof import spot
 from usp_prof.model.edit import Edit
@@ -58,6 +58,7 @@ class HostBound:
 
     CODE = RuleCode.HOST_BOUND
     TITLE = "The device waits for launches"
+    NEEDS = (Input.LAUNCHES,)
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:

@@ -124,6 +124,8 @@ def _step(context: Context) -> KeyFigure:
     between = figures.overall("step_spread")
     if between is not None and len(figures.along("step_time", "rank")) > 1:
         notes.append(f"spread across ranks {quantity(between, Unit.FRACTION)}")
+    if context.unrecorded_step_ns:
+        notes.append(f"mean without recording {quantity(context.unrecorded_step_ns, Unit.NS)}")
     return KeyFigure("step", figures.overall("job_step_time"), Unit.NS, ", ".join(notes))
 
 
