@@ -20,6 +20,7 @@ from usp_prof.api.pictures import picture
 from usp_prof.charts.inputs import BreakdownRows, RankBars
 from usp_prof.contract import ModelEntry
 from usp_prof.findings import find
+from usp_prof.model.errors import UsageError
 from usp_prof.model.metric import Value
 from usp_prof.model.selection import Selection
 from usp_prof.report.figures import Figures
@@ -281,6 +282,13 @@ def test_an_assumed_device_changes_mfu_until_it_is_cleared() -> None:
     assert not run.summary.df.equals(key_figures)
     run.assume()
     assert run.mfu().metrics["mfu"] == before
+
+
+def test_an_unknown_device_is_refused() -> None:
+    """It used to hide MFU, with a note on recomputation as the reason."""
+    with pytest.raises(UsageError, match="no device is named 'H201'") as error:
+        run_with("late_input").assume(device="H201")
+    assert "H200" in error.value.hint
 
 
 def test_assumptions_stay_until_they_are_cleared() -> None:

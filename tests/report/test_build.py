@@ -251,6 +251,14 @@ def test_the_missing_input_of_mfu_is_named(tables: TableSet) -> None:
     assert figure.second.startswith("unknown: no model description")
 
 
+def test_the_reason_for_unknown_hfu_does_not_replace_that_for_unknown_mfu(tables: TableSet) -> None:
+    notes = tuple(
+        HealthRow(code, Severity.INFO, detail=f"detail of {code}") for code in ("no_device_peak", "recompute_unknown")
+    )
+    result = MfuResult("palm", {"palm": 1e9}, float("nan"), 1e3, {}, 2, 0.0, "bf16", "", (), notes)
+    assert mfu_figure(build(tables, {"mfu": result}, name="x")).second == "unknown: detail of no_device_peak"
+
+
 def test_mfu_names_its_convention_and_its_peak(tables: TableSet) -> None:
     result = MfuResult(
         "palm", {"palm": 1e9}, 1.2e9, 1e3, {}, 2, 1e12, "bf16", "a table", (Part("mm", 1.0, 2.0, "why"),)

@@ -148,6 +148,7 @@ class Questions(Asking):
         without arguments resets all. Returns the run.
         """
         from usp_prof.model.flops import check_convention  # noqa: PLC0415 - needed only for assumptions
+        from usp_prof.model.hardware import check_device  # noqa: PLC0415 - as above
 
         sequence = whole_number("sequence", sequence)
         tokens_per_step = whole_number("tokens_per_step", tokens_per_step)
@@ -164,7 +165,7 @@ class Questions(Asking):
         after = replace(
             before,
             model=assumed_model,
-            device=device or before.device,
+            device=check_device(device) or before.device,
             convention=assumed_convention,
             tokens_per_step=tokens,
         )

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from usp_prof.model.errors import unknown_name
+
 
 class Precision(StrEnum):
     """Arithmetic of a matrix product."""
@@ -278,3 +280,19 @@ def find(name: str) -> Device | None:
         device is not None and memory_in_name is not None and float(memory_in_name[1]) * _G < 0.95 * device.memory_bytes
     )
     return None if has_less else device
+
+
+def device_by_name(name: str) -> Device:
+    """Return the device with this name, or raise an error with similar names."""
+    device = find(name)
+    if device is None:
+        names = [known_device.name for known_device in DEVICES]
+        raise unknown_name("device", name, names, list_command="usp-prof plan --devices-known")
+    return device
+
+
+def check_device(name: str) -> str:
+    """Return the name that a user gave to a device, after checking it; empty if none was given."""
+    if name:
+        device_by_name(name)
+    return name

@@ -34,6 +34,7 @@ from usp_prof.findings.registry import third_party_rules
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
 from usp_prof.model.finding import NOTHING_FOUND
+from usp_prof.model.hardware import check_device
 from usp_prof.model.health import spans
 from usp_prof.model.selection import Assumptions, Selection
 from usp_prof.report import stored_document
@@ -256,7 +257,8 @@ def _assumptions(args: argparse.Namespace) -> Assumptions:
     snapshots = tuple(snapshot for given in args.memory_snapshot for snapshot in read_snapshots(given))
     if args.tokens_per_step < 0:
         raise UsageError(f"--tokens-per-step {args.tokens_per_step} is below 0", hint="the global batch, in tokens")
-    return Assumptions(model_of(args), args.device, args.convention, args.tokens_per_step, snapshots=snapshots)
+    device = check_device(args.device)
+    return Assumptions(model_of(args), device, args.convention, args.tokens_per_step, snapshots=snapshots)
 
 
 def _write(documents: Sequence[Document], args: argparse.Namespace, timelines: Sequence[str] = ()) -> None:

@@ -22,6 +22,7 @@ from usp_prof.cli.wrapping import wrapped
 from usp_prof.export.merged_trace import export
 from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.errors import UsageError
+from usp_prof.model.hardware import check_device
 from usp_prof.model.selection import EVERYTHING, Assumptions
 from usp_prof.replay.representatives import Representatives, representatives
 from usp_prof.report.answers import job_slowdown
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     if not edits:
         raise UsageError("no edit was given", hint="add --edit; --list shows all edits")
     opened = open_from(args)
-    tables = opened.tables.assuming(Assumptions(model=model_of(args), device=args.device))
+    tables = opened.tables.assuming(Assumptions(model=model_of(args), device=check_device(args.device)))
     # A predicted timeline includes all ranks, so all are replayed.
     replayed = Representatives(tables) if args.output else replayed_ranks(tables, edits)
     together = predict_on(replayed, edits)

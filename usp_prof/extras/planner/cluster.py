@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from usp_prof.model.errors import UsageError, unknown_name
-from usp_prof.model.hardware import DEVICES, Device, Precision, find
+from usp_prof.model.errors import UsageError
+from usp_prof.model.hardware import Device, Precision, device_by_name
 
 DEVICES_PER_NODE = 8
 EFFICIENCY = 0.75
@@ -142,10 +142,7 @@ class Cluster:
 
 def cluster_of(name: str, dtype: str = "bf16") -> Cluster:
     """Build the cluster of a device in the hardware table."""
-    device = find(name)
-    if device is None:
-        names = [known_device.name for known_device in DEVICES]
-        raise unknown_name("device", name, names, list_command="usp-prof plan --devices-known")
+    device = device_by_name(name)
     if device.link == "ICI":
         raise UsageError(
             f"{device.name} cannot be planned: no supported trainer runs on TPUs", hint="choose a GPU (--devices-known)"

@@ -39,6 +39,7 @@ _WORST_RANKS = 3
 _MFU_NEEDS = (
     "no_model", "no_tokens", "no_model_flop", "window_is_no_step",
     "paced_compute", "model_contradicted", "peak_contradicted", "devices_contradicted",
+    "precision_unknown", "no_device_peak",
 )  # fmt: skip
 _MOST = 0.5
 """A part that causes half of a loss explains it."""
