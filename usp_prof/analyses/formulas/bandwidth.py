@@ -1,10 +1,10 @@
-"""Ops without matrix products: the bytes that they must move. Every input is read and every output written once.
+"""Ops without matrix products: the bytes that they must move. They read every input and write every output once.
 
 Views and allocations move nothing; all of their time is host time.
 
 For ops on lists (fused and foreach optimizers, concatenation, FSDP's copies), profilers record the dims of a list's
 tensors but not their type. The type comes from another input of the op, from the kernel's name, or from the run if
-all its numbers have one type. Otherwise the op has no cost.
+it uses only one type. If the type stays unknown, the op has no cost.
 """
 
 from __future__ import annotations

@@ -70,13 +70,13 @@ SEQUENCES = {
     "Llama-2": 4096, "Llama-3": 8192, "Llama-4": 8192, "GPT-3": 2048, "Nemotron": 4096, "Mixtral": 8192, "Grok": 8192,
     "Qwen": 4096, "GPT-OSS": 4096, "DeepSeek": 4096, "Kimi": 4096,
 }  # fmt: skip
-"""Tokens per sequence in pretraining, by the prefix of a known model's name; used if the question names none."""
+"""Default tokens per sequence, as in pretraining, by the prefix of a known model's name."""
 
 
 def planned_model(name: str, sequence: int, recorded: ModelEntry | None, hint: str) -> ModelEntry:
-    """Return the model to plan for: the named one, else that of the recorded run.
+    """Return the model to plan for: the named one, or that of the recorded run.
 
-    Without a sequence length, a known model has its usual one. `hint` says how to supply it for other models.
+    Known models have a default sequence length. For other models, `hint` says how to set it.
     """
     model = model_named(name, sequence) if name else recorded
     assert model is not None  # noqa: S101 - one of the two was given

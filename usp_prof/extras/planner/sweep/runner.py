@@ -4,7 +4,7 @@
     FOLDER/cells/NAME/cell.json   outcome of a cell that ended or failed; a cell without one is run (again)
     FOLDER/cells/NAME/output.txt  the trainer's output, and errors.txt
 
-A stopped sweep has no outcome of the cells that were running: the same command continues with them.
+Cells that were running when a sweep was stopped have no outcome, so the same command runs them again.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "usp-prof-sweep", 1
 GRACE_SECONDS = 20
-"""Time that a trainer has to end on request before it is killed."""
+"""Time between SIGTERM and SIGKILL."""
 LOOK_EVERY_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Content of a folder's sweep: the trainer's file, options fixed for all cells, and the cells."""
+    """A sweep: the trainer's file, the options of all cells, and the cells."""
 
     trainer: str
     fixed: tuple[tuple[str, str], ...]
@@ -170,7 +170,7 @@ def _run_cell(folder: Path, sweep: Sweep, cell: Cell, timeout: float, stop: Even
     output, errors = place / "output.txt", place / "errors.txt"
     words = [*sweep.words(cell), "--metrics", "json"]
     with output.open("wb") as out, errors.open("wb") as err:
-        # In its own session: Ctrl-C reaches only this process, which then ends the trainer in order.
+        # In its own session, Ctrl-C reaches only this process, which then ends the trainer.
         process = subprocess.Popen(  # noqa: S603 - the trainer
             words, stdout=out, stderr=err, stdin=subprocess.DEVNULL, start_new_session=True, env=environment()
         )
@@ -206,7 +206,7 @@ def _waited(process: subprocess.Popen[bytes], timeout: float, stop: Event) -> bo
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a trainer to end, and kill it if it does not."""
+    """Terminate a trainer, and kill it if it does not end."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(GRACE_SECONDS)
