@@ -9,6 +9,7 @@ import pytest
 from injection import true_gain
 from made_training import COMPUTE, Call, Job, Work
 
+from usp_prof.analyses import stragglers
 from usp_prof.findings.search import search
 from usp_prof.run import open_run
 from usp_prof.whatif.predict import unedited
@@ -65,3 +66,10 @@ def test_a_rank_with_fuller_experts_is_not_slow(tmp_path: Path) -> None:
     codes = {finding.code for finding in search(tables_with(tmp_path / "full", {}, {2: 1.6})).findings}
     assert "uneven-experts" in codes
     assert "slow-rank" not in codes
+
+
+def test_the_title_and_the_table_of_stragglers_state_one_slowdown(tmp_path: Path) -> None:
+    """The device is slow in all kernels. Kernels that run at once count once in a step."""
+    tables = tables_with(tmp_path / "slow", {2: 1.3})
+    slowdown = stragglers.compute(tables).rank_slowdown(2)
+    assert search(tables).findings[0].title == f"Rank 2 computes {slowdown:.2f}x as long as its peers"

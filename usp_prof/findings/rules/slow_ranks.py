@@ -92,10 +92,12 @@ class SlowRank:
         is_worst_compute = np.isin(graph.nodes.rank, [worst.rank]) & (graph.nodes.kind == NodeKind.COMPUTE)
         several = len(slow) > 1
         ranks = spans(candidate.rank for candidate in slow)
+        # The same figure as in the table of stragglers, if that one has the same peers.
+        slowdown = stragglers.compute(tables).rank_slowdown(worst.rank)
         is_paused = not several and _pauses_outweigh(tables, graph, worst)
         yield Draft(
-            f"Rank{'s' if several else ''} {ranks} compute{'' if several else 's'} {worst.ratio:.2f}x as long as "
-            f"{'their' if several else 'its'} peers",
+            f"Rank{'s' if several else ''} {ranks} compute{'' if several else 's'} "
+            f"{worst.ratio if np.isnan(slowdown) else slowdown:.2f}x as long as {'their' if several else 'its'} peers",
             {"ranks": ranks} if several else {"rank": worst.rank},
             {"compute_ns": worst.compute_ns, "peers_ns": worst.peers_ns, "peers": len(worst.peers)}
             | dict(slowest_step(graph, is_worst_compute)),

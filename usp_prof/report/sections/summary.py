@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from usp_prof.analyses.pipeline import PipelineResult
 from usp_prof.analyses.result import impossible
 from usp_prof.findings.causes import causes_of
 from usp_prof.findings.draft import skipped_sentence
@@ -22,13 +23,14 @@ from usp_prof.report.document import (
     Section,
     Stack,
     StackPart,
+    Text,
     data_table,
 )
-from usp_prof.report.figures import Context, Figures, Key, axes_in_order, axis_words, parts
+from usp_prof.report.figures import Context, Figures, Key, axes_in_order, axis_words, label_of, parts
 from usp_prof.report.format import quantity
 from usp_prof.report.run_facts import RunFacts
 from usp_prof.report.sections.plain import without_blanks
-from usp_prof.report.verdict import NOTABLE
+from usp_prof.report.verdict import NOTABLE, gains_in_messages
 from usp_prof.report.words import mean_rank_step
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ def build(context: Context) -> Section:
         where_the_step_goes(context.figures, context.run),
         communication(context.figures),
         _worst_ranks(context),
+        lateness_and_repairs(context.figures),
         _findings(context),
         _health(context),
     ]
@@ -191,7 +194,24 @@ def _bubble(context: Context) -> KeyFigure | None:
         for name, metric in (("ideal", "bubble_ideal_fraction"), ("textbook", "bubble_textbook_fraction"))
         if (value := figures.overall(metric)) is not None
     ]
-    return KeyFigure("bubble", measured, Unit.FRACTION, ", ".join(["of the pipeline window", *against]))
+    return KeyFigure(
+        "bubble", measured, Unit.FRACTION, ", ".join([f"of the pipeline window{_idle_part(context)}", *against])
+    )
+
+
+def _idle_part(context: Context) -> str:
+    """Return how much of the bubble the bar shows as idle, if other parts of the step are in the bubble, too."""
+    pipeline = context.results.get("pipeline")
+    cells = pipeline.cells if isinstance(pipeline, PipelineResult) else ()
+    if not cells:
+        return ""
+    bubble_ns = sum(cell.window_ns - cell.busy_ns for cell in cells) / len(cells)
+    window_ns = sum(cell.window_ns for cell in cells) / len(cells)
+    idle_ns = context.figures.at("idle_time", cause="bubble") or 0
+    if bubble_ns - idle_ns <= NOTABLE * window_ns:
+        return ""
+    label = label_of("idle:bubble")
+    return f" ({quantity(bubble_ns, Unit.NS)}, {quantity(idle_ns, Unit.NS)} of it {label})"
 
 
 def _slowdown(context: Context) -> KeyFigure | None:
@@ -251,6 +271,9 @@ def _worst_ranks(context: Context) -> DataTable | None:
     late_by_axis = {rank: figures.along("late_fraction", "axis", rank=rank) for rank in worst}
     for rank, late in late_by_axis.items():
         axis_of_rank.setdefault(rank, max(late, key=lambda axis: late[axis], default=None))
+    for rank in gains_in_messages(figures):  # its lateness in collectives has nothing to do with its repair
+        axis_of_rank[rank] = None
+        cost.pop(rank, None)
     rows = [
         (
             rank,
@@ -271,6 +294,27 @@ def _worst_ranks(context: Context) -> DataTable | None:
     }  # fmt: skip
     title = f"Stragglers (ranks that others wait for), {'in the window' if _is_window(figures) else 'per step'}"
     return without_blanks(data_table(title, columns, rows, most=_WORST_RANKS))
+
+
+def lateness_and_repairs(figures: Figures) -> Text | None:
+    """Explain repairs of the worst ranks that save much more or much less than the ranks are late."""
+    step = figures.overall("window_time" if _is_window(figures) else "step_time") or 0
+    cost, gain = (figures.along(metric, "rank") for metric in ("straggler_cost", "repair_gain"))
+    differing = [
+        saved - late
+        for rank in worst_ranks(figures)[:_WORST_RANKS]
+        if rank in gain
+        for late, saved in [(cost.get(rank, 0), step * gain[rank])]
+        if abs(saved - late) > max(NOTABLE * step, _MOST * max(saved, late))
+    ]
+    sentences = []
+    if any(difference < 0 for difference in differing):
+        sentences.append("A repair saves less than a rank is late if other ranks are late next or the rank catches up.")
+    if any(difference > 0 for difference in differing):
+        sentences.append(
+            "A repair saves more if the rank also delays sends, receives or other axes, which lateness leaves out."
+        )
+    return Text(" ".join(sentences), quiet=True) if sentences else None
 
 
 def _findings(context: Context) -> Findings | None:

@@ -1,0 +1,73 @@
+"""Figures of the first screen that seem to contradict each other: the screen says how they fit together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from made_training import Delay, Job
+
+from usp_prof.analyses import step_time, stragglers
+from usp_prof.model.finding import REPAIR_GAIN
+from usp_prof.model.metric import Metric, Value
+from usp_prof.report.build import analyze, build
+from usp_prof.report.document import DataTable, Document, KeyFigures, Stack, Text
+from usp_prof.report.figures import Figures
+from usp_prof.report.format import quantity
+from usp_prof.report.sections.summary import lateness_and_repairs
+from usp_prof.run import open_run
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+
+TRACES = Path(__file__).parents[2] / "traces"
+
+
+def document_of(tables: TableSet) -> Document:
+    return build(tables, analyze(tables), name="run")
+
+
+def blocks(document: Document, kind: type) -> list[Any]:
+    return [block for block in document.summary.blocks if isinstance(block, kind)]
+
+
+def test_the_bubble_states_how_much_of_it_the_bar_shows_as_idle(tmp_path: Path) -> None:
+    """Ranks that finish early wait in a collective, which the bar shows as exposed communication."""
+    document = document_of(open_run(TRACES / "recorded-1f1b", cache_dir=tmp_path).tables)
+    (stack,) = blocks(document, Stack)
+    (idle,) = (quantity(part.value, stack.unit) for part in stack.parts if part.role == "idle:bubble")
+    (figures,) = blocks(document, KeyFigures)
+    (bubble,) = (figure for figure in figures.figures if figure.label == "bubble")
+    assert f"{idle} of it idle: pipeline" in bubble.second
+
+
+def test_a_rank_late_in_messages_has_no_lateness_in_collectives(tmp_path: Path) -> None:
+    job = Job("ring", 761_594)
+    job.simulate(Delay("late_messages", 3, 9_900), 822_740)
+    job.write(tmp_path / "ring")
+    document = document_of(open_run(tmp_path / "ring", cache_dir=tmp_path / "cache").tables)
+    (ranks,) = (table for table in blocks(document, DataTable) if table.title.startswith("Stragglers"))
+    heads = [column.head for column in ranks.columns]
+    assert ranks.rows[0][heads.index("rank")] == 3
+    assert "axis" not in heads
+    assert "late by" not in heads
+    assert any("lateness leaves out" in text.text for text in blocks(document, Text))
+
+
+@pytest.mark.parametrize(
+    ("late_ns", "gain", "explained"),
+    [(200e6, 0.01, "saves less"), (60e6, 0.3, "saves more"), (200e6, 0.18, ""), (10e6, 0.0, "")],
+)
+def test_repairs_unlike_lateness_are_explained(late_ns: float, gain: float, explained: str) -> None:
+    def values(metric: Metric, value: float) -> list[Value]:
+        return [Value(metric, value, {"rank": 0})]
+
+    measured = [
+        Value(step_time.STEP_TIME, 1e9),
+        *values(stragglers.STRAGGLER_COST, late_ns),
+        *values(REPAIR_GAIN, gain),
+    ]
+    text = lateness_and_repairs(Figures(measured))
+    assert (text is None) == (not explained)
+    assert text is None or explained in text.text
