@@ -100,6 +100,22 @@ def test_a_blocking_call_is_attributed_to_the_op_around_it() -> None:
     assert values(result)["host_sync_time", "(no op known)"] == 200
 
 
+def test_an_asynchronous_copy_of_pageable_memory_blocks() -> None:
+    """The rule `blocking-copies` reports it, so the host's blocking calls must count it, too."""
+    run = trace().op("aten::copy_", at=100, dur=5_000).launch(1, 200, 4_000, name="cudaMemcpyAsync")
+    run.memcpy(at=4_000, dur=100, kind="DtoH (Device -> Pageable)", correlation=1)
+    run.op("aten::copy_", at=10_000, dur=5_000).launch(2, 10_200, 4_000, name="cudaMemcpyAsync")
+    run.memcpy(at=14_000, dur=100, kind="DtoH (Device -> Pinned)", correlation=2)
+    result = host.compute(table_set(run))
+    blocking = [(sync.name, sync.cause, sync.count, sync.time_ns) for sync in result.syncs]
+    assert blocking == [("cudaMemcpyAsync", "aten::copy_", 1, 4_000)]
+
+
+def test_a_loader_counts_under_the_names_that_findings_know() -> None:
+    run = trace().mark("data_loader.next", at=0, dur=3_000).kernel("k", at=9_000, dur=10, launch_at=8_900)
+    assert values(host.compute(table_set(run)))["input_time",] == 3_000
+
+
 def test_data_loading_and_garbage_collection_are_measured() -> None:
     loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     run = trace().mark(loader, at=0, dur=3_000).mark("train::input", at=1_000, dur=4_000)

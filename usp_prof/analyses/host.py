@@ -18,6 +18,7 @@ from usp_prof.columns.table import Columns
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.replay.host_gaps import LOADS_DATA
 from usp_prof.tables import shares
 from usp_prof.tables.table_set import TableSet
 
@@ -53,7 +54,6 @@ GC_TIME = Metric(
 )  # fmt: skip
 METRICS = (LAUNCH_COUNT, LAUNCH_DELAY, EMPTY_QUEUE_FRACTION, QUEUE_FULL_TIME, HOST_SYNC_TIME, INPUT_TIME, GC_TIME)
 
-_INPUT = re.compile(r"DataLoader|^train::input\b")
 _COLLECTS = re.compile(
     r"^<built-in (function|method) collect|\bgc\.py\(\d+\)|\bgc\.collect\b|^train::gc\b|: _?gc_collect$"
 )
@@ -200,7 +200,7 @@ def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:
         empty_queue_fraction=empty / starting if starting else float("nan"),
         deepest_queue=max((depth for _, depth, _ in depths), default=-1),
         sync_ns=sum(sync.time_ns for sync in syncs) / per_step if on_gpu else float("nan"),
-        input_ns=_covered(_INPUT, marks.take(~marks["on_device"]), ops) / per_step if has_host else float("nan"),
+        input_ns=_covered(LOADS_DATA, marks.take(~marks["on_device"]), ops) / per_step if has_host else float("nan"),
         gc_ns=collected / per_step if len(functions) or collected else float("nan"),
     )
     return _OfRank(host, ranges.call_stats(rank, launches), syncs, _op_times(rank, ops), depths, steps)

@@ -13,6 +13,7 @@ from usp_prof.columns.rows import distinct, lookup, rows_by_code, rows_of
 from usp_prof.columns.table import Columns
 from usp_prof.contract import parse_mark
 from usp_prof.model.selection import Selection
+from usp_prof.replay.rank_nodes import waits_for_own_copy
 from usp_prof.tables.table_set import TableSet, memoized_of_rank
 
 _STARTS_WORK = ("launch", "graph_launch", "memcpy", "memset")
@@ -118,8 +119,13 @@ def launched_at(tables: TableSet, rank: int) -> Ints:
 
 
 def sync_stats(tables: TableSet, rank: int, launches: Columns) -> list[SyncStat]:
-    """Return blocking calls by name and by the enclosing op, or else the enclosing mark or Python function."""
-    blocking = launches.take(launches["blocking"] & (launches["dur_ns"] > 0))
+    """Return blocking calls by name and by the enclosing op, or else the enclosing mark or Python function.
+
+    Copies of pageable memory block, too, even if they are called asynchronous.
+    """
+    waiting_copies = tables.columns("launches", rank)["event"][waits_for_own_copy(tables, rank, 0)]
+    blocks = launches["blocking"] | np.isin(launches["event"], waiting_copies)
+    blocking = launches.take(blocks & (launches["dur_ns"] > 0))
     if not len(blocking):
         return []
     callers = _around(tables.columns("ops", rank), blocking)
