@@ -15,8 +15,8 @@ from trainer.configuration.options import SCHEDULES
 from trainer.foundation import fp8
 from trainer.foundation.weight_gradients import LINEAR, Product, WeightGradStore, multiply
 from trainer.model.experts import grouped_product, looped_product
-from trainer.parallel import pipeline_schedules
-from trainer.parallel.pipeline_schedules import GENERATORS, Transfer, orders_of_ranks, with_transfers
+from trainer.parallel import pipeline_parallel
+from trainer.parallel.pipeline_parallel import Transfer, with_transfers
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.schedule_orders import Action, Kind, order, simulate, stage_ranks
@@ -35,20 +35,13 @@ def pipeline(name: str, ranks: int, micro_batches: int) -> tuple[Schedule, Shape
 
 def steps(name: str, ranks: int, micro_batches: int) -> tuple[tuple[Action | Transfer, ...], ...]:
     schedule, shape = pipeline(name, ranks, micro_batches)
-    return with_transfers(orders_of_ranks(schedule, shape), stage_ranks(schedule, shape))
-
-
-@pytest.mark.parametrize("name", GENERATORS)
-@SIZES
-def test_the_analysis_expects_the_orders_that_the_trainer_generates(name: str, ranks: int, micro_batches: int) -> None:
-    schedule, shape = pipeline(name, ranks, micro_batches)
-    assert orders_of_ranks(schedule, shape) == order(schedule, shape)
+    return with_transfers(order(schedule, shape), stage_ranks(schedule, shape))
 
 
 def test_the_pictures_of_schedules_show_when_their_actions_run() -> None:
-    lines = re.findall(r"rank \d +([F.].*)", pipeline_schedules.__doc__)
+    lines = re.findall(r"rank \d +([F.].*)", pipeline_parallel.__doc__)
     for name, rows in (("gpipe", lines[:3]), ("1f1b", lines[3:])):
-        timeline = simulate(orders_of_ranks(*pipeline(name, 3, 4)), lambda _: 1)
+        timeline = simulate(order(*pipeline(name, 3, 4)), lambda _: 1)
         picture = [["."] * timeline.window for _ in range(3)]
         for start, rank, action in zip(timeline.start, timeline.rank, timeline.actions, strict=True):
             picture[rank][start] = f"{action.kind}{action.micro_batch}"

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_FILES, MOST_LINES = 4, 600
 TECHNIQUES = (
     "async_tensor_parallel", "collectives", "context_parallel", "data_parallel", "expert_parallel",
-    "offload", "pipeline_parallel", "pipeline_schedules", "recompute", "ring_attention", "sequence_parallel",
+    "offload", "pipeline_parallel", "recompute", "ring_attention", "sequence_parallel",
     "stage", "tensor_parallel", "ulysses", "weights", "zero",
 )  # fmt: skip
 PARTS = ("mesh", "ring_transfer")

@@ -30,12 +30,12 @@ def tensors(number: int, length: int, dtype: torch.dtype) -> list[torch.Tensor]:
 def test_the_fused_kernel_equals_attention_with_stored_scores(dtype: torch.dtype, bound: float, causal: bool) -> None:
     q, k, v, grad = tensors(4, 24, dtype)
     assert has_flash_attention(q)
-    for fused, written in zip(attend(q, k, v, causal=causal), plain(q, k, v, causal), strict=True):
+    for fused, written in zip(attend(q, k, v, causal=causal), plain(q, k, v, causal=causal), strict=True):
         assert fused.dtype == written.dtype
         assert torch.allclose(fused.double(), written.double(), rtol=bound, atol=bound)
-    out, lse = plain(q, k, v, causal)
+    out, lse = plain(q, k, v, causal=causal)
     fused = attend_backward(grad, (q, k, v), out, lse, causal=causal)
-    for result, expected in zip(fused, plain_backward(grad, (q, k, v), out, lse, causal), strict=True):
+    for result, expected in zip(fused, plain_backward(grad, (q, k, v), out, lse, causal=causal), strict=True):
         assert torch.allclose(result.double(), expected.double(), rtol=bound, atol=2 * bound)
 
 

@@ -1,31 +1,48 @@
 """Pipeline parallelism: one rank's actions, the transfers between them, and the executor that runs both.
 
-    F   forward of a stage for one micro-batch; the last stage takes its loss here
+    F   forward of a stage for one micro-batch; the last stage computes its loss here
     B   its whole backward
-    I   its backward without the gradients of weights, which are left for
-    W   the gradients of weights
-Transfers are posted without waiting; an action waits for what it receives when it begins. An activation that was sent
-is kept until its gradient arrives, so 1F1B keeps few of them. The trace marks each action around its arithmetic alone,
-and each transfer where it is posted.
+    I   its backward without the weight gradients, which are left for
+    W   the weight gradients
 
-Playbook: Pipeline Parallelism.
-Messages per micro-batch and boundary between stages: one send of activations and one of their gradients.
+`usp_prof/schedule_orders.py`, which the analysis uses too, has the order of actions under each schedule. The two basic
+schedules, with three ranks, one stage per rank and four micro-batches (a dot is idle time):
+
+    GPipe      rank 0   F0 F1 F2 F3  .  .  .  . B0 B1 B2 B3
+               rank 1    . F0 F1 F2 F3  .  . B0 B1 B2 B3  .
+               rank 2    .  . F0 F1 F2 F3 B0 B1 B2 B3  .  .
+
+    1F1B       rank 0   F0 F1 F2  .  . B0 F3 B1  . B2  . B3
+               rank 1    . F0 F1  . B0 F2 B1 F3 B2  . B3  .
+               rank 2    .  . F0 B0 F1 B1 F2 B2 F3 B3  .  .
+
+Both have the same idle time. But GPipe (arXiv:1811.06965) stores the activations of all micro-batches. 1F1B
+(PipeDream-Flush, arXiv:2006.09503) stores at most those of as many micro-batches as there are stages from the rank on.
+Other schedules shorten the idle time: with several stages per rank (interleaved, arXiv:2104.04473), or by filling it
+with weight gradients (zero bubble, arXiv:2401.10241; ZBV, arXiv:2405.15362; DualPipeV, after arXiv:2412.19437).
+
+Transfers are posted without waiting; an action waits for its input when it begins. The trace marks each action around
+its arithmetic alone, and each transfer where it is posted.
+
+Playbook: Pipeline Parallelism: AFAB (here `gpipe`), 1F1B, interleaving stages, Zero Bubble and DualPipe.
+Messages: two per micro-batch and boundary between stages, an activation and its gradient. With v stages per rank there
+are v times as many boundaries, except where a V-shaped order has both stages on one rank.
 Called by: `step.py` runs it in place of one forward and one backward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainer.parallel.pipeline_schedules import Transfer, orders_of_ranks, with_transfers
 from usp_prof import record
 from usp_prof.schedule import Schedule, Shape
-from usp_prof.schedule_orders import Action, Kind, stage_ranks
+from usp_prof.schedule_orders import Action, Kind, Order, order, simulate, stage_ranks
 
 if TYPE_CHECKING:
     from trainer.configuration.config import Config
@@ -55,7 +72,7 @@ class Pipeline:
         group = groups[0]
         self.micro_batches = config.options.micro_batches
         schedule, shape = Schedule(config.schedule), Shape(group.size, self.micro_batches, len(chunks))
-        orders = orders_of_ranks(schedule, shape)
+        orders = order(schedule, shape)
         self.steps = with_transfers(orders, stage_ranks(schedule, shape))[group.rank]
         complete = [action for action in orders[group.rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
         self.last_of_stage = {action.stage: action for action in complete}
@@ -162,3 +179,42 @@ class Pipeline:
             tensor = torch.empty(self.message, dtype=self.dtype, device=self.tokens[0].device)
             with mark:
                 self.arrived[key] = tensor, dist.irecv(tensor, group=group.handle, group_src=transfer.peer)
+
+
+# Transfers: the sends and receives that a schedule's actions need, in an order that cannot deadlock.
+#
+# A rank's messages with one neighbor must be posted in the same order at both ends, because NCCL runs them one after
+# another. So the actions of all ranks are visited in the order of a simulation. As soon as an action has produced what
+# another rank needs, its send is appended to one rank's list and the receive to the other's:
+#
+#     rank 0   0F0 send_f0  0F1 send_f1             recv_b0  0B0             recv_b1  0B1
+#     rank 1       recv_f0      recv_f1  1F0   1B0  send_b0         1F1 1B1  send_b1
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One end of a message between stages: an activation (`f`) or a gradient (`b`)."""
+
+    name: str
+    """`send_f`, `recv_f`, `send_b` or `recv_b`, as the trace has it."""
+    stage: int
+    """The stage at this end."""
+    micro_batch: int
+    peer: int
+    """Rank of the other end within the pipeline."""
+
+
+def with_transfers(orders: Order, home: Sequence[int]) -> tuple[tuple[Action | Transfer, ...], ...]:
+    """Insert each rank's transfers between its actions; `home` is the rank of each stage."""
+    steps: list[list[Action | Transfer]] = [[] for _ in orders]
+    rounds = simulate(orders, lambda _: 1)
+    for _, rank, action in sorted(zip(rounds.start, rounds.rank, rounds.actions, strict=True)):
+        steps[rank].append(action)
+        if action.kind is Kind.WEIGHT_GRADIENT:
+            continue
+        way, onward = ("f", 1) if action.kind is Kind.FORWARD else ("b", -1)
+        to = action.stage + onward
+        if 0 <= to < len(home) and home[to] != rank:
+            steps[rank].append(Transfer(f"send_{way}", action.stage, action.micro_batch, home[to]))
+            steps[home[to]].append(Transfer(f"recv_{way}", to, action.micro_batch, int(rank)))
+    return tuple(map(tuple, steps))

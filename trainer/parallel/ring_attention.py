@@ -28,6 +28,9 @@ from trainer.parallel.collectives import Group, all_gather, reduce_scatter
 from trainer.parallel.ring_transfer import RingTransfer, shift
 from usp_prof.record import mark
 
+Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Queries, keys and values of a tile, or their gradients."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -178,26 +181,19 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -
         lse = logaddexp(lse_A, lse_B)
         out = out_A exp(lse_A - lse) + out_B exp(lse_B - lse)
     """
-    return (flash_attention if has_flash_attention(q) else plain)(q, k, v, causal)
+    return (flash_attention if has_flash_attention(q) else plain)(q, k, v, causal=causal)
 
 
-def attend_backward(
-    grad: torch.Tensor,
-    tile: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    *,
-    causal: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def attend_backward(grad: torch.Tensor, tile: Three, out: torch.Tensor, lse: torch.Tensor, *, causal: bool) -> Three:
     """Return the gradients of a tile's queries, keys and values; `out` and `lse` are of all tiles together.
 
     Each tile is computed on its own: its shares of the whole softmax are exp(scores - lse).
     """
     backward = flash_attention_backward if has_flash_attention(grad) else plain_backward
-    return backward(grad, tile, out, lse, causal)
+    return backward(grad, tile, out, lse, causal=causal)
 
 
-def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: FBT001 - as the kernels have it
+def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend with scores in memory."""
     scores = _scores(q, k, causal=causal)
     lse = scores.logsumexp(-1)
@@ -205,13 +201,7 @@ def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> tu
     return shares.to(v.dtype) @ v, lse
 
 
-def plain_backward(
-    grad: torch.Tensor,
-    tile: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    causal: bool,  # noqa: FBT001 - as the kernels have it
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def plain_backward(grad: torch.Tensor, tile: Three, out: torch.Tensor, lse: torch.Tensor, *, causal: bool) -> Three:
     """Return the three gradients with scores in memory."""
     q, k, v = tile
     shares = (_scores(q, k, causal=causal) - lse.unsqueeze(-1)).exp()
@@ -239,10 +229,7 @@ def has_flash_attention(x: torch.Tensor) -> bool:
 
 
 def flash_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool,  # noqa: FBT001 - as the kernel has it
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend by one fused kernel; return the result and the log-sum-exp, which the public function drops."""
     aten = torch.ops.aten
@@ -252,12 +239,8 @@ def flash_attention(
 
 
 def flash_attention_backward(
-    grad: torch.Tensor,
-    tile: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    causal: bool,  # noqa: FBT001 - as the kernel has it
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    grad: torch.Tensor, tile: Three, out: torch.Tensor, lse: torch.Tensor, *, causal: bool
+) -> Three:
     """Return the gradients of queries, keys and values; torch's own ring attention calls the kernel as we do.
 
     A GPU's kernel reads the log-sum-exp as contiguous memory, whatever its strides: a slice of it would lead to wrong
