@@ -10,6 +10,7 @@ from gate_runs import measured, series, steps, with_fact
 from usp_prof.analyses.step_time import median_step_ns
 from usp_prof.gate.comparison import compare, direction
 from usp_prof.gate.facts import FactKind
+from usp_prof.gate.series import with_derived
 from usp_prof.model.metric import Better, Unit
 from usp_prof.report.answers.comparison import FORMATS, render, verdict, waterfall
 from usp_prof.report.answers.wording import change, interval
@@ -120,6 +121,28 @@ def test_the_steps_are_those_of_the_reports() -> None:
     )
     figures = next(block for block in waterfall(pair, "a", "b").blocks if isinstance(block, KeyFigures))
     assert figures.figures[-1].second == "within noise"
+
+
+def test_a_change_within_noise_is_that_between_the_two_figures() -> None:
+    """The reports leave two outliers out, so that the first run has the shorter median and the longer mean."""
+    lengths = [[58.4e6, 58.6e6, 58.6e6, 61.5e6, 62.5e6], [58.7e6, 59.0e6, 59.2e6, 60.9e6, 61.3e6]]
+    (pair,) = compare([measured(series("job_step_time", ns)) for ns in lengths]).pairs
+    (judgement,) = pair.judgements
+    assert (judgement.before, judgement.after) == (58.6e6, 59.2e6)
+    assert judgement.change == pytest.approx(59.2 / 58.6 - 1)
+    assert judgement.low < judgement.change < judgement.high
+
+
+def test_rates_are_those_of_the_reports() -> None:
+    """A report divides the work of all steps by their time, which a mean over the steps' rates is not."""
+    lengths = [76.4e6, 60.0e6, 44.1e6]
+    rates = [series("mfu", [2e7 / ns for ns in lengths], unit=Unit.FRACTION, better=Better.HIGHER)]
+    tokens = series("tokens_per_second", [136_000], steps=[-1], unit=Unit.PER_SECOND, better=Better.HIGHER)
+    run = measured(*with_derived([series("step_time", lengths), tokens, *rates]))
+    (pair,) = compare([run, run]).pairs
+    before = {judgement.key: judgement.before for judgement in pair.judgements}
+    assert before["mfu"] == pytest.approx(2e7 / (sum(lengths) / 3))
+    assert before["tokens_per_second"] == pytest.approx(136_000)
 
 
 def test_only_comparable_metrics_are_judged() -> None:

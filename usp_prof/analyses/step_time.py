@@ -159,10 +159,15 @@ def _job(step: Ints, start: Ints, end: Ints, component: Ints) -> tuple[JobStep, 
 
 
 def median_step_ns(lengths_ns: Sequence[float]) -> float:
-    """Return the job's step: the median over ordinary steps, or over all steps if there are none."""
+    """Return the job's step: the median over ordinary steps."""
+    return float(np.median(np.asarray(lengths_ns, float)[ordinary_steps(lengths_ns)]))
+
+
+def ordinary_steps(lengths_ns: Sequence[float]) -> Flags:
+    """Return which steps are neither warm-up nor outliers; all of them if there are none."""
     is_warm_up, is_odd = _unusual(lengths_ns)
-    ordinary = np.asarray(lengths_ns, float)[~is_warm_up & ~is_odd]
-    return float(np.median(ordinary if len(ordinary) else lengths_ns))
+    is_ordinary = ~is_warm_up & ~is_odd
+    return is_ordinary if is_ordinary.any() else ~is_ordinary
 
 
 def _unusual(lengths_ns: Sequence[float]) -> tuple[Flags, Flags]:

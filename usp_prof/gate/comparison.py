@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from usp_prof.analyses.step_time import JOB_STEP_TIME, median_step_ns
+import numpy as np
+
+from usp_prof.analyses.step_time import JOB_STEP_TIME, median_step_ns, ordinary_steps
 from usp_prof.gate.facts import BARRED, Difference, FactKind, barred, differences, uncompared
 from usp_prof.gate.judge import FROM_ZERO, judge
 from usp_prof.gate.judgement import Judgement, Limit, Scale, Verdict, unjudged
 from usp_prof.gate.measured import Measured
 from usp_prof.gate.policy import Rule
 from usp_prof.gate.sample import PRIORS, Noise, noise_of
-from usp_prof.gate.series import STEP_TIME, Series
+from usp_prof.gate.series import RATES, STEP_TIME, Series
 from usp_prof.gate.verdict import unusable_input
 from usp_prof.gate.why import PartChange, Why, explain, waterfall
 from usp_prof.model.health import Severity
@@ -111,14 +113,32 @@ def _judgement(
         judgement = replace(judgement, reason="before is 0")
     if bar is not None:
         judgement = replace(blank, reason=f"{BARRED}{bar}")
-    return replace(judgement, before=_reported(before), after=_reported(after))
+    return _as_reported(replace(judgement, before=_reported(before), after=_reported(after)))
 
 
 def _reported(series: Series) -> float:
-    """Return the figure that the run's report shows: the median of the job's step, the mean of all others."""
+    """Return the figure that the run's report shows.
+
+    That is the median of the job's step, the mean of other times, and rates over the time of all ordinary steps.
+    """
     if series.metric == JOB_STEP_TIME.id:
         return median_step_ns(series.samples)
+    if series.metric in RATES and series.per_step and min(series.samples) > 0:
+        time_per_work = 1 / np.asarray(series.samples)
+        return 1 / float(time_per_work[ordinary_steps(time_per_work.tolist())].mean())
     return series.mean
+
+
+def _as_reported(judgement: Judgement) -> Judgement:
+    """Return the judgment with the change between the two figures, if its interval contains that change.
+
+    The judged change is that of robust centers, which may even have the other sign.
+    """
+    if not judgement.low < judgement.high or not judgement.before:
+        return judgement
+    difference = judgement.after - judgement.before
+    change = difference / abs(judgement.before) if judgement.scale is Scale.RELATIVE else difference
+    return replace(judgement, change=change) if judgement.low <= change <= judgement.high else judgement
 
 
 _OF_PEAK = frozenset({"mfu", "hfu", "kernel_efficiency", "link_fraction"})

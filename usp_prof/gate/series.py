@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from usp_prof.analyses.step_time import ordinary_steps
 from usp_prof.model.metric import Better, Unit, Value
 
 WHOLE_RUN = -1
@@ -169,8 +170,12 @@ def _share(time: Series, lengths: dict[int, float], of_what: str) -> Series:
 
 
 def _by_step(rate: Series, lengths: dict[int, float]) -> Series:
-    median_length = statistics.median(lengths.values())
-    pairs = [(step, rate.samples[0] * median_length / length) for step, length in sorted(lengths.items()) if length > 0]
-    if median_length <= 0 or not pairs:
+    """Return the rate of each step from that of a run, which is over the mean of its ordinary steps."""
+    is_ordinary = ordinary_steps(list(lengths.values()))
+    mean_length = statistics.fmean(
+        length for length, is_one in zip(lengths.values(), is_ordinary, strict=True) if is_one
+    )
+    pairs = [(step, rate.samples[0] * mean_length / length) for step, length in sorted(lengths.items()) if length > 0]
+    if mean_length <= 0 or not pairs:
         return rate
     return replace(rate, steps=tuple(step for step, _ in pairs), samples=tuple(value for _, value in pairs))
