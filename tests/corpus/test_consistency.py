@@ -15,7 +15,7 @@ from usp_prof.findings.engine import found_in, repairs_in
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.report.answers.whatif import whatif_section
-from usp_prof.report.document import Text
+from usp_prof.report.document import Stack, Text
 from usp_prof.whatif.predict import predict, unedited
 
 if TYPE_CHECKING:
@@ -100,3 +100,20 @@ def test_a_prediction_has_one_step_in_all_its_parts(
         assert step == pytest.approx(predicted["after_ns"], rel=0.01)
     saved = 1 - predicted["after_ns"] / predicted["before_ns"]
     assert predicted["gain_fraction"] == pytest.approx(saved)
+
+
+def test_a_rank_with_a_longer_part_of_the_sequence_is_not_said_to_be_slow(tmp_path: Path) -> None:
+    """With contiguous parts and a causal mask, the last rank of the ring has the most attention."""
+    if not (ring := TRACES / "gloo" / "cp4-ring-contig-4r").is_dir():
+        pytest.skip("the corpus of real traces is not here")
+    tables = open_run(ring, cache_dir=tmp_path).tables
+    (late,) = (finding for finding in found_in(tables).findings if finding.where.get("rank") == 3)
+    assert late.title == "Rank 3 is late for cp sends and receives: it has more work"
+    assert "clocks" not in late.advice
+
+
+def test_the_parts_of_a_finding_start_at_the_bar(run: Run) -> None:
+    (stack,) = (block for block in run.report().document.summary.blocks if isinstance(block, Stack))
+    shown = {part.role: part.value for part in stack.parts}
+    for finding in found_in(run.tables).findings:
+        assert all(part.before_ns == pytest.approx(shown.get(part.role, 0.0)) for part in finding.changed)

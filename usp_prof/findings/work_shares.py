@@ -46,6 +46,12 @@ def worst_of(tables: TableSet, axis: str) -> Uneven | None:
     return tables.memo(("uneven work", axis), lambda: _worst_of(tables, graph_of(tables), axis))
 
 
+def has_more_work(tables: TableSet, rank: int) -> bool:
+    """Return whether a rank has more work than the others in a group that shares work."""
+    most = (worst_of(tables, axis) for axis in SHARED)
+    return any(worst is not None and worst.rank == rank and worst.ratio >= UNEVEN for worst in most)
+
+
 def _worst_of(tables: TableSet, graph: Graph, axis: str) -> Uneven | None:
     sums: dict[int, list[float]] = {}
     for group in shares(graph, axis):

@@ -14,7 +14,7 @@ from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.micro_batches import has_longer_sequences
 from usp_prof.findings.proof import longest, slowest_step
 from usp_prof.findings.repairs import LATENESS_NEEDS, MOST_RANKS, late_in_messages, repair_edit
-from usp_prof.findings.work_shares import everywhere
+from usp_prof.findings.work_shares import everywhere, has_more_work
 from usp_prof.model.edit import Edit
 from usp_prof.model.health import spans
 from usp_prof.model.rule_code import RuleCode
@@ -296,7 +296,8 @@ class LateRank:
 def _draft(tables: TableSet, graph: Graph, culprit: Culprit, kind: str) -> Draft:
     often = "" if culprit.persistent else " in some steps"
     edit = repair_edit(tables, culprit.rank)
-    why = Why.MORE_WORK if edit.name == "even_work" else culprit.why
+    has_more = edit.name == "even_work" or (culprit.why is Why.SLOW_COMPUTE and has_more_work(tables, culprit.rank))
+    why = Why.MORE_WORK if has_more else culprit.why
     cause, advice = CAUSES[why], ADVICE[why]
     if why is Why.HOST and _is_paused(tables, graph, culprit):
         cause = PAUSES
