@@ -1,8 +1,8 @@
 """Batches: the tokens that this rank trains on, synthetic or from a text file.
 
-Tokens are a function of seed, step and sequence alone, so every layout trains on the same batch. Synthetic text is
-a noisy linear recurrence: learnable in a few steps, never the same twice. The next update's batch is made, and pinned
-for a GPU, while this one is trained on.
+Tokens depend only on seed, step and sequence, so every layout trains on the same batch. Synthetic text is a noisy
+linear recurrence: learnable in a few steps, but never repeated. A thread prepares the next update's batch, in pinned
+memory for a GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainer.configuration.options import OptionError, refuse
 from trainer.parallel.context_parallel import runs
 
 NOISE = 0.1
-"""Share of synthetic tokens that follow no rule."""
+"""Share of synthetic tokens that are random."""
 
 
 class Batches:
@@ -77,7 +77,7 @@ class Batches:
 
 
 def _recurrence(length: int, vocab: int) -> np.ndarray:
-    """Return factor and term that advance a token by as many places as their index, ``5 x token + 17`` each."""
+    """Return factor and term, by number of places, that advance a token; one place is ``5 x token + 17``."""
     powers = np.zeros((2, length), dtype=np.int64)
     powers[:, 0] = 1, 0
     for place in range(1, length):

@@ -1,4 +1,4 @@
-"""Building: from checked options to this rank's stages, its data parallelism and its update."""
+"""Builder of this rank's stages, data parallelism and update, from checked options."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def build(config: Config, mesh: Mesh, device: torch.device, faults: Faults) -> U
 
 
 def build_stage(config: Config, mesh: Mesh, device: torch.device, faults: Faults, stage: int) -> Decoder:
-    """Build one stage of the decoder; its weights have no memory until data parallelism creates them."""
+    """Build one stage of the decoder; data parallelism allocates its weights later."""
     options, shape = config.options, config.shape
     grad_store = WeightGradStore() if config.traits.splits_backward else None
     product = fp8.PRODUCT if options.dtype == "fp8" else LINEAR
@@ -69,7 +69,7 @@ def build_stage(config: Config, mesh: Mesh, device: torch.device, faults: Faults
 def layer_timer(
     config: Config, device: torch.device, faults: Faults, stage: int, grad_store: WeightGradStore | None
 ) -> LayerTimer | None:
-    """Return a timer that lengthens the layers of a stage: a pace, or the brake of a fault."""
+    """Return a timer that makes the layers of a stage take longer, for a pace or a fault; `None` without both."""
     options, shape, layout = config.options, config.shape, config.layout
     slowdown = faults.slowdown(stage)
     sequences = config.micro_batch / (layout.cp * layout.tp)
@@ -101,7 +101,7 @@ def build_attention(config: Config, group: Group, device: torch.device) -> Atten
 def block_edges(
     config: Config, group: Group, product: Product, grad_store: WeightGradStore | None, timer: LayerTimer | None
 ) -> BlockEdges:
-    """Choose the communication of tensor-parallel ranks at the edges of a block."""
+    """Choose how tensor-parallel ranks communicate at the edges of a block."""
     if not config.options.sequence_parallel:
         return BlockEdges(group)
     if not config.options.tp_async:
@@ -112,7 +112,7 @@ def block_edges(
 
 
 def build_data(config: Config, mesh: Mesh, device: torch.device, chunks: dict[int, Decoder], faults: Faults) -> Buckets:
-    """Build the gradient buckets and create the weights."""
+    """Allocate the weights, in gradient buckets."""
     options = config.options
     if options.zero >= 2:
         units = {stage: make_units(config, mesh, device, chunk) for stage, chunk in chunks.items()}
@@ -128,7 +128,7 @@ def build_data(config: Config, mesh: Mesh, device: torch.device, chunks: dict[in
 
 
 def make_buckets(config: Config, mesh: Mesh, device: torch.device, chunk: nn.Module, limit: int) -> list[Bucket]:
-    """Fill buckets up to `limit` bytes in the order in which gradients are complete, one open bucket per kind."""
+    """Fill buckets of up to `limit` bytes, in the order in which gradients are complete; buckets have one kind each."""
     parameters = dict(reversed(list(chunk.named_parameters())))
     full: list[list[str]] = []
     filling: dict[str, list[str]] = {}
@@ -143,9 +143,9 @@ def make_buckets(config: Config, mesh: Mesh, device: torch.device, chunk: nn.Mod
 
 
 def make_units(config: Config, mesh: Mesh, device: torch.device, chunk: Decoder) -> list[Bucket]:
-    """Make a unit of each kind of weights in each layer, and of those outside of layers.
+    """Make one unit per kind of weights and layer, and of the weights outside of layers.
 
-    Gradients of the last layer are complete first; those of the embedding, which is in no layer, last.
+    The last layer is first, because its gradients are complete first. Those of the embedding are complete last.
     """
     units: dict[tuple[int, str], list[str]] = defaultdict(list)
     for name, parameter in chunk.named_parameters():
@@ -161,7 +161,7 @@ def make_units(config: Config, mesh: Mesh, device: torch.device, chunk: Decoder)
 def make_bucket(
     form: type[Bucket], config: Config, mesh: Mesh, device: torch.device, chunk: nn.Module, names: list[str]
 ) -> Bucket:
-    """Create some weights of one kind in a bucket; experts are sharded over the ranks that have the same experts."""
+    """Allocate weights of one kind in a bucket; experts are sharded over the ranks with the same experts."""
     is_expert, zero = note_of(chunk.get_parameter(names[0])).kind == "expert", config.options.zero
     group = mesh[("efsdp" if is_expert else "fsdp") if zero else ("edata" if is_expert else "data")]
     return form(

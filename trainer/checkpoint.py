@@ -1,11 +1,11 @@
-"""Checkpoints: weights, moments and the data position, stored by global names so that any layout continues any other.
+"""Checkpoints: weights, moments and the data position, under global names, so any layout can resume any other.
 
-Each rank writes the boxes of the whole weights that it holds (`parallel/weights`); what several ranks hold is written
-once. On loading, torch's planner finds for each box of this run the stored boxes that overlap it. Changing dp, tp, pp,
-cp, ep, the ZeRO stage or the pipeline's schedule between two runs is therefore no special case.
+Each rank writes its boxes of the whole weights (`parallel/weights`); a box on several ranks is written once. On
+loading, torch's planner selects the stored boxes that overlap each box of this run. Changing dp, tp, pp, cp, ep, the
+ZeRO stage or the pipeline schedule between two runs is therefore no special case.
 
-A checkpoint is written under a temporary name and renamed when every rank is done, so a crash leaves the one before.
-Nothing in training draws random numbers, and a batch follows from seed and step: there is no generator to store.
+A checkpoint is written under a temporary name and renamed when every rank is done, so a crash does not damage the
+previous one. Training draws no random numbers, and a batch depends on seed and step: there is no generator to store.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ FORMAT = 2
 MODEL_FLAGS = {"layers": "--layers", "experts": "--experts", "top_k": "--top-k"}
 """Sizes of a model that have an option of their own."""
 CURVE = ("seed", "data", "batch", "sequence", "capacity", "dtype", "lr", "warmup", "steps", "clip", "weight_decay")
-"""Options that may change between two runs; the losses then differ from those of one uninterrupted run."""
+"""Options that may change between two runs, but then change the losses of one uninterrupted run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One box of a named tensor: its position in the whole weight, and the memory it is read from or into."""
+    """One box of a named tensor: its position in the whole weight, and its memory."""
 
     name: str
     whole_sizes: tuple[int, ...]
@@ -54,7 +54,7 @@ class Piece:
 
 
 def pieces_of(update: Update) -> Iterator[Piece]:
-    """Yield everything that the next update depends on."""
+    """Yield the complete state that the next update needs."""
     for bucket in update.buckets:
         state = update.state_of(bucket)
         tensors = {"weight": bucket.master, "exp_avg": state["exp_avg"], "exp_avg_sq": state["exp_avg_sq"]}
@@ -66,7 +66,7 @@ def pieces_of(update: Update) -> Iterator[Piece]:
 
 
 class SavePieces(checkpoint.DefaultSavePlanner):
-    """Planner of one write per piece; torch drops those that another rank writes too."""
+    """Planner of one write per piece; torch drops duplicates of other ranks."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         super().__init__(flatten_state_dict=False)
@@ -152,7 +152,7 @@ def _stored(folder: Path) -> dict[int, Path]:
 
 
 def check_unused(folder: Path) -> None:
-    """Refuse a folder that holds another run's checkpoints: a later `--resume` would continue that run."""
+    """Refuse a folder with another run's checkpoints: a later `--resume` would continue that run."""
     if _stored(folder):
         rule = f"--checkpoint {folder} holds checkpoints of an earlier run, up to {newest(folder).name}"
         raise OptionError(rule, "add --resume to continue that run, or choose another --checkpoint")

@@ -1,4 +1,4 @@
-"""Device: the GPU or CPU of this process, what it can multiply, its peak and its memory."""
+"""Device: the GPU or CPU of this process, its peak and its memory."""
 
 from __future__ import annotations
 

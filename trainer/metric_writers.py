@@ -21,7 +21,7 @@ PROJECT = "usp-prof"
 
 Metrics = dict[str, Any]
 Writer = Callable[[int, Metrics], None]
-"""Takes a step and its metrics."""
+"""Function of a step and its metrics."""
 
 
 def open_writers(config: Config, folder: Path, stack: ExitStack) -> list[Writer]:

@@ -1,9 +1,9 @@
-"""Reporting: what is trained, live metrics of each step, and a summary with the next command; all on rank 0.
+"""Reporting on rank 0: the configuration, live metrics of each step, and a summary.
 
-Metrics go to the console and to ``metrics.jsonl`` in the run's folder, or as JSON lines to the console alone
-(`--log json`). `--log tensorboard`, `wandb` and `trackio` also pass them to that library. MFU is given in a named
-convention, relative to the device's peak; on a CPU that is the peak measured for the machine, divided over the
-processes that share it. Reading a loss waits for the device, so it happens after the step and once per line.
+Metrics are written to the console and to ``metrics.jsonl`` in the run's folder, or as JSON lines to the console only
+(`--log json`). `--log tensorboard`, `wandb` and `trackio` also pass them to that library. MFU uses a named convention
+and the device's peak. On a CPU, this is the measured peak of the machine, divided by the processes that share it.
+Reading a loss waits for the device, so it happens after the step and once per line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trainer.step import Outcome
 from usp_prof import record
 
 WARMUP = 2
-"""First steps that the means leave out: allocators, kernels and connections warm up."""
+"""First steps, which means leave out: allocators, kernels and connections warm up."""
 
 
 def introduce(config: Config) -> None:
@@ -66,9 +66,9 @@ class Reporter:
         self.config, self.peak, self.devices, self.folder = config, peak, devices, folder
         self.flop = config.shape.entry().flop_per_token[config.options.flop_convention]
         self.steps, self.began, self.waited = 0, 0.0, 0.0
-        """Steps since the last line, the start of the first of them, and their wait for input."""
+        """Steps since the last line, the start of the first one, and their total wait for input."""
         self.lines: list[tuple[range, Metrics]] = []
-        """Each line with the steps that it is the mean of."""
+        """Each line with the steps that it averages."""
         self.open_files = ExitStack()
         self.writers = open_writers(config, folder, self.open_files)
         self.console = Console(file=sys.stdout)
@@ -120,7 +120,7 @@ class Reporter:
         self.bar.advance(self.bar.task_ids[0], steps)
 
     def speeds(self, seconds: float) -> Metrics:
-        """Return the step time and the speeds that follow from it; a paced run has no FLOP/s."""
+        """Return the step time and the speeds computed from it; a paced run has no FLOP/s."""
         tokens_per_second = self.config.tokens / seconds
         flops = None if self.config.options.pace else tokens_per_second * self.flop
         return {
@@ -132,7 +132,7 @@ class Reporter:
         }
 
     def mean(self, lines: list[tuple[range, Metrics]]) -> Metrics:
-        """Return the mean step time, the speeds that follow from it, and the peak of memory."""
+        """Return the mean step time, the speeds computed from it, and the peak memory."""
         seconds = sum(len(steps) * line["seconds"] for steps, line in lines)
         return {**lines[-1][1], **self.speeds(seconds / sum(len(steps) for steps, _ in lines))}
 
@@ -146,10 +146,10 @@ class Reporter:
             self.summarize()
 
     def summarize(self) -> None:
-        """Print means over the steps after warm-up that were not recorded, and where the metrics are.
+        """Print means over the unrecorded steps after warm-up, and the path of the metrics.
 
-        The step after the recording is left out as well: it waits until every rank has written its trace. In a run that
-        has no other steps, the means are those of the recorded ones.
+        The step after the recording is left out too: it waits until every rank has written its trace. If there are no
+        other steps, the means are those of the recorded steps.
         """
         options, first = self.config.options, self.lines[0][0].start
         recorded = set(options.recorded_steps(first)) if options.profile else set()
@@ -169,7 +169,7 @@ class Reporter:
         self.show([f"mean of {count} {which}: {step_time}", *speeds])
 
     def show(self, parts: list[str]) -> None:
-        """Print parts in one line; a terminal that is too narrow gets several lines, broken between parts."""
+        """Print parts in one line; on a narrow terminal, in several lines that break between parts."""
         text = "  ".join(parts)
         if self.console.is_terminal:
             unbroken = "  ".join(part.replace(" ", "\xa0") for part in parts)
@@ -203,7 +203,7 @@ def _speed(line: Metrics) -> list[str]:
     ]
 
 
-# Recording session: the facts about this run that the recorder stores.
+# Recording session: the properties of this run that the recorder stores.
 
 
 def open_session(config: Config, mesh: Mesh, faults: Faults, folder: Path) -> record.Session:
@@ -250,11 +250,11 @@ def folder_of(config: Config) -> Path:
 
 
 def report_to_torchrun(*lines: str) -> None:
-    """Report why this process ends, so that torchrun's report of a failure ends with it.
+    """Report why this process ends, so that torchrun's report of a failure ends with the reason.
 
-    torchrun prints a traceback of its own wherever a process fails, and then, as "traceback", what the process has
-    left in this file (the protocol of `torch.distributed.elastic.multiprocessing.errors`). Every rank leaves it,
-    because torchrun stops the others as soon as it sees one end.
+    If a process fails, torchrun prints its own traceback, and then, as "traceback", the content of this file (the
+    protocol of `torch.distributed.elastic.multiprocessing.errors`). Every rank writes it, because torchrun stops the
+    other ranks as soon as one has ended.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:

@@ -1,6 +1,7 @@
 """Rules: which options can be trained together, checked before any process group starts.
 
-`resolve` chooses what was left open. It refuses the impossible with the rule and the nearest legal choice.
+`resolve` chooses the options that the user left open. It refuses impossible options, and names the rule and the nearest
+legal choice.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ DEFAULT_MESHES = {
 
 
 def resolve(options: Options, world: int) -> Config:
-    """Choose open settings; raise `OptionError` for impossible options."""
+    """Choose open options; raise `OptionError` for impossible ones."""
     check_ranges(options)
     layout = _layout(options, world)
     if layout.ep > 1 and not options.experts and not load_shape(options.model).experts:
@@ -114,7 +115,7 @@ def _choose_batch(options: Options, layout: Layout) -> int:
 
 def _check_tensor_parallel(config: Config) -> None:
     options, shape, tp = config.options, config.shape, config.layout.tp
-    # Each tensor-parallel rank gets an equal part of each of these.
+    # Tensor-parallel ranks have equal parts of each of these.
     split = {"heads": shape.heads, "kv_heads": shape.kv_heads, "ffn": shape.ffn, "vocab": shape.vocab}
     if shape.shared_ffn:
         split["shared experts' width"] = shape.shared_ffn
@@ -196,7 +197,7 @@ def _check_device(config: Config) -> None:
 
 
 def check_memory(config: Config) -> None:
-    """Refuse what fits into no rank's memory, by a lower bound: one copy of the state, and one micro-batch's logits."""
+    """Refuse a model that cannot fit into memory, by a lower bound: one copy of the state, one micro-batch's logits."""
     options, shape, layout = config.options, config.shape, config.layout
     state = 4 * (8 if options.dtype == "fp64" else 4)  # bytes per weight: master, gradient and two moments
     tokens = config.micro_batch * shape.sequence
@@ -211,7 +212,7 @@ def check_memory(config: Config) -> None:
 
 
 def check_gloo(config: Config) -> None:
-    """Refuse what gloo cannot send between processes that share a GPU; called when all processes are there."""
+    """Refuse messages that gloo cannot send between processes that share a GPU; all processes have started."""
     options, layout = config.options, config.layout
     rule = "gloo, which processes on one GPU use, cannot send a GPU's tensors from rank to rank"
     passed_on = layout.pp > 1 or (layout.cp > 1 and options.cp_method == "ring")
@@ -219,7 +220,7 @@ def check_gloo(config: Config) -> None:
 
 
 def check_links(config: Config) -> None:
-    """Refuse to slow links if every process has a GPU of its own."""
+    """Refuse the fault `slow-link` if the processes communicate over NCCL."""
     slow = any(fault.kind == "slow-link" for fault in config.faults)
     refuse(slow, "--fault slow-link acts on the sockets of gloo; GPUs talk through NCCL", "--device cpu")
 

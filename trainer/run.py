@@ -1,7 +1,7 @@
 """Train a small decoder on a five-axis mesh: ``torchrun --nproc-per-node 8 trainer/run.py --profile``.
 
-Reads from here downwards: options (`options`), whether they can be trained together (`rules`), the mesh
-(`parallel/mesh`), the model on it (`build`), one update (`step`), and the loop below.
+`main` reads the options (`options`), checks whether they can be trained together (`rules`), and connects the processes.
+`train` opens the mesh (`parallel/mesh`), builds the model on it (`build`), and loops over updates (`step`).
 """
 
 # ruff: noqa: E402 - the path and the environment have to be set before torch and the trainer are imported
@@ -46,7 +46,7 @@ def main() -> int:
     recorded = ""
     try:
         options = parse(sys.argv[1:])
-        if options.tp_async:  # read when CUDA starts: messages must not queue behind products that are issued earlier
+        if options.tp_async:  # read when CUDA starts; otherwise messages queue behind products issued before them
             os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
         config = resolve(options, world)
         check_memory(config)
@@ -84,7 +84,7 @@ def leave(status: int) -> int:
 
 
 def connect(config: Config, rank: int, world: int, device: torch.device) -> tuple[int, dist.Store]:
-    """Join the other processes; return the number of GPUs of all, and the job's key-value store.
+    """Connect to the other processes; return the number of GPUs of the job, and its key-value store.
 
     Processes that share a GPU use gloo by default.
     """
@@ -98,7 +98,7 @@ def connect(config: Config, rank: int, world: int, device: torch.device) -> tupl
     if backend == "nccl":
         check_links(config)
         if gpus < world:
-            # NCCL refuses two processes of one host on one GPU; different values here look like different hosts.
+            # NCCL refuses two processes of one host on one GPU; with different values, they look like two hosts.
             os.environ["NCCL_HOSTID"] = f"{socket.gethostname()}-{rank}"
     elif gpus:
         check_gloo(config)

@@ -1,6 +1,7 @@
 """Update: forward and backward over all passes, one gradient norm, clipping, AdamW (on the device, or `offload`).
 
-Nothing here waits for the device: loss and norm stay on it until they are logged. (An optimizer in host memory does.)
+The host does not wait for the device, except for an offloaded optimizer: loss and norm stay on the device until they
+are logged.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from trainer.parallel.tensor_parallel import cross_entropy
 from usp_prof import record
 
 FORMS = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False, "fused": False}}
-"""How AdamW runs over its tensors: all in one kernel, each operation over all of them, or one tensor after another."""
+"""AdamW over its tensors: all in one kernel, each operation over all tensors, or one tensor after another."""
 BIAS_STEP = 1e-3
-"""How far an expert's bias moves against its load in one update."""
+"""Change of an expert's bias in one update, against its load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class DeviceOptimizer:
         self.publish()
 
     def publish(self) -> None:
-        """Round the masters into the type that the layers compute in."""
+        """Round the masters to the type that the layers compute in."""
         for bucket in self.buckets:
             if bucket.local is not bucket.master:
                 bucket.local.copy_(bucket.master)
@@ -132,7 +133,7 @@ class Update:
         return outcome
 
     def initialize_state(self, updates: int) -> None:
-        """Create the optimizer's state as after a number of updates, so that a checkpoint can be read into it."""
+        """Create the optimizer's state after a number of updates; a checkpoint can then be read into it."""
         for bucket in self.buckets:
             bucket.master.grad = torch.zeros_like(bucket.master)
         for adamw in self.adamws:
@@ -185,7 +186,7 @@ class Update:
             experts.load.zero_()
             dropped += experts.dropped
             experts.dropped.zero_()
-        # All tensor-parallel ranks of the last stage know the same loss.
+        # All tensor-parallel ranks of the last stage have the same loss.
         message = torch.cat(
             [
                 torch.stack([self._squares(wide_dtype), loss.to(wide_dtype) / self.mesh["tp"].size, dropped]),
@@ -197,9 +198,9 @@ class Update:
         return Outcome(loss, squares.sqrt(), message[3:].view_as(load), dropped, learning_rate(self.config, step))
 
     def _squares(self, wide_dtype: torch.dtype) -> torch.Tensor:
-        """Sum the squares of this rank's gradients, each part by its share of the ranks that update it.
+        """Sum the squares of this rank's gradients, divided by the number of ranks that update the same part.
 
-        `get_total_norm` would be one kernel, but adds up 5e5 squares in fp32 with an error of 1e-5 on a CPU.
+        `get_total_norm` would be one kernel, but on a CPU, its sum of 5e5 squares in fp32 has an error of 1e-5.
         """
         squares = [bucket.gradient.to(wide_dtype).square().sum() / bucket.copies for bucket in self.buckets]
         return torch.stack(squares).sum()

@@ -4,8 +4,8 @@
     error: --schedule zbv needs --pp
     hint: leave --schedule out
 
-Most such options declare what they need (`options.py`); `conditions` adds the rest. An option at its default is never
-refused. Times of work that the run does not do and folders that cannot be written are refused as well.
+Most such options declare what they need (`options.py`); `conditions` adds the others. An option at its default is never
+refused. Paces of work that the run does not do, and folders that cannot be written, are refused as well.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from trainer.instrumentation.slow_link import LONGEST_MS
 
 WEIGHT_BYTES = 4
 """Size of one weight in fp32, the type of masters and gradients."""
-LOOKED_AT = 100_000
-"""Steps that are checked: a fault must act in at least one."""
+CHECKED_STEPS = 100_000
+"""Maximum number of steps in which a fault must act at least once."""
 
 
 def conditions(config: Config) -> Iterator[tuple[str, bool, str]]:
-    """Yield options that have an effect only with others, whether they have it, and otherwise the reason."""
+    """Yield options that need others: the option, whether it has an effect, and the reason if it has none."""
     options, layout = config.options, config.layout
     for item in fields(options):
         if need := item.metadata["needs"]:
@@ -75,7 +75,7 @@ def _has(config: Config, need: str) -> bool:
 
 
 def check_effects(config: Config) -> None:
-    """Refuse options that would change nothing."""
+    """Refuse options without an effect."""
     options = config.options
     items = {item.name: item for item in fields(Options)}
     for name, acts, why_not in conditions(config):
@@ -157,7 +157,7 @@ def _check_fault(fault: Fault, config: Config) -> None:
     steps = config.options.steps
     first = int(str(fault.settings.get("steps") or "0").partition("-")[0])
     refuse(first >= steps, f"{title}: it begins with step {first} of {steps}", f"steps={steps - 1}")
-    never = not any(fault.acts(step, config.options.seed) for step in range(min(steps, LOOKED_AT)))
+    never = not any(fault.acts(step, config.options.seed) for step in range(min(steps, CHECKED_STEPS)))
     refuse(never, f"{title}: it acts in none of the {steps} steps", "leave out what says when it acts")
     refuse(not affected_ranks(fault, config), f"{title}: it affects no rank", f"hosts={layout.world}")
     match fault.kind:

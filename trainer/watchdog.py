@@ -1,15 +1,16 @@
-"""Watchdog: finds the lost rank when the others cannot continue, and ends the job without losing a trace.
+"""Watchdog: identifies a lost rank when the others cannot continue, and ends the job without losing a trace.
 
-1. Every rank writes a counter, its heartbeat, to the job's key-value store once a second.
+1. Once per second, every rank writes a counter, its heartbeat, to the job's key-value store.
 2. A rank that is stopped (SIGTERM, SIGHUP, Ctrl-C) or fails writes `left` and the reason instead.
-3. A rank whose communication breaks reads all heartbeats twice, 2.5 seconds apart. A rank that has not left and whose
-   heartbeat has not changed is lost. The others name it, or the ranks that left, and end.
+3. A rank whose communication breaks reads all heartbeats twice, 2.5 seconds apart. A rank is lost if it has not left
+   and its heartbeat has not changed. The others report it, or the ranks that left, and end.
 
-Traces come first: the recording session lies within `watched`, so it has written its trace before step 3. A rank that
-writes its trace has closed its connections before (`closing`), so that no other rank waits for it meanwhile.
-While the main thread waits for a device or a message that will never come, Python runs no signal handler. The thread
-that writes the heartbeat then closes the connections, which ends a wait for a rank that hangs. If that does not help,
-it does step 3 instead, unless a trace is being written.
+Traces come first: the recording session is inside `watched`, so it writes its trace before step 3. Before a rank writes
+its trace, it closes its connections (`closing`), so that no other rank waits for it.
+
+Python runs no signal handler while the main thread waits for a device or a message. If such a wait never ends, the
+thread that writes the heartbeat closes the connections, which ends a wait for a rank that hangs. If that does not help,
+it performs step 3, unless a trace is being written.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from usp_prof.record import is_writing
 
 BEAT_SECONDS = 1.0
 GRACE_SECONDS = 5.0
-"""How long the main thread has to answer a signal."""
+"""Time that the main thread has to handle a signal."""
 WRITING_SECONDS = 60.0
-"""How long a trace that is being written may keep a stopped rank alive; torchrun kills its ranks after 30 seconds."""
+"""Maximum time that a stopped rank continues to write its trace; torchrun kills its ranks after 30 seconds."""
 JOIN_SECONDS = 10.0
-"""How long a heartbeat that is on its way may take at the end."""
+"""Maximum time that the last heartbeat may take at the end."""
 LEFT = "left"
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a job: from torchrun or a scheduler, or from a terminal that is closed."""
+"""Signals that end a job: from torchrun, a scheduler, or a closed terminal."""
 HANDLED = (signal.SIGINT, *ENDING)
 LOST = 3
-"""Exit status of a rank that ends because of another."""
+"""Exit status of a rank that ends because another one is lost or has left."""
 
 
 class Stopped(BaseException):
@@ -62,9 +63,9 @@ class Heartbeat:
         self.rank, self.world, self.store = rank, world, store
         self.count, self.left_because = 0, ""
         self.links: list[socket.socket] = []
-        """Connections to other ranks while they are trained with."""
+        """Connections to other ranks during training."""
         self.launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else 0
-        """The process of torchrun, which ends its ranks; 0: they were started without it."""
+        """Process id of torchrun, which ends its ranks; 0 without torchrun."""
         self.stopped, self.main_answered = threading.Event(), threading.Event()
         # Python writes the number of each signal into this pipe immediately, even if its main thread waits.
         self.signals_read, self.signals_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -80,7 +81,7 @@ class Heartbeat:
         self.store.set(key_of(self.rank), word)
 
     def leave(self, reason: str) -> None:
-        """Report that this rank ends and why, so that the others do not take it for lost."""
+        """Report that this rank ends and why, so that the others do not report it as lost."""
         self.left_because = self.left_because or reason
         with suppress(RuntimeError):  # the store may be gone
             self.write()
@@ -105,7 +106,7 @@ class Heartbeat:
                 self.write()
 
     def _main_answers(self) -> bool:
-        """Return whether the main thread handles the signal; it gets time to finish writing a trace."""
+        """Return whether the main thread handles the signal; wait while it writes a trace."""
         if self.main_answered.wait(GRACE_SECONDS):
             return True
         self._close_links()
@@ -126,16 +127,16 @@ class Heartbeat:
         self.thread.join(JOIN_SECONDS)
 
     def end_if_lost(self, reason: str, patience: float = 0.0) -> None:
-        """End this process if other ranks are lost, or left before it failed; name them.
+        """End this process if other ranks are lost, or left before it failed; report them.
 
-        A rank that has closed its connections may still be writing its trace: `patience` is how long to wait for it.
+        A rank that has closed its connections may still be writing its trace: wait for it up to `patience` seconds.
         """
         deadline = time.monotonic() + patience
         with suppress(RuntimeError):  # the store may be gone
             lost, left = self.lost_and_left()
             while not lost and not left and time.monotonic() < deadline:
                 lost, left = self.lost_and_left()
-            if self.left_because:  # this rank was stopped, and others may have been too: only failures are reported
+            if self.left_because:  # this rank was stopped, and maybe others too: report only failures
                 left = [rank for rank in left if "failed" in rank]
             if not lost and not left:
                 return
@@ -148,10 +149,10 @@ class Heartbeat:
 
     @contextmanager
     def closing(self, links: list[socket.socket]) -> Iterator[None]:
-        """Close the connections to other ranks on an error, before anything slow such as writing a trace.
+        """Close the connections to other ranks on an error, before slow work such as writing a trace.
 
-        Ranks that wait for this one then fail at once, and write their traces at the same time. Otherwise each would
-        begin when the one before has ended, and torchrun kills all after 30 seconds.
+        Ranks that wait for this one then fail immediately, and all write their traces at the same time. If they wrote
+        them one after another, torchrun would kill them after 30 seconds.
         """
         self.links = links
         try:
@@ -203,19 +204,19 @@ def process_name() -> str:
 
 
 def failure(error: BaseException) -> str:
-    """Return this process's name and why it fails, in one line."""
+    """Return this process's name and the reason why it fails, in one line."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return f"({process_name()}) failed: {reason}"
 
 
 def is_broken_connection(error: BaseException) -> bool:
-    """Return whether an error says that another rank cannot be reached."""
+    """Return whether an error means that another rank cannot be reached."""
     return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 
 @contextmanager
 def watched(rank: int, world: int, store: dist.Store) -> Iterator[Heartbeat | None]:
-    """Raise `Stopped` on a signal or Ctrl-C, and name a lost rank instead of failing with a broken connection."""
+    """Raise `Stopped` on a signal or Ctrl-C; on a broken connection, report the lost rank."""
     for number in HANDLED:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` does with SIGHUP
             signal.signal(number, _stop)
@@ -247,7 +248,7 @@ def watched(rank: int, world: int, store: dist.Store) -> Iterator[Heartbeat | No
 
 
 def stopped_by(error: BaseException | None) -> Stopped | None:
-    """Return what stopped this process, if anything: while one rank leaves, the others' connections break."""
+    """Return the signal that stopped this process, even as the context of a broken connection, or `None`."""
     while error is not None:
         if isinstance(error, (Stopped, KeyboardInterrupt)):
             return error if isinstance(error, Stopped) else Stopped(signal.SIGINT)
@@ -256,10 +257,10 @@ def stopped_by(error: BaseException | None) -> Stopped | None:
 
 
 def _stop(number: int, frame: Any) -> None:  # noqa: ANN401, ARG001 - a signal handler's arguments
-    """Stop at the first signal, and let no other one end this process while it writes its trace.
+    """Stop at the first signal, and ignore further signals while this process writes its trace.
 
-    torchrun passes on the Ctrl-C that the terminal has sent already, and sends a SIGTERM to all ranks when the first
-    one has left. It kills ranks that take longer than 30 seconds.
+    torchrun forwards a Ctrl-C that the terminal has already sent, and sends SIGTERM to all ranks when the first one has
+    left. It kills ranks that take longer than 30 seconds.
     """
     _ignore_signals()
     raise Stopped(number)

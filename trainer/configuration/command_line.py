@@ -1,7 +1,6 @@
-"""Command line: reads the trainer's options as they are typed, or from a TOML file.
+"""Command line: the trainer's options, from arguments (`--tp 2`) or a TOML file (`--config run.toml`: `tp = 2`).
 
-the command line      `--tp 2` sets `tp`
-a TOML file           `--config run.toml` reads lines such as `tp = 2`, checked as if they were typed
+Options of a file are checked like arguments. Arguments override them.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def _reading(item: Field[Any], kind: type) -> dict[str, Any]:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Read the command line, over a TOML file if one is given, over the defaults."""
+    """Parse the command line; it overrides the TOML file, which overrides the defaults."""
     typed = vars(parser().parse_args(arguments))
     path = typed.pop("config", None)
     if not path:
@@ -71,7 +70,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def _typed(path: Path) -> Iterator[str]:
-    """Yield a file's options as they would be typed, so that they are checked alike.
+    """Yield a file's options as arguments, so that they are checked in the same way.
 
     tp = 2                                    --tp=2
     profile = false                           --no-profile
@@ -94,7 +93,7 @@ def _typed(path: Path) -> Iterator[str]:
 
 
 def _legal(message: str) -> str:
-    """Return the nearest legal choice for a message of argparse.
+    """Return a hint for a message of argparse: the nearest legal choice.
 
     argument --schedule: invalid choice: '1fb1' (choose from ...)     --schedule 1f1b
     argument --tp: invalid int value: 'two'                           --tp 1

@@ -1,4 +1,4 @@
-"""Configuration: options that agree with each other, and what follows from them."""
+"""Configuration: checked options, and properties derived from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16,
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Options that agree with each other, and what follows from them."""
+    """Checked options, and properties derived from them."""
 
     options: Options
     layout: Layout
@@ -69,7 +69,7 @@ class Config:
 
     @property
     def device(self) -> str:
-        """The type of device: GPUs if there are any, but paced compute waits on the host and needs none."""
+        """Type of device: `cuda` if there is a GPU, except for paced compute, which waits on the host."""
         wanted = self.options.device or ("cpu" if self.options.pace else "cuda")
         return wanted if torch.cuda.is_available() else "cpu"
 

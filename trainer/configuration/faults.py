@@ -1,7 +1,7 @@
 """Fault settings: the kinds of fault that `--fault` takes, their settings and limits.
 
-``--fault kind:key=value,key=value``, several times. Most take ``steps=first-last`` and ``probability=p`` (drawn
-for each step from the seed). The manifest lists the injected faults, and marks in the trace show where they act.
+``--fault kind:key=value,key=value`` can be repeated. Most kinds accept ``steps=first-last`` and ``probability=p``
+(drawn per step from the seed). The manifest lists the injected faults, and marks in the trace show where they act.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 """Kinds of fault, their settings and defaults."""
 ONCE = ("unbucketed", "unoverlapped", "blocking-sync", "unequal-lengths")
-"""Kinds that may be given only once: a second one would change nothing."""
+"""Kinds that can be used only once, because a second one would have no effect."""
 SMALLEST = 1e-6
 HOUR_MS = 3_600_000.0
 LIMITS = {
@@ -43,7 +43,7 @@ LIMITS = {
     "hosts": (1, math.inf),
     "documents": (2, math.inf),
 }
-"""Lowest and highest value of a setting at which its fault acts; others start at zero or a negative default."""
+"""Minimum and maximum of settings; the minimum of other settings is zero, or a negative default."""
 FITTING = {"steps": "2-4", "mbps": 100, "delay_ms": 50}
 """Values for hints, for settings whose default has no effect."""
 
@@ -59,7 +59,7 @@ class Fault:
         return self.settings[key]
 
     def acts(self, step: int, seed: int) -> bool:
-        """Return whether it acts in a step; all ranks agree."""
+        """Return whether the fault acts in a step; the result is the same on all ranks."""
         if self.settings.get("steps"):
             first, _, last = self["steps"].partition("-")
             if not int(first) <= step <= int(last or first):
@@ -71,7 +71,7 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """Read ``kind:key=value,...``; an error about an unknown word lists the known ones."""
+    """Parse ``kind:key=value,...``; an error about an unknown name lists the valid ones."""
     kind, _, rest = text.partition(":")
     refuse(kind not in KINDS, f"--fault {text}: no fault {kind!r}", f"one of {', '.join(KINDS)}")
     pairs = [pair.partition("=") for pair in filter(None, rest.split(","))]

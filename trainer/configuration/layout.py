@@ -1,7 +1,7 @@
 """Layout: the sizes of the axes, and the coordinates of each rank.
 
-Ranks are laid out ``pp x dp_replicate x dp_shard x cp x tp``, tensor parallelism innermost because it talks most.
-Expert parallelism has no ranks of its own: it borrows them from ``dp_shard x cp x tp`` (torchtitan's rule).
+Ranks are ordered ``pp x dp_replicate x dp_shard x cp x tp``. Tensor parallelism is innermost, because it communicates
+most. Expert parallelism has no ranks of its own: it borrows ranks of ``dp_shard x cp x tp``, as in torchtitan.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The sizes of the axes, and from them the coordinates of every rank; needs no process group."""
+    """The sizes of the axes, and the coordinates of every rank; needs no process group."""
 
     pp: int = 1
     dp_replicate: int = 1
@@ -23,7 +23,7 @@ class Layout:
     tp: int = 1
     ep: int = 1
     ep_outer: bool = True
-    """Whether an expert group takes distant ranks (over dp first) instead of adjacent ones."""
+    """Whether the ranks of an expert group are distant (over dp first) or adjacent."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -42,11 +42,11 @@ class Layout:
 
     @property
     def expert_pool(self) -> int:
-        """Number of ranks of one pipeline stage and replica that expert parallelism may borrow."""
+        """Number of ranks per pipeline stage and replica that expert parallelism can borrow."""
         return self.dp_shard * self.cp * self.tp
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Return the place of a rank on each axis; `dp` counts replicas and shards, `efsdp` is what `ep` leaves."""
+        """Return the coordinate of a rank on each axis, on dp as a whole, on ep, and on efsdp (the pool without ep)."""
         index, efsdp = rank % self.expert_pool, self.expert_pool // self.ep
         place = {}
         for name, size in zip(reversed(ORDER), reversed(self.sizes), strict=True):
@@ -56,7 +56,7 @@ class Layout:
         return place
 
     def groups(self, *varying: str) -> list[list[int]]:
-        """Partition the world into the groups whose members differ in the `varying` coordinates only."""
+        """Partition the world into groups whose members differ only in the `varying` coordinates."""
         fixed = {"pp", "dp_replicate", *(("ep", "efsdp") if set(varying) & {"ep", "efsdp"} else ORDER)} - set(varying)
         members: dict[tuple[int, ...], list[int]] = {}
         for rank in range(self.world):
@@ -65,14 +65,14 @@ class Layout:
         return list(members.values())
 
     def axes(self) -> dict[str, int]:
-        """Return the mesh as the manifest names it: `dp` unless it is split, and `ep` where ranks are borrowed."""
+        """Return the axes of the manifest: `dp` unless it is split, and `ep` if it borrows ranks."""
         dp = {"dp": self.dp}
         if self.dp_replicate > 1:
             dp = {"dp_replicate": self.dp_replicate, "dp_shard": self.dp_shard}
         return {"pp": self.pp, **dp, "cp": self.cp, "tp": self.tp} | ({"ep": self.ep} if self.ep > 1 else {})
 
     def title(self) -> str:
-        """Return the mesh for a folder's name: the axes above one."""
+        """Return the mesh as part of a folder's name: the axes above 1."""
         return "-".join(f"{axis}{size}" for axis, size in self.axes().items() if size > 1) or "single"
 
     def __str__(self) -> str:

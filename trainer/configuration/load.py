@@ -1,7 +1,6 @@
 """Model files: a shape from a preset's name or from a `config.json` of the Hugging Face kind.
 
-A file is trained as it says or refused by name: each of its fields is read, or known to change nothing, or refused with
-what it asks for, or listed as unread.
+Each field of a file is read, known to have no effect, refused with the feature that it requires, or listed as unread.
 """
 
 from __future__ import annotations
@@ -121,12 +120,12 @@ SILENT = re.compile(
 """Fields without an effect on training here."""
 
 LONGEST = 4096
-"""Tokens of a sequence where a file allows more; `--sequence` asks for more."""
+"""Maximum sequence length taken from a file; `--sequence` can be longer."""
 HINT = f"a config.json of one of {', '.join(FAMILIES)}, or a preset: {', '.join(PRESETS)}"
 
 
 def load_shape(name: str, *, flag: str = "--model", **changes: Any) -> ModelShape:  # noqa: ANN401 - sizes of a shape
-    """Find a preset or read a file, the value of option `flag`; override sizes by `changes` that are not `None`."""
+    """Return a preset or read a file, named by option `flag`; `changes` that are not `None` override sizes."""
     title = f"{flag} {name}"
     if name.endswith(".json"):
         shape = shape_of(_read(name, title), title, Path(name).stem)
@@ -153,7 +152,7 @@ def unread(name: str) -> list[str]:
 
 
 def shape_of(data: dict[str, Any], title: str, name: str) -> ModelShape:
-    """Read a configuration; refuse features that the trainer does not support, by name."""
+    """Read a configuration; refuse unsupported features, with their names."""
     for field, (feature, neutral) in REFUSED.items():
         value = data.get(field)
         rule = f"{title}: this file asks for {feature} ({field}={_short(value)}), which the trainer does not support"
@@ -220,7 +219,7 @@ def _check_sizes(values: dict[str, Any], title: str) -> None:
 
 
 def _first_dense(data: dict[str, Any], values: dict[str, Any], title: str) -> int:
-    """Count the layers before the first with experts; dense ones further up are refused."""
+    """Count the dense layers before the first layer with experts; refuse dense layers after it."""
     dense = sorted(data.get("mlp_only_layers") or [])
     rule = f"{title}: this file asks for dense layers behind those with experts (mlp_only_layers={dense})"
     refuse(dense != list(range(len(dense))), rule, "dense layers before all others only: mlp_only_layers=[0, 1, …]")
@@ -238,7 +237,7 @@ def _window(data: dict[str, Any], family: str, usual: int, title: str) -> int:
 
 
 def _rotary(data: dict[str, Any], title: str, longest: int) -> dict[str, Any]:
-    """Read base and scaling of rotary positions, from where files of transformers 4 and 5 keep them."""
+    """Read base and scaling of rotary positions, from the fields of transformers 4 or 5."""
     rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
     values: dict[str, Any] = {}
     theta = rope.get("rope_theta", data.get("rope_theta"))

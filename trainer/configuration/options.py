@@ -45,9 +45,9 @@ def option(  # noqa: PLR0913 - an option has that many properties
     positive: bool = False,
     most: float = math.inf,
 ) -> Any:  # noqa: ANN401
-    """Declare one option; `section` heads it and the following ones in `--help`, and hints name the `example`.
+    """Declare one option. `section` starts a new section of `--help`; hints show the `example`.
 
-    It has no effect without the option that it `needs`. Numbers are from zero to `most`, or above zero if `positive`.
+    The option has no effect without the one that it `needs`. Numbers are 0 to `most`, or above 0 if `positive`.
     """
     metadata = {"help": text, "choices": choices, "metavar": metavar, "section": section, "example": example}
     return field(default=default, metadata={**metadata, "needs": needs, "positive": positive, "most": most})
@@ -55,7 +55,7 @@ def option(  # noqa: PLR0913 - an option has that many properties
 
 @dataclass(slots=True)
 class Options:
-    """Every option with its default; a size of zero is chosen by `rules.resolve`."""
+    """Every option with its default; `rules.resolve` chooses sizes of zero."""
 
     dp: int = option(0, "data-parallel ranks (default: what the other axes leave)", section="data parallelism")
     dp_replicate: int = option(1, "replicas for hybrid sharding over dp / dp-replicate ranks")

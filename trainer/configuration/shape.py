@@ -1,4 +1,4 @@
-"""The shape of a decoder: its sizes, which variants its layers use, and how many weights follow."""
+"""The shape of a decoder: its sizes, the variants of its layers, and its number of weights."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from usp_prof.conventions import complete
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """How a configuration stretches its rotary positions; which fields are used depends on `kind`."""
+    """Scaling of rotary positions to longer sequences; `kind` determines the fields in use."""
 
     kind: str
     factor: float
     original: int = 0
-    """Longest sequence before the stretching."""
+    """Longest sequence without scaling."""
     low: float = 1.0
-    """llama3: turns within `original` below which a pair is slowed fully; yarn calls it `beta_slow`."""
+    """llama3: pairs with fewer turns within `original` are scaled fully; yarn's name is `beta_slow`."""
     high: float = 4.0
-    """llama3: turns above which it is left alone; yarn calls it `beta_fast`."""
+    """llama3: pairs with more turns within `original` are not scaled; yarn's name is `beta_fast`."""
     attention_factor: float = 1.0
-    """What yarn multiplies cosines and sines by."""
+    """yarn: factor of cosines and sines."""
     truncate: bool = True
-    """Whether yarn's ramp begins and ends at whole pairs."""
+    """yarn: whether the ramp starts and ends at whole pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class ModelShape:
     """Width of one attention head (default: hidden / heads)."""
     rope_scaling: RopeScaling | None = None
     learned_positions: int = 0
-    """Rows of a learned position embedding in place of rotary positions."""
+    """Rows of a learned position embedding; 0: rotary positions."""
     window: int = 0
-    """Tokens that attention looks back on; the trainer has no windows, so this is also the longest sequence."""
+    """Sliding window in tokens; the trainer does not support longer sequences than the window."""
     norm: str = "rms"
     """`rms`, or `layer` with mean and bias."""
     qk_norm: bool = False
@@ -67,13 +67,13 @@ class ModelShape:
     """Layers without experts before the first that has them."""
     expert_ffn: int = 0
     shared_ffn: int = 0
-    """Inner width of what all tokens pass in addition to the routed experts."""
+    """Inner width of the shared experts, which process all tokens."""
     shared_gate: bool = False
-    """Whether a token decides by a sigmoid how much of the shared experts it takes."""
+    """Whether a sigmoid per token scales the output of the shared experts."""
     scoring: str = "softmax"
     """How the router scores experts: `softmax` or `sigmoid`."""
     renormalize: bool = True
-    """Whether the weights of a token's experts are made to add up to one."""
+    """Whether the weights of a token's experts are normalized to a sum of one."""
     routed_scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class ModelShape:
         return self.gated and not self.ffn_bias
 
     def layer_parameters(self, experts: int, layer: int | None = None) -> int:
-        """Weights of a layer (the last unless given), counting `experts` of its routed ones: all, or those in use."""
+        """Return the weights of a layer (default: the last) with this many routed experts: all, or those in use."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         attention = self.hidden * (2 * queries + 2 * keys)
         attention += self.qkv_bias * (queries + 2 * keys) + self.out_bias * self.hidden
@@ -122,7 +122,7 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> int:
-        """The weights that one token uses; all of them in a dense model."""
+        """Weights that one token uses; all weights in a dense model."""
         return self._total(self.top_k)
 
     def _total(self, experts: int) -> int:

@@ -1,1 +1,1 @@
-"""Foundation: products of the layers: fp8, and a backward that leaves the gradients of weights for later."""
+"""Foundation: matrix products in fp8, and a backward that defers weight gradients."""

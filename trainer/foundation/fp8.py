@@ -1,7 +1,7 @@
 """FP8 products: each factor is scaled to the range of its 8-bit format, and the product is scaled back.
 
-Weights and activations are E4M3, gradients E5M2; scales are those of the moment, one for each tensor. Sums are bf16
-or better, and the master weights stay fp32. It takes a GPU from Ada on; elsewhere `rules` refuses it.
+Weights and activations are E4M3, gradients E5M2. Each tensor has one scale, computed from its current values. Sums are
+bf16 or wider, and the master weights stay fp32. `rules` refuses fp8 on GPUs before Ada.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trainer.foundation.weight_gradients import Product
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
 UNIT = 16
-"""Kernels want sizes that are multiples of this."""
+"""Kernels need sizes that are multiples of this."""
 
 
 def quantize(x: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

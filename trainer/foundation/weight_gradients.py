@@ -1,12 +1,12 @@
 """Split backward: the gradient of a layer's input now, the gradient of its weight later.
 
 The backward of y = x W' is two products of equal cost:
-    input gradient    dx = dy W       the stage before waits for it
-    weight gradient   dW = dy' x      needed at the update only
-A zero-bubble schedule runs them as two actions, I and W. In an I, autograd runs the whole backward as usual, but each
-product with a weight computes dx alone and leaves dW in a list. W runs the list. Backward itself runs once, and so
-does what it needs: a recomputed forward, gathered weights, collectives. What is cheap (norms, router, embedding) gets
-its weight gradient in I.
+    input gradient    dx = dy W       the previous stage waits for it
+    weight gradient   dW = dy' x      needed only for the update
+A zero-bubble schedule runs them as two actions, I and W. In I, autograd runs the whole backward as usual, but products
+with weights compute only dx and append the computation of dW to a list. W runs the list. Backward therefore runs once,
+as do a recomputed forward, all-gathers of weights, and collectives. Cheap weight gradients (norms, router, embedding)
+are computed in I.
 """
 
 from __future__ import annotations

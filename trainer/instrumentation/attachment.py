@@ -1,7 +1,7 @@
 """Attachment: timers, faults and marks, wrapped around the methods of a finished stage.
 
-The model and its parallelism know nothing of them. A wrapper takes the place of one method of one object; recomputation
-runs it too, because it calls the same method again.
+The code of the model and its parallelism contains none of them. A wrapper replaces one method of one object.
+Recomputation runs it too, because it calls the same method again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def wrap(owner: object, method: str, wrapper: Callable[..., Any]) -> None:
 def attach(decoder: Decoder, timer: LayerTimer | None, router_bias: torch.Tensor | None, local_sequence: int) -> None:
     """Attach a timer, a router fault and the experts' marks to a stage.
 
-    `local_sequence` counts the tokens that attention has on this context-parallel rank.
+    `local_sequence` is the number of tokens of this context-parallel rank.
     """
     for layer in decoder.layers.values():
         if timer is not None:
@@ -85,7 +85,7 @@ def _pace_tile(pace: Pace, pairs: float, phase: str, attend: Callable[..., Any],
 
 
 def _mark_experts(forward: Callable[..., torch.Tensor], x: torch.Tensor, route: Route | None) -> torch.Tensor:
-    """Mark the experts' computation with its tokens; with a capacity, only the device knows how many slots are used."""
+    """Mark the experts' computation with its tokens; with a capacity, the host knows only the number of slots."""
     rows = x.shape[:-1].numel()
     with record.expert_load(rows, route.experts) if route is not None else record.mark("moe", "slots", slots=rows):
         return forward(x, route)
@@ -97,7 +97,7 @@ def _prefer(bias: torch.Tensor, preferences: Callable[..., torch.Tensor], scores
 
 
 def attach_blocking_sync(update: Update, group: Group) -> None:
-    """Wait after each pass for its loss on all ranks, as some loops do to print it."""
+    """Make the host wait for the loss of all ranks after each pass, as some loops do to print it."""
 
     def run_and_wait(run_pass: Callable[..., torch.Tensor], *arguments: Any, **options: Any) -> torch.Tensor:  # noqa: ANN401
         loss = run_pass(*arguments, **options)

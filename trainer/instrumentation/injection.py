@@ -89,10 +89,11 @@ class Faults:
         return torch.tensor(router_bias, device=device) if any(router_bias) else None
 
     def packing(self, step: int) -> list[Lengths]:
-        """Return the lengths of the documents in the sequences of each micro-batch of an update; `()` is one document.
+        """Return the lengths of documents per sequence, for each micro-batch of an update; `()` is one document.
 
-        On affected ranks, cuts are drawn for each micro-batch. Attention grows with the squares of the lengths,
-        so it then costs more in one than in another. Elsewhere all micro-batches are packed alike, for the same mean.
+        Attention grows with the squares of the lengths. On affected ranks, cuts are drawn per micro-batch, so attention
+        costs more in some than in others. On other ranks, all micro-batches have the same lengths, with the same mean
+        cost.
         """
         options, sequence = self.config.options, self.config.shape.sequence
         passes = options.accumulate * options.micro_batches
@@ -106,9 +107,9 @@ class Faults:
         ]
 
     def opened(self, axes: tuple[str, ...]) -> Callable[[], None] | None:
-        """Slow the links that a group has opened since the last call, if it serves a slow axis.
+        """Slow the links that were opened since the last call, if their group serves a slow axis.
 
-        Return the function that delays the next message; `None` if messages are not delayed.
+        Return the function that delays the next message, or `None` if messages are not delayed.
         """
         slow = [fault for fault in self.of_kind("slow-link") if fault["axis"] in axes]
         if not self.of_kind("slow-link"):
@@ -136,10 +137,10 @@ def _lengths(seed: list[int], sequence: int, documents: int) -> Lengths:
 
 
 def _usual_lengths(sequence: int, documents: int) -> Lengths:
-    """Cut a sequence into a long document and equal short ones, whose squares add up to the mean over drawn cuts.
+    """Cut a sequence into one long and equal short documents, with the mean sum of squares of drawn cuts.
 
-    For n documents drawn so, the squares of their shares of the sequence add up to 2 / (n + 1) in the mean. A share x
-    and n - 1 equal ones give x^2 + (1 - x)^2 / (n - 1), which is the same for the x below: 0.59 for four documents.
+    For n documents with drawn cuts, the squares of their shares of the sequence add up to 2 / (n + 1) on average. One
+    share x and n - 1 equal shares have x^2 + (1 - x)^2 / (n - 1). Both are equal for the x below: 0.59 for n = 4.
     """
     long = (1 + (documents - 1) / math.sqrt(documents + 1)) / documents
     cuts = np.rint(sequence * np.linspace(long, 1, documents)).astype(int)

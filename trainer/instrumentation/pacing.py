@@ -20,7 +20,7 @@ from usp_prof import record
 class LayerTimer(ABC):
     """Two hooks around a layer, at the start and the end of its work; subclasses act at the end.
 
-    They read clocks and wait, which cannot be compiled: with `--compile`, the ops between them are compiled.
+    The hooks read clocks and wait, which cannot be compiled. With `--compile`, the ops between them are compiled.
     """
 
     began = 0.0
@@ -51,13 +51,13 @@ class LayerTimer(ABC):
 
 # Pace: compute replaced by timed waits, so that many ranks on few cores behave like a cluster.
 #
-# Each layer waits for as long as a device would compute it: forward, gradient of its input, gradient of its weights. A
-# waiting process uses no core, so pipelines, bubbles and stragglers look as on real devices, while a small model
-# still trains underneath. Every wait is marked ``pace::...`` and the manifest says ``paced``.
+# Each layer takes as long as on a device: forward, input gradient, weight gradient. A waiting process uses no core, so
+# pipelines, bubbles and stragglers look as on real devices, while the ranks train a small model. Every wait has a mark
+# ``pace::...``, and the manifest has ``paced``.
 
 
 ACHIEVED = {"h100": 600e12, "a100": 200e12, "b200": 1300e12}
-"""Dense bf16 FLOP/s that large products reach on a device, about 0.6 of its peak; a pace, not a claim."""
+"""Assumed bf16 FLOP/s of large products on a device, about 60% of its dense peak."""
 
 
 @dataclass
@@ -70,15 +70,15 @@ class Pace(LayerTimer):
     attention: float = 0.0
     """Forward of attention if its work varies, in addition to the rest of the layer.
 
-    It applies to a ring whose ranks have equal shares, or to a sequence that is one document.
+    This is the time for equal shares of a ring, or for a sequence that is one document.
     """
     experts: float = 0.0
-    """Forward of the routed experts if loads are equal, in addition to the rest of the layer."""
+    """Forward of the routed experts with equal loads, in addition to the rest of the layer."""
     slowdown: Slowdown | None = None
     grad_store: WeightGradStore | None = None
-    """Where a split backward puts the wait for the weights' gradients."""
+    """Stores the wait for weight gradients, if backward is split."""
     ahead: float = 0.0
-    """Seconds of the current pass that chunks of its products have waited already."""
+    """Seconds of the current pass that its chunks have already waited."""
 
     @classmethod
     def parse(cls, device: str, shape: ModelShape, tokens: int, *, attention_apart: bool = False) -> Pace:
@@ -101,13 +101,13 @@ class Pace(LayerTimer):
 
     @torch.compiler.disable
     def work(self, x: torch.Tensor, seconds: float) -> torch.Tensor:
-        """Wait for work that differs from rank to rank, forward once and backward twice as long."""
+        """Wait for work that differs between ranks; backward takes twice as long as forward."""
         return observe(x, partial(self.wait, "fwd", seconds), partial(self.wait, "dgrad", 2 * seconds))
 
     def pace_chunks(self, product: Product, layer_parameters: int) -> Product:
-        """Return a product of chunks that waits for each chunk's share of the layer (asynchronous tensor parallelism).
+        """Return a product that waits for each chunk's share of the layer (asynchronous tensor parallelism).
 
-        A rank has 1/n of a weight, and a chunk has 1/n of the rows; the layer's time is that of all its rows here.
+        A rank has 1/n of a weight, and a chunk has 1/n of the rows; the layer's time is that of all rows on this rank.
         """
 
         def paced(phase: str, multiply: Multiply, layer_seconds: float) -> Multiply:
@@ -130,7 +130,7 @@ class Pace(LayerTimer):
         self.ahead = 0.0
 
     def backward_ends(self) -> None:
-        """Wait for the rest of the gradient of its input, then for its weights' gradients: now, or in their W."""
+        """Wait for the rest of the input gradient, then for the weight gradients: now, or in their W."""
         self.wait("dgrad", self.input_gradient - self.ahead)
         self.ahead = 0.0
         if self.grad_store is None:
@@ -139,14 +139,14 @@ class Pace(LayerTimer):
             self.grad_store.run(self.weight_ends)
 
     def weight_ends(self) -> None:
-        """Wait for the gradients of its weights."""
+        """Wait for the weight gradients."""
         self.start()
         self.wait("wgrad", self.weight_gradient)
 
     def wait(self, phase: str, seconds: float) -> None:
-        """Wait, under a mark, until the layer has taken as long as on the simulated device.
+        """Wait, with a mark, until the layer has taken as long as on the simulated device.
 
-        The CPU time of the small model's arithmetic is part of it; communication is not.
+        This includes the CPU time of the small model's arithmetic, but not communication.
         """
         spent = time.thread_time() - self.began
         self.start()
@@ -156,12 +156,12 @@ class Pace(LayerTimer):
 
 # ExtraWork: additional arithmetic in the layers, in forward and backward (`--fault slow-rank`).
 #
-# On a CPU the extra work takes the layer's own processor time, times the factor. On a GPU, for which the host must not
-# wait, it is the layer's FLOPs again. With pacing, the waits are longer instead.
+# On a CPU, the extra work takes the layer's own CPU time multiplied by the factor minus one. On a GPU, for which the
+# host must not wait, it repeats the layer's FLOPs. With pacing, the waits are longer instead.
 
 
 class ExtraWork(LayerTimer):
-    """Slows the layers of a chunk by the slowdown's current factor."""
+    """Slows the layers of a stage by the slowdown's current factor."""
 
     def __init__(self, slowdown: Slowdown, layer_flop: float, device: torch.device, dtype: torch.dtype) -> None:
         self.slowdown, self.layer_flop = slowdown, layer_flop

@@ -1,8 +1,7 @@
-"""Slow link: sockets of a process group whose bandwidth and latency the Linux kernel limits.
+"""Slow link: sockets of a process group, slowed down by the Linux kernel.
 
-Nothing waits on the host: a message is posted when it is ready and takes longer on its way, as over a bad cable. Gloo
-opens its sockets when a group is opened, so the new ones belong to the group. NCCL opens others, so the fault is
-refused there.
+The host does not wait: a message is posted when it is ready, and arrives later, as over a bad cable. Gloo opens its
+sockets with the group, so new sockets belong to the group. NCCL has its own sockets, so the fault is refused there.
 """
 
 from __future__ import annotations

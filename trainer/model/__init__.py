@@ -1,1 +1,1 @@
-"""The decoder that is trained: its layers and its mixture of experts."""
+"""The decoder: its layers and its mixture of experts."""

@@ -19,7 +19,7 @@ from trainer.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLi
 from trainer.parallel.weights import tie
 
 Lengths = tuple[int, ...]
-"""Lengths of the documents in each sequence, in their order; none if it is one document."""
+"""Lengths of the documents in each sequence, in order; empty if a sequence is one document."""
 
 
 class Attention(nn.Module):
@@ -40,7 +40,7 @@ class Attention(nn.Module):
         self.recomputes = plan.config.options.recompute == "selective"
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> torch.Tensor:
-        """Attend within each document; input and output are what a rank has between the blocks."""
+        """Attend within each document; input and output have the layout between blocks."""
         q, k, v = (self._heads(part) for part in self.edges.project(x, (self.q, self.k, self.v)))
         q, k = self.q_norm(q), self.k_norm(k)
         if self.rotates:
@@ -83,11 +83,11 @@ class Block(nn.Module):
         self.recomputes = plan.config.options.recompute == "full"
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, Load]:
-        """Run the layer, keeping its activations or computing them again in backward; return its output and load."""
+        """Run the layer, and store its activations or recompute them in backward; return its output and load."""
         return recompute(self.run, x, rotary, lengths) if self.recomputes else self.run(x, rotary, lengths)
 
     def run(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, Load]:
-        """Run the layer; it changes no state, so that recomputation may run it again."""
+        """Run the layer; it changes no state, because recomputation runs it again."""
         x = x + self.attention(self.attention_norm(x), rotary, lengths)
         inner = self.ffn_norm(x)
         more, load = self.ffn(inner) if isinstance(self.ffn, Experts) else (self.ffn(inner), None)
@@ -104,7 +104,7 @@ def layers_of(stage: int, stages: int, layers: int) -> range:
 
 
 class Decoder(nn.Module):
-    """The layers of one stage, from tokens ``[batch, sequence]`` (first stage) or hidden states to these or logits."""
+    """The layers of one stage, from tokens ``[batch, sequence]`` or hidden states to hidden states or logits."""
 
     def __init__(self, plan: Plan, stage: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Decoder(nn.Module):
         self.rotary = rotary_table(shape, where, config.compute).to(plan.device)
 
     def forward(self, x: torch.Tensor, lengths: Lengths = ()) -> torch.Tensor:
-        """Run the stage; `lengths` are those of the documents in each sequence, whose positions are consecutive."""
+        """Run the stage; `lengths` are those of the documents in each sequence. Positions count over all documents."""
         if self.first:
             x = self.embedding(x.t())
             x = x if self.positions is None else self.positions(x)

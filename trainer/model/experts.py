@@ -1,9 +1,9 @@
 """Mixture of experts: a router, and the routed experts of this rank.
 
-A router picks `top_k` experts for each token. The tokens are sorted by expert, sent to the ranks that hold them (an
-all-to-all with uneven runs, after one that exchanges the counts), multiplied in groups, sent back and weighted. No
-token is dropped, unless `--capacity` limits what an expert takes. A bias per expert,
-moved after each step against its load, keeps loads even without an auxiliary loss.
+A router selects `top_k` experts for each token. Tokens are sorted by expert, sent to the ranks of these experts (an
+all-to-all with uneven lengths, after one that exchanges the counts), multiplied in groups, sent back and weighted. No
+token is dropped, unless `--capacity` limits the tokens per expert. A bias per expert keeps loads even without an
+auxiliary loss: after each step, it moves against the expert's load.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def multiplies_groups(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 class ExpertWeights(nn.Module):
-    """The routed experts of this rank; a module of their own, because they are sharded over fewer ranks."""
+    """The routed experts of this rank; a separate module, because they are sharded over fewer ranks."""
 
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
@@ -112,14 +112,14 @@ class Experts(nn.Module):
         """Pairs that an expert takes from each rank in a micro-batch; 0: all."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Route tokens, compute, and send results back; return the result, and the number of tokens per expert.
+        """Route tokens, compute, and send results back; return the result and the number of tokens per expert.
 
-        Every rank routes its own slice of the sequence. Nothing is counted up here, because recomputation runs this
-        again: the layer calls `count` once.
+        Every rank routes its own slice of the sequence. Recomputation runs this again, so the load is not added up
+        here: the decoder calls `count` once.
         """
         tokens = x.flatten(0, 1)
         chosen, gates = self._choose(tokens)
-        # Tokens per expert; the host waits for nothing, as it would with `bincount`.
+        # Tokens per expert; unlike `bincount`, this does not make the host wait.
         pairs = chosen.flatten()
         load = torch.zeros_like(self.load).scatter_add_(0, pairs, torch.ones_like(pairs))
         compute = self._in_slots if self.capacity else self._in_runs
@@ -140,7 +140,7 @@ class Experts(nn.Module):
         return chosen, (gates * self.shape.routed_scale).to(tokens.dtype)
 
     def preferences(self, scores: torch.Tensor) -> torch.Tensor:
-        """Return the values that determine the choice; the bias balances loads and does not change the result."""
+        """Return the values that determine the selection; the bias balances loads and is not part of the weights."""
         return scores.detach() + self.bias
 
     def count(self, load: torch.Tensor) -> None:
@@ -150,13 +150,13 @@ class Experts(nn.Module):
             self.dropped += (load - self.capacity).clamp(min=0).sum()
 
     def _in_runs(self, tokens: torch.Tensor, chosen: torch.Tensor, load: torch.Tensor) -> torch.Tensor:
-        """Return each pair's result; nothing is dropped, and the host waits for the lengths of the runs."""
+        """Return each pair's result without dropping any; the host waits for the lengths of the runs."""
         route = Route.plan(chosen, load, self.group)
         arrived = dispatch(tokens, self.top_k, route, self.group)
         results = self.weights(arrived[route.by_expert], route)
         return combine(results[route.by_expert.argsort()], route, self.group)
 
     def _in_slots(self, tokens: torch.Tensor, chosen: torch.Tensor, load: torch.Tensor) -> torch.Tensor:
-        """Return each pair's result, zeros beyond the capacity; the host waits for nothing."""
+        """Return each pair's result, zeros beyond the capacity; the host does not wait."""
         slots = Slots.plan(chosen, load, self.capacity, self.group)
         return slots.combine(self.weights(slots.dispatch(tokens, self.top_k), None))

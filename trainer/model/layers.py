@@ -1,7 +1,7 @@
 """The smaller layers: norms, the feed-forward network, shared experts, learned positions.
 
-Between the blocks a tensor-parallel rank holds a slice of the sequence, ``[sequence / cp / tp, batch, hidden]``, or all
-of it without sequence parallelism.
+Between the blocks, a tensor-parallel rank has a slice of the sequence, ``[sequence / cp / tp, batch, hidden]``. Without
+sequence parallelism, it has the whole sequence.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FeedForward(nn.Module):
         self.down = RowParallelLinear(plan, f"{name}.down", ffn, shape.hidden, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the network to the part of the sequence that a rank has between the blocks."""
+        """Apply the network; input and output have the layout between blocks."""
         if self.gate is None:
             (up,) = self.edges.project(x, (self.up,))
             return self.down(self.activation(up))
@@ -72,13 +72,13 @@ class SharedExperts(FeedForward):
         self.share = plan.replicated(share, (1, shape.hidden)) if shape.shared_gate else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the network, and take each token's share of it."""
+        """Apply the network, and scale its output per token."""
         out = super().forward(x)
         return out if self.share is None else out * F.linear(x, self.share).sigmoid()
 
 
 class PositionEmbedding(nn.Module):
-    """Learned positions, added to what this rank holds of the sequence."""
+    """Learned positions, added to this rank's part of the sequence."""
 
     def __init__(self, plan: Plan, where: torch.Tensor) -> None:
         """Take the positions of this context-parallel rank's tokens."""

@@ -1,10 +1,10 @@
 """Rotary positions: the angle of each position, and the scalings that stretch a model to longer sequences.
 
-Pair i of a head of width d turns by `position * theta ** (-2i / d)`. Three published scalings slow the turning down:
+Pair i of a head of width d turns by `position * theta ** (-2i / d)`. Three published scalings slow this down:
 
-    linear   every pair, by `factor`
-    llama3   pairs of long wavelengths by `factor`, those of short ones not at all, a smooth step between
-    yarn     the same with a straight ramp between two numbers of turns; scores are sharpened by `attention_factor`
+    linear   every pair by `factor`
+    llama3   pairs with long wavelengths by `factor`, pairs with short ones not at all, with a smooth step between them
+    yarn     the same with a linear ramp between two numbers of turns; `attention_factor` scales cosines and sines
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def frequencies(shape: ModelShape, dtype: torch.dtype) -> torch.Tensor:
         turns = scaling.original * plain / (2 * math.pi)
         plain_share = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
         return slowed * (1 - plain_share) + plain * plain_share
-    # yarn: the pair (a real number) that makes this number of turns within the original length.
+    # yarn: the pair (a real number) with this number of turns within the original length.
     ends = [
         width * math.log(scaling.original / (turns * 2 * math.pi)) / (2 * math.log(theta))
         for turns in (scaling.high, scaling.low)

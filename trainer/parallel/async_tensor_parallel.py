@@ -1,22 +1,22 @@
 """Asynchronous tensor parallelism: products in chunks that hide the messages (`--tp-async`).
 
-With sequence parallelism a block begins with an all-gather of the sequence and ends with a reduce-scatter
-(`sequence_parallel.py`), and the ranks compute nothing meanwhile. But a product works on the sequence row by row. So
-each rank multiplies the chunk that it has while the next one is on its way round the ring. With three ranks, on rank 0:
+With sequence parallelism, a block starts with an all-gather of the sequence and ends with a reduce-scatter
+(`sequence_parallel.py`). The ranks compute nothing meanwhile. But a product can process the sequence row by row. So
+each rank multiplies one chunk while the next one arrives over the ring. With three ranks, on rank 0:
 
     all-gather, then multiply                  multiply, then reduce-scatter
-    multiply         on its way                multiply          on its way
+    multiply         meanwhile                 multiply          meanwhile
     own chunk 0      chunk 2 arrives           part of chunk 2
     chunk 2          chunk 1 arrives           part of chunk 1   sum of chunk 2 leaves, sum of chunk 1 arrives
     chunk 1                                    part of chunk 0   sum of chunk 1 leaves, sum of chunk 0 arrives
 
-Of n products, n - 1 overlap with a message. The gradient of one kind is the other: backward of a block's first
-products is multiply-and-reduce-scatter, backward of its last one all-gather-and-multiply. Weights' gradients take the
-whole sequence, which each gather leaves behind.
+With n chunks, n - 1 products overlap with a message. Backward swaps the two: that of a block's first products is
+multiply-and-reduce-scatter, that of its last product all-gather-and-multiply. Weight gradients need the whole sequence,
+which each gather stores.
 
-In the trace: `tp::ring_send_recv` where a chunk is posted, `tp::ring_wait` where its product has not hidden it.
+In the trace: `tp::ring_send_recv` when a chunk is posted, `tp::ring_wait` if its product has not hidden it.
 
-Playbook: the overlap that it asks for under Tensor Parallelism; elsewhere "async TP" or "collective matmul".
+Playbook: the overlap that it mentions under Tensor Parallelism; elsewhere "async TP" or "collective matmul".
 Messages per layer, which has two blocks: 8 (n - 1) sends to the next rank, half of them in backward. The bytes are
 those of the plain collectives, without the second all-gather of backward: the gathered sequence is kept.
 Called by: `build.py` (`block_edges`), through the edges in `sequence_parallel.py`.
@@ -49,7 +49,7 @@ class ChunkedProducts:
         return _GatherAndMultiply.apply(x, self, *weights)
 
     def multiply_and_reduce(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Multiply ``[S, B, inputs/n]``, and add up over the group; this rank gets its rows, ``[S/n, B, outputs]``."""
+        """Multiply ``[S, B, inputs/n]`` and add up over the group; return this rank's rows, ``[S/n, B, outputs]``."""
         return _MultiplyAndReduce.apply(x, weight, self)
 
     def arriving(self, chunk: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
@@ -64,8 +64,8 @@ class ChunkedProducts:
     def add_up(self, part_of: Callable[[int], torch.Tensor]) -> torch.Tensor:
         """Add up all ranks' parts of this rank's chunk; `part_of` computes this rank's part of another rank's chunk.
 
-        The sum of each chunk goes once round the ring and ends at its owner. So a rank starts with the chunk of the one
-        before it and ends with its own. While a part is computed, the sum that it is added to is on its way.
+        The sum of each chunk travels once around the ring and ends at its owner. So a rank starts with the chunk of the
+        previous rank and ends with its own. While it computes a part, the sum to which it adds the part arrives.
         """
         size = self.group.size
         total = part_of((self.group.rank - 1) % size)

@@ -1,7 +1,7 @@
 """Collectives with gradients: all-gather, reduce-scatter, all-reduce and all-to-all, each with its inverse in backward.
 
-Each does nothing in a group of one. Tensors are ``[sequence, batch, hidden]``, so that a shard of the sequence is
-contiguous memory and a gather needs no copy.
+In a group of one rank, they do nothing. Tensors are ``[sequence, batch, hidden]``, so a shard of the sequence is
+contiguous memory, and an all-gather needs no copy.
 
     forward           backward
     all-gather        reduce-scatter
@@ -31,7 +31,7 @@ reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.red
 
 TensorFunction = Callable[[torch.Tensor], torch.Tensor]
 Started = tuple[torch.Tensor, dist.Work]
-"""A result, and the message that brings it."""
+"""A result, and the message that is still writing it."""
 
 
 def nothing(*_: Any) -> None:  # noqa: ANN401 - any arguments
@@ -40,7 +40,7 @@ def nothing(*_: Any) -> None:  # noqa: ANN401 - any arguments
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One process group of this rank; `handle` is `None` if the run does not need it."""
+    """One process group of this rank; `handle` is `None` if the run does not use it."""
 
     name: str
     axes: tuple[str, ...]
@@ -101,7 +101,7 @@ def complete(started: Started) -> torch.Tensor:
 
 
 def exchange_rows(x: torch.Tensor, sends: list[int] | None, receives: list[int] | None, group: Group) -> torch.Tensor:
-    """Send some rows to each rank of the group and receive some from each; equal numbers without `sends`."""
+    """Send rows to each rank of the group and receive rows from each; equal numbers if `sends` is `None`."""
     rows = x.shape[0] if receives is None else sum(receives)
     out = x.new_empty(rows, *x.shape[1:])
     group.before_message()
@@ -124,7 +124,7 @@ class _Transform(torch.autograd.Function):
 
 
 def observe(x: torch.Tensor, on_forward: Callable[[], None], on_backward: Callable[[], None]) -> torch.Tensor:
-    """Call one function in forward and another one in backward; neither changes the tensor or its gradient."""
+    """Call one function in forward and another in backward, without changing the tensor or its gradient."""
 
     def forward(passing: torch.Tensor) -> torch.Tensor:
         on_forward()

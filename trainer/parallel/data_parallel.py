@@ -1,16 +1,17 @@
 """Data parallelism, ZeRO-0 and ZeRO-1: gradients in flat buckets, summed over ranks during backward.
 
-A `Bucket` has weights of one kind in one flat buffer, next to a flat gradient that is summed in one message. Its sum
-starts from a backward hook as soon as its last gradient is there, while backward computes those of earlier layers.
-Buckets start in one order on all ranks, whatever order gradients come in.
+A `Bucket` stores weights of one kind in one flat buffer, and their gradients in another one, which is summed over ranks
+in one message. A backward hook starts the sum as soon as the bucket's last gradient is complete, while backward
+computes the gradients of earlier layers. All ranks start their buckets in the same order, whatever the order of
+gradients.
 
     ZeRO-0    all-reduce: each rank has all sums and updates all weights
     ZeRO-1    reduce-scatter: each rank has a part of the sums, and updates this part of the weights and of the
-              optimizer's state (Rajbhandari et al., arXiv:1910.02054). All-gathers bring the parts together: they
+              optimizer's state (Rajbhandari et al., arXiv:1910.02054). All-gathers distribute the updated parts: they
               start with the next forward, and each layer waits for the weights that it uses
 
 ZeRO-2 and ZeRO-3 (`zero.py`) are built on this file. The optimizer always gets a plain local tensor per bucket. The
-loss is divided by the tokens of all ranks, so gradients are summed and never averaged.
+loss is divided by the tokens of all ranks, so gradients are summed, not averaged.
 
 Playbook: Data Parallelism (overlap, bucketing, gradient accumulation), ZeRO-1, hybrid sharding.
 Messages per step: ZeRO-0 one all-reduce per bucket; ZeRO-1 a reduce-scatter and an all-gather per bucket, and with
@@ -63,21 +64,21 @@ class Bucket:
         self.run = range(length * group.rank, length * (group.rank + 1)) if self.sharded else range(len(self.flat))
         """The indices of the flat buffer that this rank updates: all of them, or its part."""
         self.is_tied = weights.kind == "tied"
-        """Whether it is a tied embedding, of which two pipeline stages have a copy; their gradients are added up."""
+        """Whether it is a tied embedding. Two pipeline stages have a copy of it, and their gradients are added up."""
         self.copies = tensor_ranks if weights.kind in {"partial", "copied"} else 1
-        """Number of ranks in the world that update this part; a norm over all ranks must count it once."""
+        """Number of ranks that update this part; a norm over all ranks must count it once."""
         self.copies *= (1 if self.sharded else group.size) * (replicas.size if replicas else 1) * (1 + self.is_tied)
 
         self.local = self.make_local()
-        """This rank's part as the layers read it."""
+        """This rank's part, in the type that the layers compute in."""
         self.master = weights.master_of(self.local, self.run, self.master_dtype, on_host=on_host)
-        """What the optimizer updates and checkpoints store, in fp32 or wider; in host memory if it is offloaded."""
+        """Master weights, for the optimizer and checkpoints: fp32 or wider, in host memory if offloaded."""
         self.grad: torch.Tensor | None = None
-        """Gradients of all weights in the buffer; exists while they add up."""
+        """Gradients of all weights in the buffer, while backward adds them up."""
         self.gradient: torch.Tensor | None = None
         """The sum over ranks of the gradients of this rank's part; complete from `finish` to `publish`."""
         self.missing: set[nn.Parameter] = set()
-        """Weights whose gradient the last backward has yet to bring."""
+        """Weights whose gradient the last backward has not computed yet."""
         self.launched = False
         """Whether the sum of this update was started."""
         self.work: dist.Work | None = None

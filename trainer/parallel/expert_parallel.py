@@ -1,13 +1,13 @@
 """Expert parallelism: all-to-all of tokens to the ranks of their experts, and back.
 
-Each rank holds some of the experts. For every layer and micro-batch:
-    1  `Route.plan`   ranks exchange how many tokens they have for each expert (all-to-all of counts)
-    2  `dispatch`     tokens travel to the ranks of their experts (all-to-all of uneven runs)
+Each rank has some of the experts. For every layer and micro-batch:
+    1  `Route.plan`   ranks exchange the number of tokens for each expert (all-to-all of counts)
+    2  `dispatch`     tokens are sent to the ranks of their experts (all-to-all with uneven lengths)
     3                 each rank multiplies with its own experts (`model/experts`)
-    4  `combine`      results travel back (the same all-to-all, the other way round)
-The counts must reach the host, because the lengths of an uneven all-to-all are host integers: this is the one wait for
-the device that a step of a mixture of experts has. With a capacity (`Slots`, below) there is none, but tokens are
-dropped. In the trace: `ep::` marks around each of the messages.
+    4  `combine`      results are sent back (the same all-to-all in the other direction)
+The host needs the counts, because the lengths of an uneven all-to-all are host integers. So the host waits for the
+device here, once per layer and micro-batch. With a capacity (`Slots`, below) it does not wait, but tokens are dropped.
+In the trace: `ep::` marks around each of the messages.
 
 Playbook: Expert Parallelism.
 Messages per layer and micro-batch: three all-to-alls in forward (counts, tokens, results) and two in backward; with a
@@ -28,16 +28,16 @@ from usp_prof.record import expert_combine, expert_dispatch, mark
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where each (token, choice) pair goes; a pair is a row."""
+    """Destination of each pair of a token and a selected expert; a pair is a row."""
 
     order: torch.Tensor
-    """Sorts this rank's pairs by expert, and thus by the rank that they go to."""
+    """Sorts this rank's pairs by expert, and therefore by destination rank."""
     sends: list[int]
     """Rows for each rank of the group."""
     receives: list[int]
     """Rows from each rank of the group."""
     by_expert: torch.Tensor
-    """Sorts arrived rows, which come by source rank, by local expert."""
+    """Sorts received rows, which are ordered by source rank, by local expert."""
     counts: torch.Tensor
     """Rows for each local expert."""
     experts: list[int]
@@ -45,7 +45,7 @@ class Route:
 
     @classmethod
     def plan(cls, chosen: torch.Tensor, load: torch.Tensor, group: Group) -> Route:
-        """Exchange counts with the group and derive the runs."""
+        """Exchange counts with the group and compute the route."""
         sent = received = load.view(group.size, -1)
         if group.size > 1:
             with mark("ep", "counts"):
@@ -60,37 +60,37 @@ class Route:
 
 
 def dispatch(tokens: torch.Tensor, top_k: int, route: Route, group: Group) -> torch.Tensor:
-    """Send each token to the ranks of its `top_k` experts; return the rows that arrive, by source rank."""
+    """Send each token to the ranks of its `top_k` experts; return the received rows, by source rank."""
     with expert_dispatch():
         return all_to_all(tokens[route.order // top_k], group, route.sends, route.receives)
 
 
 def combine(results: torch.Tensor, route: Route, group: Group) -> torch.Tensor:
-    """Send results back; return one row for each (token, choice) pair, in the order of the tokens."""
+    """Send results back; return one row per pair, in the order of the tokens."""
     with expert_combine():
         returned = all_to_all(results, group, route.receives, route.sends)
     return returned[route.order.argsort()]
 
 
-# Capacity: each expert takes a fixed number of pairs from each rank, and pairs beyond it are dropped.
+# Capacity: each expert accepts a fixed number of pairs from each rank; further pairs are dropped.
 #
-# The lengths of the exchange then do not depend on the router, so the host never waits: no counts are exchanged,
-# and the all-to-all is even. The costs are empty slots, which are also sent and multiplied, and dropped pairs: their
-# tokens keep only the residual. With 2 experts, a capacity of 2 and five pairs on a rank:
+# The lengths of the exchange then do not depend on the router: no counts are exchanged, the all-to-all is even, and the
+# host does not wait. This costs empty slots, which are sent and multiplied too, and dropped pairs, whose tokens keep
+# only the residual. With 2 experts, a capacity of 2 and five pairs on a rank:
 #     pairs by token     e0 e1 e0 e0 e1
 #     place in expert    0  0  1  2  1     the third pair of e0 is dropped
 #     slot               0  2  1  -  3
-# Which pairs are dropped depends on the rank's other pairs, so layouts train alike only if nothing is dropped.
+# The dropped pairs depend on the rank's other pairs, so layouts train equally only if none is dropped.
 
 
 def capacity(factor: float, pairs: int, experts: int) -> int:
-    """Return the pairs that an expert takes from a rank: `factor` times an even share, rounded up."""
+    """Return the number of pairs that an expert accepts from a rank: `factor` times an even share, rounded up."""
     return math.ceil(factor * pairs / experts)
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The slot of each (token, choice) pair, in order of the tokens; dropped pairs get one after the last slot."""
+    """The slot of each pair, in the order of the tokens; dropped pairs have the slot after the last one."""
 
     slot: torch.Tensor
     experts: int
@@ -100,7 +100,7 @@ class Slots:
 
     @classmethod
     def plan(cls, chosen: torch.Tensor, load: torch.Tensor, size: int, group: Group) -> Slots:
-        """Assign each pair the next of its expert's `size` slots; `load` counts the pairs per expert."""
+        """Assign each pair the next of the `size` slots of its expert; `load` counts pairs per expert."""
         expert, experts = chosen.flatten(), len(load)
         order = expert.argsort(stable=True)
         sorted_expert = expert[order]
@@ -118,7 +118,7 @@ class Slots:
         return arrived.unflatten(0, (self.group.size, -1, self.capacity)).transpose(0, 1).flatten(1, 2)
 
     def combine(self, results: torch.Tensor) -> torch.Tensor:
-        """Send results back; return a row for each pair, zeros for one that was dropped."""
+        """Send results back; return one row per pair, zeros for dropped pairs."""
         by_rank = results.unflatten(1, (self.group.size, self.capacity)).transpose(0, 1).flatten(0, 2)
         with expert_combine():
             returned = all_to_all(by_rank, self.group)

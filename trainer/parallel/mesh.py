@@ -1,4 +1,4 @@
-"""Mesh: this rank's place in the layout, and the process groups that it is in, opened on all ranks in one order.
+"""Mesh: this rank's coordinates, and its process groups, which all ranks open in the same order.
 
 Messages: none; every technique gets the group that it communicates in from here.
 Called by: `run.py`, once.

@@ -1,22 +1,22 @@
 """Optimizer offload: masters and moments in host memory; gradients go down, weights come back (`--offload optimizer`).
 
-AdamW keeps three numbers in fp32 for each weight: the master and two moments, 12 bytes. In host memory they cost the
-device nothing. An update takes three stages for each bucket of weights:
+AdamW stores three fp32 numbers per weight: the master and two moments, 12 bytes. In host memory, they use no device
+memory. An update has three stages per bucket of weights:
 
     down      the gradient is copied to the host
     update    the host runs AdamW on this rank's part of the bucket
     up        the new weights are copied to the device, in the type that the layers compute in
 
-The copies have a stream each, so while the host updates one bucket, the next gradient comes down and the weights of
-the previous one go up:
+Each direction has its own stream. While the host updates one bucket, the next gradient is copied down and the weights
+of the previous one are copied up:
 
     down stream    g0   g1   g2
     host                u0   u1   u2
     up stream                w0   w1   w2
 
-Norm and clipping come before, on the device. It is ZeRO-Offload's split (https://arxiv.org/abs/2101.06840), without its
-copies during backward. On a CPU the same lines run: host and device are then the same memory, nothing is page-locked,
-and each copy ends where it is issued. In the trace: `train::offload_down`, `offload_update` and `offload_up`.
+Norm and clipping come first, on the device. This is the split of ZeRO-Offload (https://arxiv.org/abs/2101.06840), but
+without copies during backward. The same code runs on a CPU: there, host and device share memory, nothing is
+page-locked, and each copy is synchronous. In the trace: `train::offload_down`, `offload_update` and `offload_up`.
 
 Playbook: not in it; DeepSpeed's name is ZeRO-Offload.
 Messages: none. Copies per bucket and step: one down in fp32, one up in the layers' type.
@@ -48,7 +48,7 @@ class HostBuffers:
     leaving: torch.Tensor
     """Updated weights in the layers' type; the masters themselves if that is the same."""
     arrived: torch.cuda.Event | None = None
-    """Recorded when the gradient has arrived; `None` on a CPU, where each copy ends where it is issued."""
+    """Recorded when the gradient has arrived; `None` on a CPU, where copies are synchronous."""
 
 
 class HostOptimizer:
@@ -79,7 +79,7 @@ class HostOptimizer:
         self._wait_for_weights()
 
     def publish(self) -> None:
-        """Bring all masters to the device, as after a checkpoint was read."""
+        """Copy all masters to the device, such as after reading a checkpoint."""
         for buffers in self.buffers:
             self._send_weights(buffers)
         self._wait_for_weights()

@@ -1,12 +1,13 @@
 """Ring attention: keys and values are passed from rank to rank, and each block is merged into an exact softmax.
 
-While a block is computed, the next one is on its way (Liu et al., arXiv:2310.01889). A block is cut into tiles: the
-causal mask shows a tile wholly, along its diagonal or not at all. Tiles that are not shown cost nothing, which makes
-the contiguous layout unbalanced and zigzag balanced. Each tile is one fused kernel without a mask. It also returns a
-log-sum-exp, by which tiles are merged (`attend`, below). In backward, a block's gradient travels with the block and
-ends at its owner.
+While a rank computes with one block, the next one arrives (Liu et al., arXiv:2310.01889). Blocks are cut into tiles.
+The causal mask leaves a tile whole, cuts it along its diagonal, or hides it. Hidden tiles cost nothing, so the
+contiguous layout is unbalanced and zigzag is balanced. Each tile is one fused kernel without a mask. It also returns a
+log-sum-exp, which is needed to merge tiles (`attend`, below). In backward, a block's gradient travels with the block to
+its owner.
 
-`AllGatherAttention` runs the same tiles after one all-gather of all keys and values (as in Llama 3, arXiv:2407.21783).
+`AllGatherAttention` computes the same tiles after one all-gather of all keys and values, as in Llama 3
+(arXiv:2407.21783).
 In the trace: `cp::ring_send_recv` and `cp::ring_wait`, or `cp::all_gather_kv`.
 
 Playbook: Ring Attention, zig-zag ring attention (under Context Parallelism).
@@ -34,12 +35,12 @@ Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A run of this rank's queries and a run of the block's keys."""
+    """Consecutive queries of this rank and consecutive keys of a block."""
 
     rows: slice
     columns: slice
     causal: bool
-    """Whether both are the same run of the sequence, so that a query sees only the keys up to its own."""
+    """Whether both are the same part of the sequence, so each query attends only to keys up to its own."""
 
 
 class RingAttention:
@@ -57,7 +58,7 @@ class RingAttention:
         return _BlockwiseAttention.apply(q, k, v, self)
 
     def bring(self, block: torch.Tensor) -> torch.Tensor:
-        """Return the keys and values that forward stores for backward: this rank's block."""
+        """Return the keys and values that are stored for backward: this rank's block."""
         return block
 
     def blocks(self, block: torch.Tensor) -> Iterator[tuple[torch.Tensor, list[Tile]]]:
@@ -78,7 +79,7 @@ class RingAttention:
 
 
 class AllGatherAttention(RingAttention):
-    """The same attention after one all-gather; nothing is sent while blocks are computed."""
+    """The same attention after one all-gather; blocks are computed without communication."""
 
     def bring(self, block: torch.Tensor) -> torch.Tensor:
         """Gather all ranks' blocks."""
@@ -95,7 +96,7 @@ class AllGatherAttention(RingAttention):
 
 
 def _tiles(own: Sequence[range], block: Sequence[range]) -> list[Tile]:
-    """Cut a block into tiles; runs are of one length, and two of them are equal or do not overlap."""
+    """Cut a block into tiles; all runs have the same length, and two runs are equal or do not overlap."""
     tiles = []
     row = 0
     for queries in own:
@@ -167,10 +168,10 @@ class _BlockwiseAttention(torch.autograd.Function):
 
 # Attention of one tile: from some queries to some keys, with the log-sum-exp by which tiles are merged.
 #
-# The fused kernels behind `scaled_dot_product_attention` keep scores out of memory. That function drops the
-# log-sum-exp, so the kernels are called directly, by private names of torch 2.11 to 2.13. If there is none (fp32 and
-# fp64 on a GPU, heads of an odd width), `plain` and `plain_backward` do the same with scores in memory. Read these to
-# understand the others.
+# The fused kernels of `scaled_dot_product_attention` never store the scores. That function drops the log-sum-exp, so
+# the kernels are called directly, by private names of torch 2.11 to 2.13. If there is no kernel (fp32 and fp64 on a
+# GPU, heads of an odd width), `plain` and `plain_backward` do the same with stored scores. They also show what the
+# kernels do.
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -185,9 +186,9 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -
 
 
 def attend_backward(grad: torch.Tensor, tile: Three, out: torch.Tensor, lse: torch.Tensor, *, causal: bool) -> Three:
-    """Return the gradients of a tile's queries, keys and values; `out` and `lse` are of all tiles together.
+    """Return the gradients of a tile's queries, keys and values; `out` and `lse` are those of all tiles together.
 
-    Each tile is computed on its own: its shares of the whole softmax are exp(scores - lse).
+    Tiles are independent: a tile's part of the whole softmax is exp(scores - lse).
     """
     backward = flash_attention_backward if has_flash_attention(grad) else plain_backward
     return backward(grad, tile, out, lse, causal=causal)
@@ -222,7 +223,7 @@ def _scores(q: torch.Tensor, k: torch.Tensor, *, causal: bool) -> torch.Tensor:
 
 
 def has_flash_attention(x: torch.Tensor) -> bool:
-    """Return whether the kernel behind `scaled_dot_product_attention` takes heads of this type and width."""
+    """Return whether the fused kernel supports heads of this type and width."""
     if not x.is_cuda:
         return True
     return x.dtype in {torch.bfloat16, torch.float16} and x.shape[-1] % 8 == 0 and x.shape[-1] <= 256
@@ -231,7 +232,7 @@ def has_flash_attention(x: torch.Tensor) -> bool:
 def flash_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend by one fused kernel; return the result and the log-sum-exp, which the public function drops."""
+    """Attend with one fused kernel; return the result and the log-sum-exp, which the public function drops."""
     aten = torch.ops.aten
     kernel = aten._scaled_dot_product_flash_attention if q.is_cuda else aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
     out, lse, *_ = kernel(q, k, v, 0.0, causal)
@@ -241,9 +242,9 @@ def flash_attention(
 def flash_attention_backward(
     grad: torch.Tensor, tile: Three, out: torch.Tensor, lse: torch.Tensor, *, causal: bool
 ) -> Three:
-    """Return the gradients of queries, keys and values; torch's own ring attention calls the kernel as we do.
+    """Return the gradients of queries, keys and values; torch's own ring attention calls the kernel in the same way.
 
-    A GPU's kernel reads the log-sum-exp as contiguous memory, whatever its strides: a slice of it would lead to wrong
+    The GPU kernel reads the log-sum-exp as contiguous memory, whatever its strides: a slice would cause wrong
     gradients without an error.
     """
     q, k, v = tile

@@ -1,7 +1,7 @@
-"""Ring transfer: a tensor goes to the next rank of a ring while one comes from the previous rank.
+"""Ring transfer: a tensor is sent to the next rank of a ring while another is received from the previous rank.
 
-Ring attention sends keys and values to the next rank. Asynchronous tensor parallelism sends chunks of the sequence, and
-partial sums. Compute between `shift` and `arrived` hides the message.
+Ring attention sends keys and values. Asynchronous tensor parallelism sends chunks of the sequence, and partial sums.
+Compute between `shift` and `arrived` hides the message.
 
 Messages: one send and one receive per shift.
 Called by: `ring_attention.py` and `async_tensor_parallel.py`.
@@ -20,7 +20,7 @@ from usp_prof.record import mark
 
 @dataclass(frozen=True, slots=True)
 class RingTransfer:
-    """A tensor on its way to the next rank, kept until it is sent, and the tensor that replaces it."""
+    """A tensor that is being sent to the next rank, and the tensor that replaces it."""
 
     leaving: torch.Tensor
     arriving: torch.Tensor
@@ -36,7 +36,7 @@ class RingTransfer:
 
 
 def shift(x: torch.Tensor, group: Group, step: int) -> RingTransfer:
-    """Start passing a tensor on to the group's next rank, and receiving one from the previous rank."""
+    """Start to send a tensor to the group's next rank, and to receive one from the previous rank."""
     arriving = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     following, previous = (group.ranks[(group.rank + hop) % group.size] for hop in (1, -1))
     group.before_message()

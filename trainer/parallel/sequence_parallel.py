@@ -1,12 +1,12 @@
-"""Sequence parallelism: between the blocks, each tensor-parallel rank holds a slice of the sequence.
+"""Sequence parallelism: between the blocks, each tensor-parallel rank has a slice of the sequence.
 
-Norms and residuals then cost each rank a part of the time and of the memory. The all-reduce at the end of a block
-becomes a reduce-scatter there, and an all-gather at the start of the next block (Korthikanti et al.,
-arXiv:2205.05198). The bytes are the same: an all-reduce is a reduce-scatter and an all-gather.
+Norms and residuals then take each rank only a part of the time and memory. The all-reduce at the end of a block becomes
+a reduce-scatter there, and an all-gather at the start of the next block (Korthikanti et al., arXiv:2205.05198). The
+bytes are the same, because an all-reduce is a reduce-scatter and an all-gather.
 
-A product at the start of a block keeps its slice for backward, not the gathered sequence, which is n times as large.
-Backward gathers it again for the weights' gradients, while it computes the gradient of the input. The sum of that
-gradient travels while the weights' gradients are computed. A split backward gathers in W.
+A product at the start of a block stores its slice for backward, not the gathered sequence, which is n times as large.
+Backward gathers the sequence again for the weight gradients, while it computes the input gradient. The input gradient
+is summed over ranks while the weight gradients are computed. A split backward gathers in W.
 
 Shapes: S is the sequence of this context-parallel rank, B the batch, H the hidden width, n the ranks of the group.
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class SequenceParallelEdges(BlockEdges):
-    """The edges of a block between which each rank holds ``[S/n, B, H]``."""
+    """Edges of blocks if each rank has ``[S/n, B, H]`` between them."""
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
         """Gather the whole sequence, ``[S, B, H]``; the gradient is reduced and scattered."""
@@ -70,7 +70,7 @@ class _GatherAndMultiply(torch.autograd.Function):
         *weights: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         ctx.save_for_backward(x, *weights)
-        # Besides their values: the parameters, which keep their `grad` (recomputation saves detached copies).
+        # In addition to their values: the parameters, which keep their `grad` (recomputation saves detached copies).
         ctx.group, ctx.product, ctx.grad_store, ctx.parameters = group, product, grad_store, weights
         sequence = all_gather(x, group)
         return tuple(product.forward(sequence, weight) for weight in weights)

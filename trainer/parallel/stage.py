@@ -1,4 +1,4 @@
-"""Plan of a pipeline stage: what its layers are built from, and the weights that they declare.
+"""Plan of a pipeline stage: parts that its layers share, and how they declare weights.
 
 Messages: none.
 Called by: `build.py` makes one per stage; every layer in `decoder.py`, `layers.py` and `experts.py` takes it.
@@ -29,7 +29,7 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What layers need besides their sizes, and how they declare weights."""
+    """Parts that all layers of a stage share, and how they declare weights."""
 
     config: Config
     mesh: Mesh
@@ -37,10 +37,10 @@ class Plan:
     product: Product
     """How the layers' projections multiply; the head stays in the wider type."""
     edges: BlockEdges
-    """What tensor-parallel ranks do at the start and at the end of a block."""
+    """Communication of tensor-parallel ranks at the start and the end of a block."""
     attention: Attend
     grad_store: WeightGradStore | None
-    """Where the stage's weight gradients wait for their W; `None` if the schedule never splits a backward."""
+    """Stores weight gradients between I and W; `None` if the schedule never splits a backward."""
 
     @property
     def multiply(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
@@ -48,7 +48,7 @@ class Plan:
         return partial(multiply, product=self.product, grad_store=self.grad_store)
 
     def normal(self, name: str) -> Initializer:
-        """Return an initializer that draws a weight by its name, with the seed of the run."""
+        """Return an initializer that draws a weight from its name and the seed of the run."""
         return normal(name, self.config.options.seed)
 
     def split(self, sizes: Sizes, *, dim: int, name: str = "") -> nn.Parameter:
@@ -66,8 +66,8 @@ class Plan:
     def replicated(self, initializer: Initializer, sizes: Sizes, *, sees_part: bool = False) -> nn.Parameter:
         """Declare a weight that every tensor-parallel rank has.
 
-        If a rank sees a slice of the sequence only (sequence parallelism), or some of the heads (`sees_part`), its
-        gradient is partial, to be summed over tp. Otherwise every rank has the whole gradient.
+        If a rank processes only a slice of the sequence (sequence parallelism) or some heads (`sees_part`), its
+        gradient is partial and must be summed over tp. If not, every rank has the whole gradient.
         """
         kind = "partial" if sees_part or self.config.options.sequence_parallel else "copied"
         return declare(sizes, self.config.compute, Note(initializer, sizes, (0,) * len(sizes), kind))

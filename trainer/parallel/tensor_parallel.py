@@ -5,17 +5,17 @@ A block (attention, feed-forward network) is y = f(x A) B. With n ranks, rank r 
     h_r = f(x A_r)        a part of the inner width: some of the heads, some of the network's neurons
     y   = sum of h_r B_r  each rank has a partial sum of all outputs, so one collective per block adds them up
 
-So nothing travels inside a block; `BlockEdges` communicates at its two edges. The vocabulary is split as well: rows of
-the embedding, columns of the head. A rank has only its columns of the logits, and the loss is computed without
-gathering a whole row (loss parallelism).
+So there is no communication inside a block; `BlockEdges` communicates at its two edges. The vocabulary is split too:
+rows of the embedding, columns of the head. A rank has only its columns of the logits, and computes the loss without
+gathering whole rows (loss parallelism).
 
-Activations are ``[sequence, batch, width]``. In the comments S is the sequence of this context-parallel rank, B the
-batch, H the hidden width, V the vocabulary, n the tensor-parallel ranks.
+Activations are ``[sequence, batch, width]``. In the comments, S is the sequence of this context-parallel rank, B the
+batch, H the hidden width, V the vocabulary, and n the number of tensor-parallel ranks.
 
 Playbook: Tensor Parallelism (column-linear, row-linear).
 Messages per layer, which has two blocks: two all-reduces in forward and two in backward. Embedding and head add one
-each, the loss two small ones. Nothing hides them: the next product needs the sum.
-Called by: `decoder.py` and `layers.py` build their layers from these classes; `step.py` takes the loss.
+each, the loss two small ones. They cannot be hidden, because the next product needs the sum.
+Called by: `decoder.py` and `layers.py` build their layers from these classes; `step.py` computes the loss.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BlockEdges:
         return all_reduce_forward(partial_sums, self.group)
 
     def local(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the positions that this rank holds between the blocks: all of them."""
+        """Return the positions of this rank between the blocks: all of them."""
         return positions
 
     def project(self, x: torch.Tensor, layers: Sequence[ColumnParallelLinear]) -> list[torch.Tensor]:
@@ -106,7 +106,7 @@ class RowParallelLinear(nn.Module):
 
 
 class VocabParallelEmbedding(nn.Module):
-    """The embedding, rows split over the group; returns what a rank holds of the sequence between the blocks."""
+    """The embedding, with rows split over the group; the output has the layout between blocks."""
 
     def __init__(self, plan: Plan, name: str, vocab: int, hidden: int) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class VocabParallelEmbedding(nn.Module):
         self.weight = plan.split((vocab, hidden), dim=0, name=name)  # [V/n, H]
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Look up ``[S, B]`` tokens; a row that another rank holds counts as zero before the sum."""
+        """Look up ``[S, B]`` tokens; rows of other ranks count as zero in the sum."""
         if self.group.size == 1:
             return F.embedding(tokens, self.weight)
         row, is_own = _own_rows(tokens, self.weight.shape[0], self.group)  # [S, B] each
@@ -124,14 +124,14 @@ class VocabParallelEmbedding(nn.Module):
 
 
 def _own_rows(tokens: torch.Tensor, rows: int, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each token's row among this rank's, and whether it has one; otherwise the row is arbitrary."""
+    """Return each token's row on this rank, and whether this rank has it; if not, the row is arbitrary."""
     row = tokens - group.rank * rows
     is_own = (row >= 0) & (row < rows)
     return row.clamp(0, rows - 1), is_own
 
 
 WIDENED_NUMBERS = 2**24
-"""Logits that are widened to fp32 at a time: 64 MB, enough to keep a GPU busy for far longer than a launch takes."""
+"""Logits that are converted to fp32 at a time: 64 MB, which take a GPU far longer than a launch."""
 
 
 class _VocabCrossEntropy(torch.autograd.Function):
@@ -142,8 +142,8 @@ class _VocabCrossEntropy(torch.autograd.Function):
               2  sum of exp, and the target's logit if it is here all-reduce (sum) of [2, S, B, 1]
     Backward: softmax - 1 at the target, for this rank's columns; nothing travels.
 
-    Softmax needs fp32, but a copy of all logits in fp32 would be the largest tensor of the step. So both passes widen
-    some tokens at a time, and backward computes the softmax again.
+    Softmax needs fp32, but an fp32 copy of all logits would be the largest tensor of the step. So both passes convert
+    some tokens at a time, and backward recomputes the softmax.
     """
 
     @staticmethod

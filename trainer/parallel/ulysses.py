@@ -1,4 +1,4 @@
-"""Ulysses: an all-to-all trades the split of the sequence for a split of the heads, and another one trades it back.
+"""Ulysses: an all-to-all changes the split of the sequence to a split of the heads, and another one changes it back.
 
 A context-parallel rank has some tokens of all heads, but attention needs all tokens of a head. With two ranks:
 
@@ -31,7 +31,7 @@ class UlyssesAttention:
     """Causal attention over ``[batch, heads, local sequence, head width]``."""
 
     def __init__(self, group: Group, gathered: torch.Tensor) -> None:
-        """`gathered` is the position of each token if the tokens of all ranks are put one after another."""
+        """Take the positions of all ranks' tokens, concatenated in the order of the ranks."""
         self.group, self.gathered = group, gathered
         self.in_order = gathered.argsort()
 
@@ -44,7 +44,7 @@ class UlyssesAttention:
         return self._split_sequence(causal_attention(*self._split_heads(q, k, v)))
 
     def _split_heads(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Send the other ranks' heads away and receive the whole sequence of this rank's heads."""
+        """Send the heads of other ranks, and receive the whole sequence of this rank's heads."""
         by_rank = [x.unflatten(1, (self.group.size, -1)) for x in tensors]  # [batch, rank, heads of it, local, width]
         leaving = torch.cat(by_rank, 2).movedim(1, 0).contiguous()
         with mark("cp", "ulysses_a2a"):

@@ -1,23 +1,23 @@
-"""Weights: declared without memory; then each rank creates the part that it keeps, and no more.
+"""Weights: declared without memory; then each rank creates only the part that it stores.
 
-A layer gets its part of a weight as a parameter on torch's `meta` device, which has a shape and no memory. Its `note`
-describes how the whole weight is initialized, which box of the whole the part is, and over which ranks its gradient is
-summed. Data parallelism knows what this rank keeps (the part, or a shard of it under ZeRO). It puts weights of one kind
-into a flat buffer (`FlatWeights`) and initializes that. A rank never holds more of a weight than it keeps, and one
-block of it while it draws.
+A layer declares its part of a weight as a parameter on torch's `meta` device, which has a shape but no memory. Its
+`note` describes how the whole weight is initialized, which box of the whole weight the part is, and over which ranks
+its gradient is summed. Data parallelism decides what this rank stores: the part, or a shard of it with ZeRO. It places
+weights of one kind in a flat buffer (`FlatWeights`) and initializes it. A rank never allocates more of a weight than
+it stores, plus one block while it draws.
 
-Each weight is drawn from the seed and its name, in blocks of whole rows with a generator each. A shard draws the blocks
-that it overlaps, so it has the values of the whole draw, and every layout starts from the same model.
+Each weight is drawn from the seed and its name, in blocks of whole rows with one generator each. A shard draws the
+blocks that it overlaps, so its values do not depend on the layout, and every layout starts from the same model.
 
-A box is given by its first index and its size in each dimension of the whole weight. Tensor and expert parallelism cut
-along one dimension. ZeRO cuts a flat buffer into equal parts, which may end within a row. Such a run of memory is
-several boxes. The run 3..12 of a weight with rows of 5 has
+A box is a first index and a size in each dimension of the whole weight. Tensor and expert parallelism cut along one
+dimension. ZeRO cuts a flat buffer into equal parts, which may end within a row. Such a run of memory is several boxes.
+With rows of 5, the run 3..12 of a weight has
 
     the end of row 0      [0:1, 3:5]
     all of row 1          [1:2, 0:5]
     the start of row 2    [2:3, 0:2]
 
-Checkpoints store boxes under the weight's name, so any layout finds its boxes in those of any other.
+Checkpoints store boxes under the weight's name, so any layout can read the boxes of any other.
 
 Messages: none.
 Called by: `stage.py` declares weights, `build.py` creates them in buckets, whose boxes checkpoints store.
@@ -37,7 +37,7 @@ from torch import nn
 
 Sizes = tuple[int, ...]
 Initializer = Callable[[torch.Tensor, Sizes, Sizes], None]
-"""Takes memory, the sizes of the whole weight, and the offsets of the box that the memory has: writes its values."""
+"""Writes the values of a box into memory; takes the memory, the sizes of the whole weight, the offsets of the box."""
 BLOCK = 2**20
 """Approximate count of numbers that one generator draws; 4 MB."""
 
@@ -48,12 +48,12 @@ def constant(value: float) -> Initializer:
 
 
 def normal(name: str, seed: int, std: float = 0.02) -> Initializer:
-    """Return an initializer that draws normally distributed numbers in fp32, whatever type stores them."""
+    """Return an initializer that draws normally distributed numbers, always in fp32."""
     return partial(_draw, name, seed, std)
 
 
 def normal_each(name: str, seed: int) -> Initializer:
-    """Return an initializer of routed experts, ``[experts, rows, columns]``, each drawn by its own name."""
+    """Return an initializer of routed experts, ``[experts, rows, columns]``, each drawn from its own name."""
 
     def draw(memory: torch.Tensor, whole_sizes: Sizes, offsets: Sizes) -> None:
         for expert, matrix in enumerate(memory, offsets[0]):
@@ -63,7 +63,7 @@ def normal_each(name: str, seed: int) -> Initializer:
 
 
 def _draw(name: str, seed: int, std: float, memory: torch.Tensor, whole_sizes: Sizes, offsets: Sizes) -> None:
-    """Draw the blocks that the box overlaps, one after another, and copy the overlap of each."""
+    """Draw the blocks that the box overlaps, one at a time, and copy the overlap of each."""
     rows_of_block = max(1, BLOCK // prod(whole_sizes[1:]))
     first, end = offsets[0], offsets[0] + memory.shape[0]
     columns = [slice(offset, offset + size) for offset, size in zip(offsets[1:], memory.shape[1:], strict=True)]
@@ -114,7 +114,7 @@ def tie(parameter: nn.Parameter, *, stored: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A box of a named weight that is one run of a flat buffer's memory."""
+    """A box of a weight that is one run of a flat buffer's memory."""
 
     name: str
     note: Note
@@ -125,7 +125,7 @@ class Box:
     """First index of the run in the buffer."""
 
     def view(self, memory: torch.Tensor) -> torch.Tensor:
-        """Return the box in memory of that layout: weights, or one of their moments."""
+        """Return the box in a buffer with this layout: weights, or one of their moments."""
         return memory.view(-1)[self.start : self.start + prod(self.sizes)].view(self.sizes)
 
 
@@ -153,7 +153,7 @@ class FlatWeights:
         self.kind = note_of(declared[names[0]]).kind
 
     def boxes(self, run: range) -> Iterator[Box]:
-        """Yield the boxes of weights in a run of the flat buffer; they start from the start of the run."""
+        """Yield the boxes of weights in a run of the flat buffer; their `start` counts from the start of the run."""
         for parameter, part in self.slices.items():
             start = max(part.start, run.start)
             inside = range(start - part.start, min(part.stop, run.stop) - part.start)
@@ -166,7 +166,7 @@ class FlatWeights:
             box.note.initialize(box.view(memory), box.note.whole_sizes, box.offsets)
 
     def master_of(self, local: torch.Tensor, run: range, dtype: torch.dtype, *, on_host: bool) -> torch.Tensor:
-        """Return the local weights of a run if their type and place are right, or initialize others."""
+        """Return the local weights if their type and device fit the masters, or newly initialized masters."""
         if not on_host and local.dtype == dtype:
             return local
         master = empty_on_host(local, dtype) if on_host else torch.empty_like(local, dtype=dtype)
@@ -180,7 +180,7 @@ def empty_on_host(like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def boxes_of_run(name: str, note: Note, part: Sizes, run: range, start: int) -> Iterator[Box]:
-    """Cut a run of a part's row-major memory, which is at `start` of a buffer, into the largest boxes that it has."""
+    """Cut a run of a part's row-major memory, which is at `start` of a buffer, into the largest possible boxes."""
     place = run.start
     while place < run.stop:
         corner = np.unravel_index(place, part)

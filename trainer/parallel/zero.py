@@ -1,8 +1,7 @@
-"""ZeRO-2 and ZeRO-3: each rank keeps a shard of every layer's weights and gathers the other shards to compute.
+"""ZeRO-2 and ZeRO-3: each rank stores a shard of every layer's weights and gathers the other shards to compute.
 
-The weights of a layer are in a flat buffer, cut into as many parts as there are ranks: a `Unit`, which is a bucket
-(`data_parallel.py`) whose buffer comes and goes. With prefetch, the messages of one layer travel while another layer
-computes:
+The weights of a layer are a `Unit`: a bucket (`data_parallel.py`) whose flat buffer is cut into one part per rank, and
+exists only while it is needed. With prefetch, the messages of one layer are sent while another layer computes:
 
     forward     gather 0 | compute 0, gather 1 | compute 1, gather 2 | ...
     backward    gather 2 | compute 2, gather 1 | compute 1, gather 0, reduce-scatter 2 | compute 0, reduce-scatter 1
@@ -12,9 +11,9 @@ computes:
 
 ZeRO-3 frees a layer's buffer after its forward and gathers it again for backward. ZeRO-2 gathers once per step and
 keeps the buffer until the update, like FSDP without resharding; the ZeRO paper replicates the weights instead. Weights
-outside of layers (embedding, last norm, head) are one more unit, which both keep until the update. A layer's unsharded
-gradients are freed when the layer before has its own to send. If several passes or micro-batches add up, they exist
-from the first one on, because the sum over ranks is taken once.
+outside of layers (embedding, last norm, head) are one more unit, which both keep until the update. A layer's full
+gradients are freed when the previous layer starts to send its own. With several passes or micro-batches, they exist
+from the first one on, because they are summed over ranks only once.
 
 Playbook: ZeRO-2, ZeRO-3 (FSDP).
 Messages per layer and step: ZeRO-2 one all-gather and one reduce-scatter; ZeRO-3 two all-gathers (per pass and
@@ -36,7 +35,7 @@ from trainer.parallel.data_parallel import Bucket, Buckets
 
 
 class Unit(Bucket):
-    """Weights of one kind in one layer: this rank's shard, and temporarily all of them."""
+    """Weights of one kind in one layer: this rank's shard, and temporarily the whole weights."""
 
     scatter_mark, gather_mark, wait_mark = "zero_reduce_scatter", "zero_all_gather", "zero_gather_wait"
 
@@ -52,7 +51,7 @@ class Unit(Bucket):
         return shard
 
     def gather(self) -> None:
-        """Start to bring the weights here; the layer before does this while it computes."""
+        """Start to gather the weights, while the previous layer computes."""
         if not self.is_whole and self.gathering is None:
             self.flat.untyped_storage().resize_(self.flat.nbytes)
         super().gather()
