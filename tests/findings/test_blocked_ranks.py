@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from made_training import Job
@@ -11,7 +12,6 @@ from usp_prof.run import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from made_training import Rank
 
@@ -61,3 +61,11 @@ def test_waits_and_copies_of_all_ranks_name_none(tmp_path: Path) -> None:
     assert (dict(waits.where), dict(copies.where)) == ({}, {})
     assert waits.title.startswith("The host waits for the device")
     assert copies.title.endswith("block the host")
+
+
+def test_a_wait_outside_recorded_ops_names_its_call(tmp_path: Path) -> None:
+    """A recording in light mode has no ops, so there is no op to move out of the step."""
+    tables = open_run(Path(__file__).parents[2] / "traces" / "gpu-light", cache_dir=tmp_path).tables
+    (waits,) = BlockingSync.look(tables)
+    assert waits.title.endswith("longest in cudaStreamSynchronize")
+    assert waits.advice == "Record CPU ops to see where cudaStreamSynchronize is called"

@@ -130,3 +130,8 @@ def test_a_gain_that_is_not_one_part_of_the_step_shows_what_the_change_affects()
 def test_a_gain_without_recording_names_its_step() -> None:
     lines = finding_lines(replace(FINDING, step_ns=49.6e6, without_recording=True))
     assert lines[1].startswith("saves 9.8% ±1.5% of the 49.6 ms step without recording (replayed")
+
+
+def test_a_gain_with_its_error_is_at_most_the_whole_step() -> None:
+    uncertain = replace(FINDING, gain_fraction=0.884, error_fraction=0.385)
+    assert finding_lines(uncertain)[1].startswith("saves 88.4% (49.9% to 100%) of the step")

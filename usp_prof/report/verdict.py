@@ -111,10 +111,17 @@ def first_notable(findings: Sequence[Finding]) -> Cause | None:
 
 
 def saving(finding: Finding) -> str:
-    """Return the gain of a finding with its error, or as the upper limit that it is: 42.8% ±5.0%, at most 43.0%."""
+    """Return the gain of a finding with its error, or as the upper limit that it is: 42.8% ±5.0%, at most 43.0%.
+
+    If gain and error add up to more than the step, the error is shown as a range: 88.4% (49.9% to 100%).
+    """
     most = "at most " if finding.basis is Basis.BOUND else ""
-    error = f" \u00b1{quantity(finding.error_fraction, Unit.FRACTION)}" if finding.error_fraction else ""
-    return f"{most}{quantity(finding.gain_fraction, Unit.FRACTION)}{error}"
+    gain, error = (quantity(part, Unit.FRACTION) for part in (finding.gain_fraction, finding.error_fraction))
+    if finding.gain_fraction + finding.error_fraction > 1:
+        error_words = f" ({quantity(finding.certain_gain_fraction, Unit.FRACTION)} to {quantity(1, Unit.FRACTION)})"
+    else:
+        error_words = f" \u00b1{error}" if finding.error_fraction else ""
+    return f"{most}{gain}{error_words}"
 
 
 def of_step(finding: Finding) -> str:

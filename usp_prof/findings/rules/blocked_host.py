@@ -86,11 +86,14 @@ def _device_waits(tables: TableSet, graph: Graph, rows: Flags) -> Draft:
         rows = rows & (graph.nodes.rank == rank)
     syncs = [sync for sync in host.compute(tables).syncs if rank in (None, sync.rank)]
     worst = max(_by_cause(syncs).items(), key=lambda item: (item[1], item[0]), default=("", 0))
+    # Without ops, as in light mode, the calls are known, but not who makes them.
+    call = max((sync.time_ns, sync.name) for sync in syncs)[1] if syncs and not worst[0] else ""
+    advice = f"Record CPU ops to see where {call} is called" if call else "Move this wait out of the step"
     waits = _per_step(graph, rows)
     count = "once" if round(waits) == 1 else f"{waits:.0f} times"
     whose = "" if rank is None else f" of rank {rank}"
     return Draft(
-        f"The host{whose} waits for the device {count} per step, longest in {worst[0] or 'an unknown op'}",
+        f"The host{whose} waits for the device {count} per step, longest in {worst[0] or call or 'an unknown call'}",
         {} if rank is None else {"rank": rank},
         {
             "waits_per_step": waits,
@@ -99,7 +102,7 @@ def _device_waits(tables: TableSet, graph: Graph, rows: Flags) -> Draft:
             **longest(graph, rows, np.maximum(graph.gap, 0)),
         },
         Edit("no_blocking"),
-        f"Move the wait in {worst[0] or 'this op'} out of the step",
+        f"Move the wait in {worst[0]} out of the step" if worst[0] else advice,
         rows=proof.heaviest(graph, rows, np.maximum(graph.gap, 0)),
         settings=_LOGGING,
     )

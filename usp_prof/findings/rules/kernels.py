@@ -66,7 +66,8 @@ class SlowOp:
                 return
             graph, word = graph_of(tables), shape_word(op.dims)
             yield Draft(
-                f"{op.name} takes {100 * share:.0f}% of compute at {100 * op.efficiency:.0f}% of the roofline",
+                f"{op.name} takes {100 * share:.0f}% of compute at {100 * op.efficiency:.0f}% of the roofline, "
+                f"of which {100 * REACHABLE_EFFICIENCY:.0f}% is reachable",
                 {"op": op.name, "dims": word.rstrip(".")},  # arguments that are not tensors have no shape
                 {
                     "share_of_compute": share,
