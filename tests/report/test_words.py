@@ -134,4 +134,4 @@ def test_a_gain_without_recording_names_its_step() -> None:
 
 def test_a_gain_with_its_error_is_at_most_the_whole_step() -> None:
     uncertain = replace(FINDING, gain_fraction=0.884, error_fraction=0.385)
-    assert finding_lines(uncertain)[1].startswith("saves 88.4% (49.9% to 100%) of the step")
+    assert finding_lines(uncertain)[1].startswith("saves 88.4% (49.9% to 100.0%) of the step")

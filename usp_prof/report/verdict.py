@@ -113,7 +113,7 @@ def first_notable(findings: Sequence[Finding]) -> Cause | None:
 def saving(finding: Finding) -> str:
     """Return the gain of a finding with its error, or as the upper limit that it is: 42.8% ±5.0%, at most 43.0%.
 
-    If gain and error add up to more than the step, the error is shown as a range: 88.4% (49.9% to 100%).
+    If gain and error add up to more than the step, the error is shown as a range: 88.4% (49.9% to 100.0%).
     """
     most = "at most " if finding.basis is Basis.BOUND else ""
     gain, error = (quantity(part, Unit.FRACTION) for part in (finding.gain_fraction, finding.error_fraction))
