@@ -3,12 +3,12 @@
     torchrun --nproc-per-node 8 trainer/minimal.py --dp 2 --tp 2 --pp 2 --record traces/minimal
     usp-prof analyze traces/minimal
 
-Ranks are laid out pp x dp x tp, tensor parallelism innermost because it communicates most. Each technique is the
-textbook version. `trainer/parallel/` has the versions that overlap communication, and all other techniques.
+Ranks are ordered pp x dp x tp. Tensor parallelism is innermost, because it communicates most. Each technique is the
+textbook version. `trainer/parallel/` has versions that overlap communication, and all other techniques.
 
-    data parallelism       every replica trains on its share of the batch; gradients are summed once per step
+    data parallelism       each replica trains on its share of the batch; gradients are summed once per step
     tensor parallelism     the matrices of a layer are split over ranks (Megatron-LM, arXiv:1909.08053)
-    pipeline parallelism   layers are split into stages; micro-batches pass in 1F1B order (PipeDream-Flush)
+    pipeline parallelism   layers are split into stages; micro-batches run in 1F1B order (PipeDream-Flush)
 """
 
 # ruff: noqa: ANN401, D102, E402 - torch's autograd contexts are untyped; the path is set before our own imports
@@ -36,7 +36,7 @@ from usp_prof import record
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the model and of a step (`batch` counts the sequences of all ranks), as the recorder names them."""
+    """Sizes of the model and of a step, with the recorder's names; `batch` is the number of sequences of all ranks."""
 
     name: str = "minimal"
     layers: int = 4
@@ -52,7 +52,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Group:
-    """One parallel axis of this rank: its process group, its size and this rank's place in it."""
+    """One parallel axis: the process group, its size, and this rank's index in it."""
 
     handle: dist.ProcessGroup
     size: int
@@ -63,7 +63,7 @@ class Group:
 
 
 class CopyToTensorParallel(torch.autograd.Function):
-    """Megatron's f: pass the input on; add up its gradients over the ranks."""
+    """Megatron's f: return the input; add up its gradients over the ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
@@ -76,7 +76,7 @@ class CopyToTensorParallel(torch.autograd.Function):
 
 
 class ReduceFromTensorParallel(torch.autograd.Function):
-    """Megatron's g: add up the outputs over the ranks; pass the gradient on."""
+    """Megatron's g: add up the outputs over the ranks; return the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:  # noqa: ARG004 - backward needs nothing
@@ -95,7 +95,7 @@ def all_reduce(x: Tensor, group: Group) -> Tensor:
 
 
 class ColumnParallelLinear(nn.Module):
-    """A linear layer of which each rank computes some outputs: rows of the weight, which torch stores transposed."""
+    """A linear layer with outputs split over ranks: each has some rows of the weight, which torch stores transposed."""
 
     def __init__(self, name: str, inputs: int, outputs: int, tp: Group) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class ColumnParallelLinear(nn.Module):
 
 
 class RowParallelLinear(nn.Module):
-    """A linear layer of which each rank has some inputs; the partial results are added up."""
+    """A linear layer with inputs split over ranks; the partial results are added up."""
 
     def __init__(self, name: str, inputs: int, outputs: int, tp: Group) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class Stage(nn.Module):
 
 
 def draw(name: str, rows: int, columns: int) -> Tensor:
-    """Draw a whole weight by its name, so that every layout starts from the same model."""
+    """Draw a whole weight from its name, so that every layout starts from the same model."""
     generator = torch.Generator().manual_seed(sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 2**40)
     return torch.randn(rows, columns, generator=generator) * 0.02
 
@@ -169,12 +169,13 @@ def draw(name: str, rows: int, columns: int) -> Tensor:
 class Pipeline:
     """Runs the micro-batches of a step through the stages in 1F1B order.
 
-    A rank runs forward for as many micro-batches as there are stages after it. Then it alternates one forward and one
-    backward, so that it holds the activations of few micro-batches. Where a rank sends to a neighbor and receives from
-    it next, both messages are posted together: NCCL would otherwise deadlock.
+    A rank first runs one forward per stage after it. Then it alternates one forward and one backward, so it stores the
+    activations of few micro-batches. If a rank sends to a neighbor and then receives from it, it posts both messages
+    together; if it did not, NCCL would deadlock.
     """
 
     def __init__(self, config: Config, stage: Stage, pp: Group, message: Tensor) -> None:
+        """Send tensors of the shape and type of `message` between stages."""
         self.stage, self.pp, self.message = stage, pp, message
         self.micro_batches, self.tokens = config.micro_batches, config.batch * config.sequence
         ranks = dist.get_process_group_ranks(pp.handle)
@@ -182,9 +183,9 @@ class Pipeline:
         self.next = None if stage.is_last else ranks[pp.rank + 1]
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Run forward and backward of a step; return this rank's share of the loss, zero before the last stage."""
+        """Run forward and backward of a step; return this rank's part of the loss, zero before the last stage."""
         self.inputs, self.targets = tokens.chunk(self.micro_batches), targets.chunk(self.micro_batches)
-        self.alive: dict[int, tuple[Tensor, Tensor]] = {}  # inputs and outputs of pending backwards
+        self.pending: dict[int, tuple[Tensor, Tensor]] = {}  # inputs and outputs of micro-batches without backward
         self.loss = torch.zeros((), dtype=self.message.dtype)
         ahead = min(self.pp.size - self.pp.rank - 1, self.micro_batches)
         for number in range(ahead):  # warmup
@@ -205,21 +206,21 @@ class Pipeline:
         with record.pipeline_action("F", stage=self.pp.rank, micro_batch=number):
             y = self.stage(x)
             if self.stage.is_last:
-                # Over the tokens of all ranks: gradients are then summed, never averaged.
+                # Divided by the tokens of all ranks, so gradients are summed and not averaged.
                 y = F.cross_entropy(y.flatten(0, 1), self.targets[number].flatten(), reduction="sum") / self.tokens
                 self.loss += y.detach()
-        self.alive[number] = x, y
+        self.pending[number] = x, y
         return y.detach()
 
     def backward(self, number: int, grad: Tensor | None) -> Tensor | None:
         """Run backward for one micro-batch; return the gradient of the stage's input."""
-        x, y = self.alive.pop(number)
+        x, y = self.pending.pop(number)
         with record.pipeline_action("B", stage=self.pp.rank, micro_batch=number):
             y.backward(grad)
         return x.grad
 
     def exchange(self, tensor: Tensor | None = None, to: int | None = None, source: int | None = None) -> Tensor | None:
-        """Send a tensor to a neighbor and receive one from a neighbor; `None` means that there is none."""
+        """Send a tensor to a neighbor and return one from a neighbor; `None` means no message."""
         arriving = None if source is None else torch.empty_like(self.message)
         messages = []
         if tensor is not None and to is not None:
@@ -232,7 +233,7 @@ class Pipeline:
 
 
 def sum_gradients(parameters: list[nn.Parameter], dp: Group) -> None:
-    """Add up the gradients of all replicas in one message."""
+    """Add up the gradients of all replicas, in one message."""
     flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
     with record.mark("dp", "all_reduce_gradients"):
         all_reduce(flat, dp)
@@ -241,7 +242,7 @@ def sum_gradients(parameters: list[nn.Parameter], dp: Group) -> None:
 
 
 def batches(config: Config, steps: int, dp: Group) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield this replica's tokens and targets; a batch depends on the step alone, so every layout sees the same."""
+    """Yield this replica's tokens and targets; a batch depends only on the step, so all layouts train on the same."""
     for step in range(steps):
         generator = torch.Generator().manual_seed(step)
         start = torch.randint(config.vocab, (config.batch, 1), generator=generator)
@@ -287,7 +288,7 @@ def main() -> None:
                     optimizer.step()
                     optimizer.zero_grad()
                 with record.phase("log"):
-                    dist.all_reduce(loss)  # the tensor-parallel ranks of the last stage know the same loss
+                    dist.all_reduce(loss)  # the tensor-parallel ranks of the last stage all have the same loss
                     if dist.get_rank() == 0:
                         print(f"step {step}  loss {loss.item() / tp.size:.12f}", flush=True)
     dist.destroy_process_group()

@@ -6,19 +6,21 @@ legal choice.
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from math import gcd
+from pathlib import Path
 
 from trainer.batches import read_text
 from trainer.configuration.config import Config, stages_per_rank
 from trainer.configuration.faults import parse_fault
 from trainer.configuration.layout import Layout
 from trainer.configuration.load import load_shape
-from trainer.configuration.options import Options, check_ranges, refuse
+from trainer.configuration.options import OptionError, Options, check_ranges, refuse
 from trainer.device import multiplies_in_fp8, rank_memory
 from trainer.instrumentation.pacing import Pace
 from trainer.metric_writers import check_installed
-from trainer.unused_options import check_effects, check_faults, check_folders
+from trainer.unused_options import check_effects, check_faults
 from usp_prof.schedule import Schedule
 
 DEFAULT_MESHES = {
@@ -61,7 +63,7 @@ def resolve(options: Options, world: int) -> Config:
     check_faults(config)
     _check_device(config)
     check_effects(config)
-    check_folders(options)
+    _check_folders(options)
     check_installed(options.metrics)
     if options.data:
         read_text(options.data, shape.sequence)
@@ -194,6 +196,23 @@ def _check_device(config: Config) -> None:
     if options.dtype == "fp8":
         able = config.device == "cuda" and multiplies_in_fp8()
         refuse(not able, "--dtype fp8 needs a GPU that multiplies in fp8 (Ada, Hopper or later)", "--dtype bf16")
+
+
+def _check_folders(options: Options) -> None:
+    """Refuse a folder that cannot be written, before training."""
+    for flag, path in (("--checkpoint", options.checkpoint), ("--output", options.output)):
+        if not path:
+            continue
+        # The folder itself is created later; now its nearest existing parent must accept a new file.
+        place = Path(path).absolute()
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        try:
+            with tempfile.TemporaryFile(dir=place):
+                pass
+        except OSError as error:
+            rule = f"{flag} {path} cannot be written: {error.strerror}"
+            raise OptionError(rule, hint=f"{flag} /tmp/run") from error
 
 
 def check_memory(config: Config) -> None:

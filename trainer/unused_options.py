@@ -5,15 +5,13 @@
     hint: leave --schedule out
 
 Most such options declare what they need (`options.py`); `conditions` adds the others. An option at its default is never
-refused. Paces of work that the run does not do, and folders that cannot be written, are refused as well.
+refused. Paces of work that the run does not do are refused as well.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import Field, fields, replace
-from pathlib import Path
 from typing import Any
 
 from trainer.configuration.config import Config
@@ -196,20 +194,3 @@ def _check_slow_link(fault: Fault, config: Config) -> None:
     refuse(fault["delay_ms"] >= LONGEST_MS, rule, f"delay_ms={LONGEST_MS // 2}")
     slow = fault["mbps"] or fault["delay_ms"]
     refuse(not slow, f"{title}: neither mbps nor delay_ms is given, so nothing is slow", "delay_ms=1")
-
-
-def check_folders(options: Options) -> None:
-    """Refuse a folder that cannot be written, before training."""
-    for flag, path in (("--checkpoint", options.checkpoint), ("--output", options.output)):
-        if not path:
-            continue
-        # The folder itself is created later; now its nearest existing parent must accept a new file.
-        place = Path(path).absolute()
-        while not place.exists() and place != place.parent:
-            place = place.parent
-        try:
-            with tempfile.TemporaryFile(dir=place):
-                pass
-        except OSError as error:
-            rule = f"{flag} {path} cannot be written: {error.strerror}"
-            raise OptionError(rule, hint=f"{flag} /tmp/run") from error
