@@ -45,7 +45,7 @@ def test_a_lesson_is_shown_with_its_text_and_its_command(name: str) -> None:
 
 def test_a_lesson_opens_with_what_its_runs_show() -> None:
     text = drawn("learn", lesson="interleaved").get("html")[0].proto.body
-    assert "Interleaving makes the bubble smaller by at least a quarter: " in text
+    assert f"{lesson('interleaved').shows[0].says.rstrip('.')}: " in text
     assert "(interleaved) instead of " in text
 
 
