@@ -15,7 +15,7 @@ from usp_prof.report.build import analyze, build
 from usp_prof.report.document import DataTable, Document, KeyFigures, Stack, Text
 from usp_prof.report.figures import Figures
 from usp_prof.report.format import quantity
-from usp_prof.report.sections.summary import lateness_and_repairs
+from usp_prof.report.sections.summary import lateness_and_repairs, unlike_rank_steps
 from usp_prof.run import open_run
 
 if TYPE_CHECKING:
@@ -71,3 +71,23 @@ def test_repairs_unlike_lateness_are_explained(late_ns: float, gain: float, expl
     text = lateness_and_repairs(Figures(measured))
     assert (text is None) == (not explained)
     assert text is None or explained in text.text
+
+
+def test_ranks_that_share_one_repair_are_not_late_elsewhere() -> None:
+    """Their lengths are evened out together, so that each has the gain of all."""
+    costs = [Value(stragglers.STRAGGLER_COST, late_ns, {"rank": rank}) for rank, late_ns in enumerate((150e6, 30e6))]
+    gains = [Value(REPAIR_GAIN, 0.17, {"rank": rank}) for rank in (0, 1)]
+    assert lateness_and_repairs(Figures([Value(step_time.STEP_TIME, 1e9), *costs, *gains])) is None
+
+
+@pytest.mark.parametrize(
+    ("job_ns", "rank_ns", "note"),
+    [
+        (30.4e6, 25.1e6, "first start to last end; mean rank step 25.1 ms"),
+        (210e6, 247e6, "mean rank step 247 ms"),
+        (20.4e6, 20.3e6, ""),
+    ],
+)
+def test_a_job_step_unlike_the_mean_rank_step_is_explained(job_ns: float, rank_ns: float, note: str) -> None:
+    figures = Figures([Value(step_time.JOB_STEP_TIME, job_ns), Value(step_time.STEP_TIME, rank_ns)])
+    assert unlike_rank_steps(figures) == note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -128,9 +129,24 @@ def _step(context: Context) -> KeyFigure:
     between = figures.overall("step_spread")
     if between is not None and len(figures.along("step_time", "rank")) > 1:
         notes.append(f"spread across ranks {quantity(between, Unit.FRACTION)}")
+    if note := unlike_rank_steps(figures):
+        notes.append(note)
     if context.unrecorded_step_ns:
         notes.append(f"mean without recording {quantity(context.unrecorded_step_ns, Unit.NS)}")
     return KeyFigure("step", figures.overall("job_step_time"), Unit.NS, ", ".join(notes))
+
+
+def unlike_rank_steps(figures: Figures) -> str:
+    """Return why the job's step differs from the mean rank step, to which shares and gains refer.
+
+    The steps of ranks that do not start together overlap, so a job's step lasts longer than each rank's. If it is
+    shorter, the median step is shorter than the mean.
+    """
+    step, rank_step = figures.overall("job_step_time"), figures.overall("step_time")
+    if not step or not rank_step or abs(rank_step / step - 1) <= NOTABLE:
+        return ""
+    overlap = "first start to last end; " if rank_step < step else ""
+    return f"{overlap}mean rank step {quantity(rank_step, Unit.NS)}"
 
 
 def _exposed(figures: Figures) -> KeyFigure | None:
@@ -300,10 +316,11 @@ def lateness_and_repairs(figures: Figures) -> Text | None:
     """Explain repairs of the worst ranks that save much more or much less than the ranks are late."""
     step = figures.overall("window_time" if _is_window(figures) else "step_time") or 0
     cost, gain = (figures.along(metric, "rank") for metric in ("straggler_cost", "repair_gain"))
+    alone = Counter(gain.values())  # ranks with equal gains have one repair, which evens out their work
     differing = [
         saved - late
         for rank in worst_ranks(figures)[:_WORST_RANKS]
-        if rank in gain
+        if rank in gain and (alone[gain[rank]] == 1 or not gain[rank])
         for late, saved in [(cost.get(rank, 0), step * gain[rank])]
         if abs(saved - late) > max(NOTABLE * step, _MOST * max(saved, late))
     ]
