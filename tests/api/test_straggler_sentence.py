@@ -27,7 +27,7 @@ MS = 1_000_000
         (40, 0.3, "summed over its collectives. Repairing it saves 30.0% of the step."),
         (40, 0.1, "Repairing it alone saves 10.0% of the step: something else limits the rest."),
         (40, 0.0, "Repairing it alone saves nothing: something else limits the step."),
-        (5, 0.3, "Repairing it saves 30.0% of the step: sends and receives wait for it too."),
+        (5, 0.3, "Repairing it saves 30.0% of the step; lateness leaves out sends, receives and other axes."),
     ],
 )
 def test_lateness_is_called_a_delay_only_if_its_repair_saves_as_much(

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from stripped import device_only, sources
 
+from usp_prof.api import sentences
 from usp_prof.extras.synth.declaration import Declaration
 from usp_prof.extras.synth.write import write
 from usp_prof.report.build import analyze, build
 from usp_prof.report.document import Document, KeyFigures, Stack
+from usp_prof.report.figures import Figures
 from usp_prof.report.writers import json_text
 
 if TYPE_CHECKING:
@@ -52,3 +54,7 @@ def test_the_json_holds_no_figure_per_step_and_states_why(document: Document) ->
 
 def test_host_figures_are_unknown_without_host_events(document: Document) -> None:
     assert not {"launch_count", "host_sync_time", "input_time"} & {value.metric.id for value in document.values}
+
+
+def test_the_sentence_on_its_parts_names_the_window(document: Document) -> None:
+    assert sentences.breakdown(Figures(document.values)).startswith("The mean rank's window takes ")

@@ -41,13 +41,14 @@ def breakdown(figures: Figures) -> str:
         return "No device work was recorded in the selection."
     largest = sorted(step_parts, key=lambda part: (-part[2], part[0]))
     shares = ", ".join(f"{label} {share(value, total)}" for label, _, value in largest if value >= _LEAST * total)
-    sentence = f"The mean rank's step takes {quantity(total, Unit.NS)}: {shares}."
+    span = "step" if figures.has("step_time") else "window"
+    sentence = f"The mean rank's {span} takes {quantity(total, Unit.NS)}: {shares}."
     unrecorded = figures.overall("unrecorded_time")
     if not unrecorded:
         return sentence
     idle = figures.overall("idle_time") or 0
     bounds = f"{share(idle, total)} to {share(idle + unrecorded, total)}"
-    return f"{sentence} Device work is missing from the trace: the device idles {bounds} of the step."
+    return f"{sentence} Device work is missing from the trace: the device idles {bounds} of the {span}."
 
 
 def overlap(figures: Figures) -> str:
@@ -143,7 +144,7 @@ def _late_in_collectives(figures: Figures, rank: Key, time: Number, step: Number
             f"rank step). Repairing it saves {saves}."
         )
     if gain >= _MOST * time / step:
-        more = ": sends and receives wait for it too" if gain > time / step else ""
+        more = "; lateness leaves out sends, receives and other axes" if gain > time / step else ""
         return f"{late}. Repairing it saves {saves}{more}."
     saves, limits = (saves, "rest") if gain >= _LEAST else ("nothing", "step")
     return f"{late}. Repairing it alone saves {saves}: something else limits the {limits}."
