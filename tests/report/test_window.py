@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from stripped import device_only, sources
@@ -15,9 +16,7 @@ from usp_prof.report.build import analyze, build
 from usp_prof.report.document import Document, KeyFigures, Stack
 from usp_prof.report.figures import Figures
 from usp_prof.report.writers import json_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from usp_prof.run import open_run
 
 PER_STEP = {"step_time", "job_step_time", "step_spread", "tokens_per_second", "mfu", "hfu"}
 
@@ -56,5 +55,7 @@ def test_host_figures_are_unknown_without_host_events(document: Document) -> Non
     assert not {"launch_count", "host_sync_time", "input_time"} & {value.metric.id for value in document.values}
 
 
-def test_the_sentence_on_its_parts_names_the_window(document: Document) -> None:
+def test_the_sentence_on_its_parts_names_the_window(document: Document, tmp_path: Path) -> None:
     assert sentences.breakdown(Figures(document.values)).startswith("The mean rank's window takes ")
+    recorded = open_run(Path(__file__).parents[2] / "traces" / "recorded-1f1b", cache_dir=tmp_path)
+    assert recorded.breakdown().sentence.startswith("The mean rank's step takes ")

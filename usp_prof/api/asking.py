@@ -40,7 +40,7 @@ class _Question:
 
 
 _QUESTIONS = {
-    "breakdown": _Question("Where does the step go?", "breakdown"),
+    "breakdown": _Question("Where does the step go?", "breakdown", ("step_time",)),
     "overlap": _Question("How much communication does compute hide?", "overlap", ("breakdown",)),
     "communication": _Question("What do collectives cost, and is it waiting or transfer?", "collectives"),
     "pipeline": _Question("How large is the pipeline's bubble?", "pipeline", is_of_all_ranks=True),
