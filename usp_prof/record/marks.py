@@ -93,6 +93,19 @@ def phase(name: str) -> Mark:
     return Mark("train", name, {})
 
 
+class PhaseSwitch:
+    """Phases one after another, for loops with callbacks: each phase ends when the next one begins."""
+
+    def __init__(self) -> None:
+        self._open: Mark | None = None
+
+    def turn_to(self, name: str) -> None:
+        """End the current phase and begin another one; an empty name only ends it."""
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+        self._open = phase(name).__enter__() if name else None
+
+
 def ring_step(step: int) -> Mark:
     """Return a mark for one exchange of keys and values with the neighbors in a context-parallel ring."""
     return Mark("cp", "ring_send_recv", {"step": step})

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from torch.distributed.device_mesh import DeviceMesh
 
 from usp_prof.record.adapters import fsdp2
-from usp_prof.record.marks import Mark, phase
+from usp_prof.record.marks import PhaseSwitch
 from usp_prof.record.options import Options
 from usp_prof.record.session import Session, session
 
@@ -31,7 +31,7 @@ class RecordCallback(Callback):  # type: ignore[misc] # the library is not type-
         self._model = model
         self._options = options
         self._session: Session | None = None
-        self._phase: Mark | None = None
+        self._phases = PhaseSwitch()
         self._step = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -47,23 +47,23 @@ class RecordCallback(Callback):  # type: ignore[misc] # the library is not type-
 
     def on_train_batch_start(self, *_: object) -> None:
         """Mark the forward pass."""
-        self._turn_to("forward")
+        self._phases.turn_to("forward")
 
     def on_before_backward(self, *_: object) -> None:
         """Mark the backward pass."""
-        self._turn_to("backward")
+        self._phases.turn_to("backward")
 
     def on_after_backward(self, *_: object) -> None:
         """End the backward pass."""
-        self._turn_to("")
+        self._phases.turn_to("")
 
     def on_before_optimizer_step(self, *_: object) -> None:
         """Mark the optimizer."""
-        self._turn_to("optimizer")
+        self._phases.turn_to("optimizer")
 
     def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
         """End the step if the optimizer stepped; a batch that only accumulates does not."""
-        self._turn_to("")
+        self._phases.turn_to("")
         if self._session is not None and trainer.global_step != self._step:
             self._step = trainer.global_step
             self._session.advance()
@@ -77,15 +77,10 @@ class RecordCallback(Callback):  # type: ignore[misc] # the library is not type-
         self._end(exception)
 
     def _end(self, error: BaseException | None) -> None:
-        self._turn_to("")
+        self._phases.turn_to("")
         if self._session is not None:
             self._session.__exit__(None if error is None else type(error), error, None)
             self._session = None
-
-    def _turn_to(self, name: str) -> None:
-        if self._phase is not None:
-            self._phase.__exit__(None, None, None)
-        self._phase = phase(name).__enter__() if name else None
 
 
 def layout_of(trainer: Trainer, module: LightningModule) -> fsdp2.Layout:

@@ -10,7 +10,7 @@ from accelerate.state import AcceleratorState
 from transformers import TrainerCallback
 
 from usp_prof.record.adapters import fsdp2
-from usp_prof.record.marks import Mark, phase
+from usp_prof.record.marks import PhaseSwitch
 from usp_prof.record.options import Options
 from usp_prof.record.session import Session, session
 
@@ -31,7 +31,7 @@ class RecordCallback(TrainerCallback):  # type: ignore[misc] # the library is no
         self._folder = folder
         self._options = options
         self._session: Session | None = None
-        self._phase: Mark | None = None
+        self._phases = PhaseSwitch()
 
     def on_train_begin(
         self,
@@ -54,19 +54,19 @@ class RecordCallback(TrainerCallback):  # type: ignore[misc] # the library is no
 
     def on_step_begin(self, *_: object, **__: object) -> None:
         """Mark forward and backward of all micro-batches of a step."""
-        self._turn_to("fwd_bwd")
+        self._phases.turn_to("fwd_bwd")
 
     def on_pre_optimizer_step(self, *_: object, **__: object) -> None:
         """Mark the optimizer."""
-        self._turn_to("optimizer")
+        self._phases.turn_to("optimizer")
 
     def on_optimizer_step(self, *_: object, **__: object) -> None:
         """End the optimizer's mark."""
-        self._turn_to("")
+        self._phases.turn_to("")
 
     def on_step_end(self, *_: object, **__: object) -> None:
         """End the step; what follows (logging, saving, the next batch) belongs to the next one."""
-        self._turn_to("")
+        self._phases.turn_to("")
         if self._session is not None:
             self._session.advance()
 
@@ -78,15 +78,10 @@ class RecordCallback(TrainerCallback):  # type: ignore[misc] # the library is no
 
     def abandon(self) -> None:
         """End the recording of a training run that raised, and save its complete steps."""
-        self._turn_to("")
+        self._phases.turn_to("")
         if self._session is not None:
             self._session.abandon("the training raised")
             self._session = None
-
-    def _turn_to(self, name: str) -> None:
-        if self._phase is not None:
-            self._phase.__exit__(None, None, None)
-        self._phase = phase(name).__enter__() if name else None
 
 
 @dataclass(frozen=True, slots=True)
