@@ -124,7 +124,7 @@ def test_a_role_has_one_color_and_falls_back_to_its_family() -> None:
     for theme in THEMES.values():
         assert theme.color("comm:tp") == HUES["comm:tp"]
         assert theme.color("comm:new") == HUES["comm"]
-        assert theme.color("idle:new") == theme.greys["idle"]
+        assert theme.color("idle:new") == theme.grays["idle"]
         assert theme.color("nothing") == theme.muted
 
 

@@ -94,7 +94,7 @@ def test_a_drawing_follows_the_theme_of_the_browser() -> None:
     rows = inputs.BreakdownRows(("rank 0",), (inputs.Part("idle", "idle:bubble", (1e6,)),))
     drawn = following_browser(as_svg(rows))
     ET.fromstring(drawn)  # noqa: S314 - our own
-    for light, dark in ((LIGHT.ink, DARK.ink), (LIGHT.greys["idle:bubble"], DARK.greys["idle:bubble"])):
+    for light, dark in ((LIGHT.ink, DARK.ink), (LIGHT.grays["idle:bubble"], DARK.grays["idle:bubble"])):
         assert f'[fill="{light}"]{{fill:{dark}}}' in drawn
     assert recolored(drawn, DARK) == recolored(as_svg(rows), DARK)
 

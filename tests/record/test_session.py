@@ -113,7 +113,7 @@ def test_events_change_only_by_added_arguments(tmp_path: Path) -> None:
     profiler.export_chrome_trace(str(tmp_path / "raw.json"))
     text = (tmp_path / "raw.json").read_text(ENCODING)
     enriched = enrich(text, recorded_entries() or [], survey(None, None, None, 0, 1).groups, 0)
-    assert (enriched.collectives, enriched.recognised, enriched.rate) == (2, 2, 1.0)
+    assert (enriched.collectives, enriched.recognized, enriched.rate) == (2, 2, 1.0)
     before, after = json.loads(text), json.loads("".join(enriched.pieces))
     events = zip(before.pop("traceEvents"), after.pop("traceEvents"), strict=True)
     assert before == after

@@ -35,7 +35,7 @@ def picture(name: str, section: Section | None, result: Result, figures: Figures
         "stragglers": lambda: _lateness(figures),
         "kernels": lambda: _kernels(cast("KernelsResult", result)),
         "host": lambda: _host(cast("HostResult", result)),
-        "mfu": lambda: _utilisation(figures),
+        "mfu": lambda: _utilization(figures),
     }
     return pictures[name]() if name in pictures else stack_of(blocks)
 
@@ -116,7 +116,7 @@ def _largest(values: Sequence[float]) -> list[int]:
     return sorted(sorted(range(len(values)), key=lambda place: -values[place])[:_MOST_BARS])
 
 
-def _utilisation(figures: Figures) -> BreakdownRows | None:
+def _utilization(figures: Figures) -> BreakdownRows | None:
     """Return the step as the time for model FLOPs at the peak, for recomputed ones, and the rest."""
     used, step = figures.overall("mfu"), figures.overall("step_time")
     if used is None or not step:

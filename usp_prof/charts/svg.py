@@ -60,7 +60,7 @@ _STYLE = re.compile(r"<style>.*?</style>")
 def _replaced_colors(theme: Theme) -> dict[str, str]:
     """Return the color of a theme for each light one that is no hue."""
     colors = {LIGHT.ink: theme.ink, LIGHT.muted: theme.muted, LIGHT.grid: theme.grid}
-    return colors | {grey: theme.greys[role] for role, grey in LIGHT.greys.items()}
+    return colors | {gray: theme.grays[role] for role, gray in LIGHT.grays.items()}
 
 
 # Drawings, one per kind of input.

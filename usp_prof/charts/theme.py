@@ -53,7 +53,7 @@ class Theme:
     accent: str
     slow: str
     fast: str
-    greys: Mapping[str, str]
+    grays: Mapping[str, str]
     font: str = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 
     def color(self, role: str) -> str:
@@ -62,8 +62,8 @@ class Theme:
         for key in (role, family):
             if key in HUES:
                 return HUES[key]
-            if key in self.greys:
-                return self.greys[key]
+            if key in self.grays:
+                return self.grays[key]
         return self.muted
 
 
@@ -77,7 +77,7 @@ LIGHT = Theme(
     accent="#0072B2",
     slow="#B5430A",
     fast="#00658F",
-    greys={
+    grays={
         "idle": "#DADEE3",
         "idle:bubble": "#B5BDC6",
         "idle:host": "#C3CAD2",
@@ -98,7 +98,7 @@ DARK = Theme(
     accent="#56B4E9",
     slow="#F0803C",
     fast="#4FB3E8",
-    greys={
+    grays={
         "idle": "#343A42",
         "idle:bubble": "#545D68",
         "idle:host": "#49515B",

@@ -122,7 +122,7 @@ def _with_collectives(text: str, groups: list[GroupEntry], rank: int) -> tuple[I
         enriched = enrich(text, entries or [], groups, rank)
     except Exception as error:  # noqa: BLE001 - a heuristic over private formats; the plain trace is worth keeping
         return [text], Outcome(0.0, f"the join of groups failed, the trace is as Kineto wrote it: {error!r}")
-    lost = enriched.collectives - enriched.recognised
+    lost = enriched.collectives - enriched.recognized
     if not lost:
         return enriched.pieces, Outcome(enriched.rate)
     lost_text = f"{lost} of {enriched.collectives} gloo collectives have no group and count to no axis"
@@ -153,12 +153,12 @@ class Enriched:
 
     pieces: Iterator[str]
     collectives: int
-    recognised: int
+    recognized: int
 
     @property
     def rate(self) -> float:
         """Share of the collectives whose group was restored; 1 if there are none to restore."""
-        return self.recognised / self.collectives if self.collectives else 1.0
+        return self.recognized / self.collectives if self.collectives else 1.0
 
 
 def enrich(text: str, entries: Sequence[FlightEntry], groups: Sequence[GroupEntry], rank: int) -> Enriched:

@@ -116,19 +116,17 @@ def _inferred(
     # All three have one entry per rank of the chain.
     stretches_of_rank = [stretches.stretches(sources[rank], passed[rank]) for rank in chain]
     messages = [passed[rank] for rank in chain]
-    labelled: list[list[Labelled]] = [[] for _ in chain]
+    labeled: list[list[Labeled]] = [[] for _ in chain]
     for step in sorted({number for of_rank in stretches_of_rank for number in of_rank.step.tolist()}):
-        for place, labels in enumerate(_labelled_step(stretches_of_rank, messages, step)):
-            labelled[place] += labels
+        for place, labels in enumerate(_labeled_step(stretches_of_rank, messages, step)):
+            labeled[place] += labels
     return {
-        rank: _table(rank, stretches_of_rank[place], labelled[place], messages[place])
+        rank: _table(rank, stretches_of_rank[place], labeled[place], messages[place])
         for place, rank in enumerate(chain)
     }
 
 
-def _labelled_step(
-    stretches_of_rank: Sequence[Stretches], passed: Sequence[Messages], step: int
-) -> list[list[Labelled]]:
+def _labeled_step(stretches_of_rank: Sequence[Stretches], passed: Sequence[Messages], step: int) -> list[list[Labeled]]:
     """Label one step, ignoring as little light work as needed to fit an order; if none fits, only the lightest."""
     tried = [
         [
@@ -151,13 +149,13 @@ def _observed_turns(of_rank: Stretches, passed: Messages, step: int, share: floa
     return [(int(rows[place]), Turn(int(kinds[place]), bool(sends[place]))) for place in chosen.tolist()]
 
 
-def _table(rank: int, of_rank: Stretches, labelled: Sequence[Labelled], passed: Messages) -> pa.Table:
+def _table(rank: int, of_rank: Stretches, labeled: Sequence[Labeled], passed: Messages) -> pa.Table:
     """Build the action table of a rank from labeled stretches; a stretch with several actions is cut into that many."""
     work, arrived = of_rank.work, passed.ended[~passed.sends]
-    action_keys = [action for label in labelled for action in label.actions]  # kind, stage and micro-batch
+    action_keys = [action for label in labeled for action in label.actions]  # kind, stage and micro-batch
     # Row ranges of each action's work (`high` exclusive); work that ran before the receive arrived is excluded.
     ranges = []
-    for label in labelled:
+    for label in labeled:
         for low, high in of_rank.pieces(list(label.rows), len(label.actions)):
             ranges.append((of_rank.after_receiving(low, high, arrived), high))
     first = np.array([low for low, _ in ranges], np.int64)
@@ -192,7 +190,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class Labeled:
     """Stretches (rows) with their actions, in order; stage and micro-batch are -1 if only the kind is known."""
 
     rows: tuple[int, ...]
@@ -200,7 +198,7 @@ class Labelled:
     """Kind, stage and micro-batch of each action."""
 
 
-def by_named_order(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Labelled]]:
+def by_named_order(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Labeled]]:
     """Label the stretches (row and turn) of each rank by the first schedule that fits; return nothing if none does.
 
     A schedule fits if every rank's groups of turns are those of its order. For example, (F, sends) (F, sends) (B) (B)
@@ -260,17 +258,17 @@ def _sends(action: Action, rank_of_stage: Mapping[int, int], rank: int) -> bool:
 
 def _by_order(
     observed: list[tuple[Turn, list[int]]], expected: list[tuple[Turn, list[int]]], acts: Sequence[Action]
-) -> list[Labelled]:
+) -> list[Labeled]:
     """Label the rows of each observed group with the actions of the expected group at the same position."""
     labels = []
     for (_, rows), (_, places) in zip(observed, expected, strict=True):
         actions = [acts[place] for place in places]
         action_keys = tuple((str(action.kind), action.stage, action.micro_batch) for action in actions)
-        labels.append(Labelled(tuple(rows), action_keys))
+        labels.append(Labeled(tuple(rows), action_keys))
     return labels
 
 
-def counted(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Labelled]]:
+def counted(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Labeled]]:
     """Label a plain pipeline's turns with counted micro-batches, and those of other pipelines with their kind only.
 
     A pipeline is plain if all ranks have equally many forwards and backwards, and a send follows every turn except the
@@ -281,14 +279,14 @@ def counted(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Labelled]]
     is_plain = len(counts) == 1 and all(
         turn.sends == (stage != silent_stage[turn.kind]) for stage, of_rank in enumerate(turns) for _, turn in of_rank
     )
-    labels: list[list[Labelled]] = []
+    labels: list[list[Labeled]] = []
     for stage, of_rank in enumerate(turns):
         micro_batch = {FORWARD: 0, BACKWARD: 0}
         of_stage = []
         for row, turn in of_rank:
             kind = str(Kind.FORWARD if turn.kind == FORWARD else Kind.BACKWARD)
             action = (kind, stage, micro_batch[turn.kind]) if is_plain else (kind, -1, -1)
-            of_stage.append(Labelled((row,), (action,)))
+            of_stage.append(Labeled((row,), (action,)))
             micro_batch[turn.kind] += 1
         labels.append(of_stage)
     return labels
