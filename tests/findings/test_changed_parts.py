@@ -58,7 +58,7 @@ def test_the_screen_explains_a_gain_that_is_smaller_than_the_idle_time(
     assert "idle: input 26.6% 16.0 ms" in screen
     assert "of the 49.6 ms step without recording" in screen
     assert "idle: input 16.0 ms -> 251 μs, idle: host 2.34 ms -> 567 μs; recording causes a part of this" in screen
-    assert "mean without recording 49.6 ms" in screen
+    assert "the last cut short by the end of the recording, mean without recording 49.6 ms" in screen
 
 
 def test_gains_of_a_run_without_steps_are_shares_of_the_window() -> None:

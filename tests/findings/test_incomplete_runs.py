@@ -57,6 +57,8 @@ def test_the_step_that_gains_leave_out_is_named(tmp_path: Path, capsys: pytest.C
     run = open_run(TRACES / "gpu-late-input", cache_dir=tmp_path)
     (row,) = (row for row in find_all(run.tables).skipped if row.code == "steps_cut")
     assert "without step 29" in row.detail
+    (cost,) = (row for row in find_all(run.tables).skipped if row.code == "recording_cost")
+    assert "a step of 68.2 ms (without step 29)" in cost.detail
     options = ["--edit", "no_input_wait", "--cache-dir", str(tmp_path)]
     assert main(["whatif", str(TRACES / "gpu-late-input"), *options]) == 0
     assert "Without step 29: the recording of a rank ended before it did." in capsys.readouterr().out

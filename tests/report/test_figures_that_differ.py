@@ -91,3 +91,17 @@ def test_ranks_that_share_one_repair_are_not_late_elsewhere() -> None:
 def test_a_job_step_unlike_the_mean_rank_step_is_explained(job_ns: float, rank_ns: float, note: str) -> None:
     figures = Figures([Value(step_time.JOB_STEP_TIME, job_ns), Value(step_time.STEP_TIME, rank_ns)])
     assert unlike_rank_steps(figures) == note
+
+
+def test_no_rank_is_named_for_lateness_of_zero(tmp_path: Path) -> None:
+    document = document_of(open_run(TRACES / "recorded-1f1b", cache_dir=tmp_path).tables)
+    (section,) = (section for section in document.sections if section.id == "stragglers")
+    (late,) = (
+        figure
+        for block in section.blocks
+        if isinstance(block, KeyFigures)
+        for figure in block.figures
+        if figure.label == "Cost of being late"
+    )
+    assert late.value == 0
+    assert not late.second.startswith("rank")

@@ -14,7 +14,7 @@ from usp_prof.analyses.step_time import is_window
 from usp_prof.columns.rows import distinct
 from usp_prof.findings.causes import same_place, with_causes
 from usp_prof.findings.changed_parts import with_changed_parts
-from usp_prof.findings.draft import Draft, Rule, damage, skipped_rules
+from usp_prof.findings.draft import STEPS_CUT, Draft, Rule, damage, skipped_rules
 from usp_prof.findings.place import of_costly_rank
 from usp_prof.findings.registry import all_rules
 from usp_prof.findings.repairs import ideal_of, repairs_of, unexplained_notes
@@ -133,18 +133,21 @@ def _step_notes(tables: TableSet) -> list[HealthRow]:
         f"gains are shares of the mean step without step {spans(times.left_out.tolist())}: the recording of rank "
         f"{ranks} ended before it did; tables and figures count it"
     )
-    return [HealthRow("steps_cut", Severity.INFO, count=len(times.left_out), detail=detail)]
+    return [HealthRow(STEPS_CUT, Severity.INFO, count=len(times.left_out), detail=detail)]
 
 
 def _recording_notes(tables: TableSet) -> list[HealthRow]:
     """Return health rows on the known or possible cost of recording."""
-    step_ns = unedited(tables).mean_measured_ns
-    cost = recording_cost(tables)
+    times, cost = unedited(tables), recording_cost(tables)
+    step_ns = times.mean_measured_ns
     if not cost.matters(step_ns):
         return []
     cost_ms, share = f"{cost.ns / 1e6:.3g} ms", f"{100 * cost.ns / step_ns:.0f}%"
     if cost.is_known:
-        detail = f"recording adds {cost_ms} ({share}) to a step of {step_ns / 1e6:.3g} ms; gains exclude this cost"
+        which = f" (without step {spans(times.left_out.tolist())})" if len(times.left_out) else ""
+        detail = (
+            f"recording adds {cost_ms} ({share}) to a step of {step_ns / 1e6:.3g} ms{which}; gains exclude this cost"
+        )
         return [HealthRow("recording_cost", Severity.INFO, detail=detail)]
     detail = (
         f"recording may add up to {cost_ms} ({share}) to a step, and gains may be off by this amount; record with "

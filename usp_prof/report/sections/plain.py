@@ -167,7 +167,8 @@ def key_figures(context: Context, analysis: str) -> Iterable[KeyFigures]:
 
 def _second(context: Context, metric: str) -> str:
     by_rank = context.figures.along(metric, "rank") if metric in _OF_LARGEST_RANK else {}
-    rank = f"rank {max(by_rank, key=lambda rank_number: by_rank[rank_number])}" if len(by_rank) > 1 else ""
+    largest = max(by_rank, key=lambda rank: by_rank[rank]) if len(by_rank) > 1 else None
+    rank = f"rank {largest}" if largest is not None and by_rank[largest] else ""
     return ", ".join(part for part in (rank, _EXPLANATIONS.get(metric, "")) if part)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from usp_prof.analyses.pipeline import PipelineResult
 from usp_prof.analyses.result import impossible
 from usp_prof.findings.causes import causes_of
-from usp_prof.findings.draft import skipped_sentence
+from usp_prof.findings.draft import STEPS_CUT, skipped_sentence
 from usp_prof.model.finding import LEAST_LOSS, IdealStep
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Unit
@@ -124,6 +124,8 @@ def _step(context: Context) -> KeyFigure:
     if len(lengths_ns) > 1:
         low, high = (quantity(how(lengths_ns), Unit.NS) for how in (min, max))
         notes.append(f"median of {len(lengths_ns)} steps ({low if low == high else f'{low} to {high}'})")
+    if any(row.code == STEPS_CUT for row in context.health):
+        notes.append("the last cut short by the end of the recording")
     if unusual := len(job) - len(ordinary):
         notes.append(f"{counted(unusual, 'outlier')} excluded")
     between = figures.overall("step_spread")
