@@ -90,7 +90,7 @@ def read_text(path: str, sequence: int) -> np.ndarray:
     try:
         text = np.memmap(Path(path), dtype=np.uint8, mode="r") if Path(path).stat().st_size else np.empty(0, np.uint8)
     except OSError as error:
-        raise OptionError(f"--data {path}: {error.strerror}", hint="a text file") from error
+        raise OptionError(f"--data {path} cannot be read: {error.strerror}", hint="a text file") from error
     short = len(text) <= sequence + 1
     hint = f"--sequence {len(text) // 2}" if len(text) > 3 else "a text file"
     refuse(short, f"--data {path}: {len(text)} bytes are fewer than a sequence", hint)

@@ -159,7 +159,11 @@ def _check_experts(config: Config) -> None:
     refuse(not shape.can_have_experts, rule, fitting)
     _multiple("--experts", shape.experts, "ep", config.layout.ep)
     fitting = min(max(shape.top_k, 1), shape.experts)
-    refuse(shape.top_k != fitting, f"--top-k {shape.top_k} of {shape.experts} experts", f"--top-k {fitting}")
+    refuse(
+        shape.top_k != fitting,
+        f"--top-k {shape.top_k} must be 1 to {shape.experts}, the number of experts",
+        f"--top-k {fitting}",
+    )
     options, layout = config.options, config.layout
     pairs = config.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k
     slots = options.capacity * pairs / shape.experts

@@ -69,6 +69,9 @@ def parse(arguments: Sequence[str]) -> Options:
     return Options(**{**from_file, **typed})  # typed options come last and take precedence
 
 
+_TOML = "a TOML file with lines such as: tp = 2"
+
+
 def _typed(path: Path) -> Iterator[str]:
     """Yield a file's options as arguments, so that they are checked in the same way.
 
@@ -78,8 +81,10 @@ def _typed(path: Path) -> Iterator[str]:
     """
     try:
         data = tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise OptionError(f"--config {path}: {error}", hint="a TOML file of lines such as: tp = 2") from error
+    except OSError as error:
+        raise OptionError(f"--config {path} cannot be read: {error.strerror}", hint=_TOML) from error
+    except tomllib.TOMLDecodeError as error:
+        raise OptionError(f"--config {path} is not TOML: {error}", hint=_TOML) from error
     for key, value in data.items():
         flag = "--" + key.replace("_", "-")
         nearest = _nearest(flag).removeprefix("--")  # as it is written in a file

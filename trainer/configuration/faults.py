@@ -83,7 +83,7 @@ def parse_fault(text: str) -> Fault:
         try:
             settings[key] = _setting(key, value, KINDS[kind][key]) if key != "steps" else _steps(value)
         except ValueError as error:
-            rule = f"--fault {text}: {value!r} does not fit {key}"
+            rule = f"--fault {text}: {key} must be {_valid_values(key, KINDS[kind][key])}, not {value!r}"
             raise OptionError(rule, f"{key}={FITTING.get(key, KINDS[kind][key])}") from error
     return Fault(kind, settings)
 
@@ -96,6 +96,17 @@ def _setting(key: str, value: str, default: Any) -> Any:  # noqa: ANN401 - a set
     if read != default and not least <= read <= most:
         raise ValueError(value)
     return read
+
+
+def _valid_values(key: str, default: Any) -> str:  # noqa: ANN401 - a setting's own type
+    """Describe the values of a setting: "a number above 1"."""
+    if isinstance(default, str):
+        return "a range such as 2-4"
+    least, most = LIMITS.get(key, (min(default, 0), math.inf))
+    kind = "a whole number" if isinstance(default, int) else "a number"
+    # The smallest step above a bound means that the bound itself is excluded.
+    lower = f"above {least - SMALLEST:g}" if least in (SMALLEST, 1 + SMALLEST) else f"of at least {least:g}"
+    return f"{kind} {lower}" + (f" and at most {most:g}" if most < math.inf else "")
 
 
 def _steps(value: str) -> str:

@@ -132,7 +132,7 @@ def load_shape(name: str, *, flag: str = "--model", **changes: Any) -> ModelShap
     elif name in PRESETS:
         shape = PRESETS[name]
     else:
-        raise OptionError(f"{title}: no such model", hint=f"one of {', '.join(PRESETS)}, or a config.json")
+        raise OptionError(f"{title} is not a known model", hint=f"one of {', '.join(PRESETS)}, or a config.json")
     return replace(shape, **{key: value for key, value in changes.items() if value is not None})
 
 
@@ -297,7 +297,9 @@ def _no_number(constant: str) -> float:
 def _read(name: str, title: str) -> dict[str, Any]:
     try:
         data = json.loads(Path(name).read_text(), parse_constant=_no_number)
-    except (OSError, ValueError) as error:
-        raise OptionError(f"{title}: {error}", HINT) from error
+    except OSError as error:
+        raise OptionError(f"{title} cannot be read: {error.strerror}", HINT) from error
+    except ValueError as error:
+        raise OptionError(f"{title} is not JSON: {error}", HINT) from error
     refuse(not isinstance(data, dict), f"{title}: it is not a JSON object", HINT)
     return data

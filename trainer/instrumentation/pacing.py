@@ -96,7 +96,7 @@ class Pace(LayerTimer):
             times = []
         if not 3 <= len(times) <= 5:
             hint = f"{', '.join(ACHIEVED)}, or times such as 20,20,20"
-            raise OptionError(f"--pace {device}: no such device", hint)
+            raise OptionError(f"--pace {device} is neither a device nor three to five times", hint)
         return cls(*times)
 
     @torch.compiler.disable
