@@ -13,7 +13,8 @@ from usp_prof.report.document import Document, Findings
 from usp_prof.report.figures import Figures
 from usp_prof.report.format import column_scale, quantity
 from usp_prof.report.sections.summary import worst_ranks
-from usp_prof.report.words import further_place, left_out
+from usp_prof.report.verdict import error_of_gain, of_step
+from usp_prof.report.words import changes_of_parts, further_place, left_out
 
 from .. import data, state
 from ..state import View
@@ -45,11 +46,11 @@ def show_findings(block: Findings, view: View) -> None:
 
 
 def sure(finding: Finding) -> str:
-    """Return error and basis of a gain; a bound is an upper limit."""
+    """Return error and basis of a gain, and its step if that excludes recording; a bound is an upper limit."""
+    error = error_of_gain(finding)
     if finding.basis is Basis.BOUND:
-        error = f" (±{quantity(finding.error_fraction, Unit.FRACTION)})" if finding.error_fraction else ""
-        return f"upper limit{error}"
-    return f"±{quantity(finding.error_fraction, Unit.FRACTION)}, {finding.basis.word}"
+        return f"upper limit ({error})" if error else "upper limit"
+    return ", ".join([error, finding.basis.word, *([of_step(finding)] if finding.without_recording else [])])
 
 
 def show_finding(finding: Finding, view: View, number: int, *, brief: bool = False) -> None:
@@ -57,8 +58,9 @@ def show_finding(finding: Finding, view: View, number: int, *, brief: bool = Fal
     left, right = st.columns([3.2, 1.3])
     place = further_place(finding.title, finding.where)
     left.markdown(f"**{state.plain(finding.title)}**" + (f" ({state.plain(place)})" if place else ""))
-    if finding.advice:
-        left.caption(state.plain(finding.advice))
+    for line in (changes_of_parts(finding), finding.advice):
+        if line:
+            left.caption(state.plain(line))
     right.metric("gain", quantity(finding.gain_fraction, Unit.FRACTION) if finding.gain_fraction else "unknown")
     if finding.gain_fraction:
         right.caption(unbroken(sure(finding)))

@@ -383,6 +383,8 @@ def test_a_bound_is_not_shown_as_certain() -> None:
     bound = Finding("code", "title", {}, {}, gain_fraction=0.5, basis=Basis.BOUND)
     assert sure(bound) == "upper limit"
     assert sure(replace(bound, error_fraction=0.05)) == "upper limit (±5.0%)"
+    modeled = replace(bound, basis=Basis.MODELLED, error_fraction=0.05, step_ns=49.6e6, without_recording=True)
+    assert sure(modeled) == "±5.0%, modeled, of the 49.6 ms step without recording"
 
 
 def test_the_largest_number_of_a_column_determines_its_decimals() -> None:

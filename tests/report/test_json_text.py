@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from papers import HOSTILE, document, empty_document, facts
+from papers import FINDING, HOSTILE, document, empty_document, facts
 
 from usp_prof.report.writers import json_text
 
@@ -51,6 +51,7 @@ def test_findings_carry_place_gain_and_evidence() -> None:
     assert finding["gain_fraction"] == 0.098
     assert finding["basis"] == "replayed"
     assert finding["evidence"] == {"late_ns": 1_200_000}
+    assert finding["step_ns"] == FINDING.step_ns
 
 
 def test_a_document_is_written_reproducibly_with_one_metric_per_line() -> None:

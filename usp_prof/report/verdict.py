@@ -111,17 +111,17 @@ def first_notable(findings: Sequence[Finding]) -> Cause | None:
 
 
 def saving(finding: Finding) -> str:
-    """Return the gain of a finding with its error, or as the upper limit that it is: 42.8% ±5.0%, at most 43.0%.
-
-    If gain and error add up to more than the step, the error is shown as a range: 88.4% (49.9% to 100.0%).
-    """
+    """Return the gain of a finding with its error, or as the upper limit that it is: 42.8% ±5.0%, at most 43.0%."""
     most = "at most " if finding.basis is Basis.BOUND else ""
-    gain, error = (quantity(part, Unit.FRACTION) for part in (finding.gain_fraction, finding.error_fraction))
+    gain, error = quantity(finding.gain_fraction, Unit.FRACTION), error_of_gain(finding)
+    return f"{most}{gain} {error}".rstrip()
+
+
+def error_of_gain(finding: Finding) -> str:
+    """Return the error of a gain, empty if it is exact; a range if both exceed the step: (49.9% to 100.0%)."""
     if finding.gain_fraction + finding.error_fraction > 1:
-        error_words = f" ({quantity(finding.certain_gain_fraction, Unit.FRACTION)} to {quantity(1, Unit.FRACTION)})"
-    else:
-        error_words = f" \u00b1{error}" if finding.error_fraction else ""
-    return f"{most}{gain}{error_words}"
+        return f"({quantity(finding.certain_gain_fraction, Unit.FRACTION)} to {quantity(1, Unit.FRACTION)})"
+    return f"\u00b1{quantity(finding.error_fraction, Unit.FRACTION)}" if finding.error_fraction else ""
 
 
 def of_step(finding: Finding) -> str:

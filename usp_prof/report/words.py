@@ -78,8 +78,8 @@ def finding_lines(finding: Finding, above: float | None = None, *, proof: bool =
     if finding.gain_fraction > _NEGLIGIBLE:
         remarks = "; ".join(_remarks(finding, above))
         lines.append(f"saves {saving(finding)} {of_step(finding)}" + (f" ({remarks})" if remarks else ""))
-    if not _is_of_one_part(finding):
-        lines.append(_changes(finding))
+    if changes := changes_of_parts(finding):
+        lines.append(changes)
     if finding.advice:
         lines.append(finding.advice)
     if proof and finding.rows:
@@ -98,22 +98,22 @@ def _remarks(finding: Finding, above: float | None) -> list[str]:
     return [*basis, f"{quantity(together, Unit.FRACTION)} together with the findings above"]
 
 
-def _is_of_one_part(finding: Finding) -> bool:
-    """Return whether the parts need no explanation: the gain is the time of one part, to within its error."""
-    if not finding.changed:
-        return True
-    first, *further = finding.changed
-    error_ns = max(finding.error_fraction, NOTABLE) * finding.step_ns
-    return not further and abs(first.before_ns - finding.saved_ns) <= error_ns
-
-
-def _changes(finding: Finding) -> str:
-    """Return how the change affects the parts of the measured step."""
+def changes_of_parts(finding: Finding) -> str:
+    """Return how the change affects the parts of the measured step; empty if the gain is the time of one part."""
+    if not finding.changed or _is_of_one_part(finding):
+        return ""
     changes = [
         f"{label_of(part.role)} {quantity(part.before_ns, Unit.NS)} -> {quantity(part.after_ns, Unit.NS)}"
         for part in finding.changed
     ]
     return ", ".join(changes) + ("; recording causes a part of this" if finding.without_recording else "")
+
+
+def _is_of_one_part(finding: Finding) -> bool:
+    """Return whether one part changes, and the gain is its time to within its error, so that a bar explains it."""
+    first, *further = finding.changed
+    error_ns = max(finding.error_fraction, NOTABLE) * finding.step_ns
+    return not further and abs(first.before_ns - finding.saved_ns) <= error_ns
 
 
 _NAMES_OF_AXIS = {"tp": r"tensor.parallel\w*", "cp": "context.parallel", "pp": "pipeline", "ep": "expert"}

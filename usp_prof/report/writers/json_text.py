@@ -76,6 +76,9 @@ class FindingJson(Struct, frozen=True):
     rows: Annotated[
         str, Meta(description="A SELECT for `usp-prof query` that returns the evidence; empty: the rule has none.")
     ]
+    step_ns: Annotated[
+        float, Meta(description="The step that the gains are shares of; without the cost of recording, if known.")
+    ]
 
 
 class HealthJson(Struct, frozen=True):
