@@ -59,8 +59,8 @@ repository's trainer. A page shows the timelines and compares measured figures w
 lessons, `usp-prof learn overlap` records one and shows it, and `--open` opens its runs in the dashboard.
 
 Nearly all runs are [paced](../trainer.md#pacing): a layer waits as long as a device would compute. Communication is
-real, over gloo, and the lesson says if links are slowed down. Lessons show what a technique changes in the order of
-work, in memory and in messages. They do not show the speed of a GPU.
+real, over gloo, and the lesson says if links are slowed down. Lessons show the order of work, memory and messages, not
+the speed of a GPU.
 
 *Measured* figures come from the recorded runs. *Theory* follows from pace, links and mesh. *Replayed* and *planned* are
 predictions from the first run's trace, by `usp-prof whatif` and by the calibrated planner. All pictures of a lesson
