@@ -40,7 +40,11 @@ def test_lateness_is_called_a_delay_only_if_its_repair_saves_as_much(
 
 @pytest.mark.parametrize("late_ms", [0.4, 20])
 def test_a_rank_that_is_late_in_messages_is_named_by_the_gain_of_its_repair(late_ms: float) -> None:
-    values = [Value(STEP_TIME, 100 * MS), Value(STRAGGLER_COST, late_ms * MS, {"rank": 1})]
+    costs = {1: late_ms * MS, 3: 0.0}
+    values = [
+        Value(STEP_TIME, 100 * MS),
+        *(Value(STRAGGLER_COST, cost, {"rank": rank}) for rank, cost in costs.items()),
+    ]
     values += [Value(REPAIR_GAIN, 0.25, {"rank": 3}), Value(REPAIR_GAIN, late_ms / 100, {"rank": 1})]
     sentence = sentences.stragglers(Figures(values))
     assert ("Repairing it saves 20.0% of the step" in sentence) == (late_ms > 1)

@@ -61,6 +61,14 @@ def test_the_screen_explains_a_gain_that_is_smaller_than_the_idle_time(
     assert "the last cut short by the end of the recording, mean without recording 49.6 ms" in screen
 
 
+def test_steps_that_were_recorded_to_their_end_are_not_said_to_be_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--steps", "27:28", "--cache-dir", str(tmp_path)]
+    assert main(["analyze", str(TRACES / "gpu-late-input"), *options]) == 0
+    assert "cut short" not in capsys.readouterr().out
+
+
 def test_gains_of_a_run_without_steps_are_shares_of_the_window() -> None:
     """The host launches ten kernels, pauses, and launches ten more."""
     trace = Trace()

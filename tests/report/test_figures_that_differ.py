@@ -15,7 +15,8 @@ from usp_prof.report.build import analyze, build
 from usp_prof.report.document import DataTable, Document, KeyFigures, Stack, Text
 from usp_prof.report.figures import Figures
 from usp_prof.report.format import quantity
-from usp_prof.report.sections.summary import lateness_and_repairs, unlike_rank_steps
+from usp_prof.report.sections.summary import lateness_and_repairs, unlike_rank_steps, worst_ranks
+from usp_prof.report.verdict import gains_in_messages
 from usp_prof.run import open_run
 
 if TYPE_CHECKING:
@@ -91,6 +92,17 @@ def test_ranks_that_share_one_repair_are_not_late_elsewhere() -> None:
 def test_a_job_step_unlike_the_mean_rank_step_is_explained(job_ns: float, rank_ns: float, note: str) -> None:
     figures = Figures([Value(step_time.JOB_STEP_TIME, job_ns), Value(step_time.STEP_TIME, rank_ns)])
     assert unlike_rank_steps(figures) == note
+
+
+def test_ranks_outside_the_selection_are_not_listed() -> None:
+    """Repairs are those of all ranks, but lateness is that of the selected ones."""
+    measured = [
+        Value(step_time.STEP_TIME, 1e9),
+        Value(stragglers.STRAGGLER_COST, 150e6, {"rank": 1}),
+        *(Value(REPAIR_GAIN, 0.1, {"rank": rank}) for rank in (0, 1)),
+    ]
+    assert worst_ranks(Figures(measured)) == [1]
+    assert not gains_in_messages(Figures(measured))
 
 
 def test_no_rank_is_named_for_lateness_of_zero(tmp_path: Path) -> None:

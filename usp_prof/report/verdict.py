@@ -96,7 +96,12 @@ def gains_in_messages(figures: Figures) -> dict[Key, Number]:
     """
     step = figures.overall("step_time") or figures.overall("window_time") or 0
     cost, gains = figures.along("straggler_cost", "rank"), figures.along("repair_gain", "rank")
-    late = [rank for rank, gain in gains.items() if gain >= NOTABLE and cost.get(rank, 0) <= NOTABLE * step]
+    is_shown = cost or gains  # the lateness of ranks outside the selection is unknown
+    late = [
+        rank
+        for rank, gain in gains.items()
+        if rank in is_shown and gain >= NOTABLE and cost.get(rank, 0) <= NOTABLE * step
+    ]
     return {rank: gains[rank] for rank in sorted(late, key=lambda rank: (-gains[rank], rank))}
 
 

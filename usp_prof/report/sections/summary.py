@@ -124,7 +124,7 @@ def _step(context: Context) -> KeyFigure:
     if len(lengths_ns) > 1:
         low, high = (quantity(how(lengths_ns), Unit.NS) for how in (min, max))
         notes.append(f"median of {len(lengths_ns)} steps ({low if low == high else f'{low} to {high}'})")
-    if any(row.code == STEPS_CUT for row in context.health):
+    if context.selection.last_step is None and any(row.code == STEPS_CUT for row in context.health):
         notes.append("the last cut short by the end of the recording")
     if unusual := len(job) - len(ordinary):
         notes.append(f"{counted(unusual, 'outlier')} excluded")
@@ -273,7 +273,7 @@ def worst_ranks(figures: Figures) -> list[Key]:
     cost, slowdown, gain = (figures.along(metric, "rank") for metric in ("straggler_cost", "slowdown", "repair_gain"))
     bad = {rank for rank, value in cost.items() if value > step * NOTABLE}
     bad |= {rank for rank, value in slowdown.items() if value > 1 + NOTABLE}
-    bad |= {rank for rank, value in gain.items() if value > NOTABLE}
+    bad |= {rank for rank, value in gain.items() if value > NOTABLE and rank in (cost or gain)}
     lost = {rank: max(cost.get(rank, 0), step * gain.get(rank, 0)) for rank in bad}
     return sorted(bad, key=lambda rank: (-lost[rank], -slowdown.get(rank, 1), rank))
 
