@@ -73,7 +73,7 @@ _PIPED_WIDTH = 80
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     _what_to_read(parser)
-    _not_in_the_traces(parser.add_argument_group("not in the traces"))
+    _missing_from_the_traces(parser.add_argument_group("missing from the traces"))
     _how_to_write(parser.add_argument_group("report"))
 
 
@@ -105,7 +105,7 @@ def _what_to_read(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _not_in_the_traces(group: Group) -> None:
+def _missing_from_the_traces(group: Group) -> None:
     model_options(group)
     number_option(group, "--tokens-per-step", "tokens per step over all ranks")
     group.add_argument("--device", metavar="NAME", default="", help="device whose peaks apply, such as H100-SXM")

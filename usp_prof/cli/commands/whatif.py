@@ -77,7 +77,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="write the predicted timeline: one file of all ranks to view (.json, .json.gz), or a folder of traces "
         "that every command reads",
     )
-    group = parser.add_argument_group("not in the traces")
+    group = parser.add_argument_group("missing from the traces")
     model_options(group)
     group.add_argument("--device", metavar="NAME", default="", help="device whose peaks apply, such as H100-SXM")
 

@@ -59,16 +59,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "path",
         metavar="PATH",
         nargs="?",
-        help="recorded run to learn from; without PATH or --table, give --model, --device, --devices and --batch",
+        help="recorded run to calibrate on; without PATH or --table, give --model, --device, --devices and --batch",
     )
     choice_options(parser)
     parser.add_argument(
         "--table", metavar="CSV", help="predict each row of a table (see docs/reference/planner.md); - reads stdin"
     )
-    parser.add_argument("--devices-known", action="store_true", help="list the devices that --device knows")
-    parser.add_argument("--models-known", action="store_true", help="list the models that --model knows by name")
+    parser.add_argument("--devices-known", action="store_true", help="list the devices that --device accepts")
+    parser.add_argument("--models-known", action="store_true", help="list the model names that --model accepts")
     _what_to_plan(parser)
-    pins = parser.add_argument_group("fixed settings", "settings given here are fixed, all others are searched")
+    pins = parser.add_argument_group("fixed settings", "these options fix a setting; the planner searches the others")
     add_knobs(pins, {})
     _how_to_write(parser)
 
@@ -105,7 +105,7 @@ def _how_to_write(parser: argparse.ArgumentParser) -> None:
         dest="trainer",
         choices=sorted(TRAINERS),
         default="",
-        help="trainer that will run the plan; others are excluded (default: usp-prof with a run, or megatron)",
+        help="trainer that must be able to run the plans (default: usp-prof with a run, or megatron)",
     )
     add_habits(parser, "", "as --for")
     number_option(parser, "--top", "number of plans to list (default: %(default)s)", default=10)

@@ -161,7 +161,7 @@ def _judge(
     chosen = cell_to_record(table)
     if chosen is None:
         return table, None
-    note(args, f"recording {chosen.cell} once more, for the planner to learn from")
+    note(args, f"recording {chosen.cell} once more, to calibrate the planner")
     try:
         traces = record_cell(folder, sweep, chosen.cell, args.timeout)
         calibration = calibrate(open_run(str(traces), cache_dir=args.cache_dir).tables)
