@@ -53,14 +53,14 @@ def test_waits_and_copies_of_one_rank_name_it(tmp_path: Path) -> None:
     waits, copies = drafts_of(tables_with(tmp_path / "one", {2}))
     assert (dict(waits.where), dict(copies.where)) == ({"rank": 2}, {"rank": 2})
     assert waits.title.startswith("The host of rank 2 waits for the device")
-    assert copies.title.endswith(", most on rank 2")
+    assert copies.title.endswith(" block the host in 3 steps, most on rank 2")
 
 
 def test_waits_and_copies_of_all_ranks_name_none(tmp_path: Path) -> None:
     waits, copies = drafts_of(tables_with(tmp_path / "all", {0, 1, 2, 3}))
     assert (dict(waits.where), dict(copies.where)) == ({}, {})
     assert waits.title.startswith("The host waits for the device")
-    assert copies.title.endswith("block the host")
+    assert copies.title.endswith(" block the host in 3 steps")
 
 
 def test_a_wait_outside_recorded_ops_names_its_call(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_summary_json_gate_and_whatif_show_the_same_job_slowdown(fault: str) -> 
 def test_a_slowdown_without_a_late_rank_names_the_axis_whose_transfers_vary() -> None:
     figure = head(report_of(run_with("slow_link").tables))
     assert figure is not None
-    assert "transfers on dp" in figure.second
+    assert "transfers on dp beyond their median cause" in figure.second
     repaired = head(report_of(run_with("slow_rank").tables))
     assert repaired is not None
     assert "cause" not in repaired.second

@@ -16,6 +16,7 @@ from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.place import of_ranks, outstanding_rank, place_of
 from usp_prof.findings.proof import longest
 from usp_prof.model.edit import Edit
+from usp_prof.model.printable import counted
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import Graph
@@ -186,14 +187,15 @@ class BlockingCopies:
     def look(tables: TableSet) -> Iterable[Draft]:
         """Draft a finding if pageable copies block the host."""
         graph = graph_of(tables)
-        copies = pageable(graph)
+        copies = pageable(graph) & (graph.nodes.step >= 0)
         waits = blocks(graph, tables, copies_only=True)
         if number := int(copies.sum()):
             rank = _rank_with_most(tables, graph, copies)
+            steps = counted(len(np.unique(graph.nodes.step[copies])), "step")
             title = (
                 "1 copy from or to pageable memory blocks the host"
                 if number == 1
-                else f"{number:,} copies from or to pageable memory block the host"
+                else f"{number:,} copies from or to pageable memory block the host in {steps}"
             )
             yield Draft(
                 title if rank is None else f"{title}, most on rank {rank}",

@@ -263,7 +263,7 @@ def _cause_of_variation(context: Context, ideal: IdealStep) -> str:
         part = part_of_loss(context.tables, ideal, "axis", str(axis))
         if part is not None and part.share >= _MOST:
             share = quantity(part.share, Unit.FRACTION)
-            return f"slow transfers on {axis} cause {share} of the loss"
+            return f"transfers on {axis} beyond their median cause {share} of the loss"
     return "no single rank causes most of it"
 
 
