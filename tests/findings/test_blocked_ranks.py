@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from made_training import Job
+from made_training import STEPS, Job
 
 from usp_prof.findings.rules.blocked_host import BlockingCopies, BlockingSync
 from usp_prof.run import open_run
@@ -53,14 +53,14 @@ def test_waits_and_copies_of_one_rank_name_it(tmp_path: Path) -> None:
     waits, copies = drafts_of(tables_with(tmp_path / "one", {2}))
     assert (dict(waits.where), dict(copies.where)) == ({"rank": 2}, {"rank": 2})
     assert waits.title.startswith("The host of rank 2 waits for the device")
-    assert copies.title.endswith(" block the host in 3 steps, most on rank 2")
+    assert copies.title.endswith(f" block the host in {STEPS} steps, most on rank 2")
 
 
 def test_waits_and_copies_of_all_ranks_name_none(tmp_path: Path) -> None:
     waits, copies = drafts_of(tables_with(tmp_path / "all", {0, 1, 2, 3}))
     assert (dict(waits.where), dict(copies.where)) == ({}, {})
     assert waits.title.startswith("The host waits for the device")
-    assert copies.title.endswith(" block the host in 3 steps")
+    assert copies.title.endswith(f" block the host in {STEPS} steps")
 
 
 def test_a_wait_outside_recorded_ops_names_its_call(tmp_path: Path) -> None:
