@@ -22,7 +22,8 @@ import large_trace
 from usp_prof.findings import find
 from usp_prof.inputs.discovery import discover
 from usp_prof.model.edit import parse_edit
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.replay.step_times import unedited
+from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

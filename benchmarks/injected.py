@@ -29,8 +29,9 @@ from injection import Delay, read_run, simulate, true_gain, write_run
 
 from usp_prof.findings.search import search
 from usp_prof.model.edit import Edit
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
     from injection import RankTrace

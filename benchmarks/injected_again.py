@@ -33,8 +33,9 @@ from second_recording import is_communication
 
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -23,8 +23,9 @@ from injection import true_gain
 from made_training import LAYOUTS
 
 from usp_prof.model.edit import parse_edit
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 BEGIN, END = "<!-- made changes: written by benchmarks/made_changes.py -->", "<!-- end of made changes -->"
 

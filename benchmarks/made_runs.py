@@ -30,8 +30,9 @@ from made_training import DELAYS, LAYOUTS, STEPS, Delay, Job
 
 from usp_prof.findings.search import search
 from usp_prof.model.edit import Edit
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 LEAST_COST = 0.02
 BEGIN, END = "<!-- made runs: written by benchmarks/made_runs.py -->", "<!-- end of made runs -->"

@@ -24,8 +24,9 @@ from harness import Prediction, accuracy, at_least, at_most, gain_of, record, re
 from usp_prof.findings import find
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Level
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
     from harness import Bar

@@ -14,9 +14,10 @@ from usp_prof.cli.app import main
 from usp_prof.findings.engine import found_in, repairs_in
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
+from usp_prof.replay.step_times import unedited
 from usp_prof.report.answers.whatif import whatif_section
 from usp_prof.report.document import Stack, Text
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
     from usp_prof.run import Run

@@ -17,8 +17,9 @@ from usp_prof.findings.rules import NAMES
 from usp_prof.model.errors import UsageError
 from usp_prof.model.finding import Basis, Level
 from usp_prof.model.selection import Assumptions, Selection
+from usp_prof.replay.step_times import unedited
 from usp_prof.whatif.edits.kind import MODEL_DOUBT
-from usp_prof.whatif.predict import FLOOR_ERROR, unedited
+from usp_prof.whatif.outcome import FLOOR_ERROR
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,10 +12,10 @@ from usp_prof.analyses import stragglers
 from usp_prof.findings.repairs import late_in_messages, repairs_of
 from usp_prof.findings.search import search
 from usp_prof.model.finding import repair_values
+from usp_prof.replay.step_times import unedited
 from usp_prof.report.figures import Figures
 from usp_prof.report.verdict import verdict_of
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import unedited
 
 if TYPE_CHECKING:
     from pathlib import Path

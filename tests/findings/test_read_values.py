@@ -10,7 +10,7 @@ from tiny import Trace, table_set
 from usp_prof.contract import Manifest
 from usp_prof.findings import find
 from usp_prof.findings.rules.blocked_host import BlockingSync
-from usp_prof.whatif.predict import unedited
+from usp_prof.replay.step_times import unedited
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from usp_prof.findings import find
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import unedited
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,8 @@ from made_faults import run_of
 from made_pairs import PAIRS, PLAIN
 
 from usp_prof.findings import rule
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.replay.step_times import unedited
+from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
     from usp_prof.findings.draft import Draft

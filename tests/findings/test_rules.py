@@ -13,8 +13,9 @@ from usp_prof.findings.rules.links import SmallMessages
 from usp_prof.findings.rules.pipelines import StageImbalance
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
+from usp_prof.replay.step_times import unedited
 from usp_prof.tables import calls
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 NO_OVERLAP = '{"work": {"overlap_dp": false}, "mesh": {"dp": 4}, "network": {"axis_bytes_per_second": {"dp": 2e10}}}'
 OVERLAP = NO_OVERLAP.replace("false", "true")

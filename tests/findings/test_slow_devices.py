@@ -11,8 +11,8 @@ from made_training import COMPUTE, Call, Job, Work
 
 from usp_prof.analyses import stragglers
 from usp_prof.findings.search import search
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import unedited
 
 if TYPE_CHECKING:
     from pathlib import Path

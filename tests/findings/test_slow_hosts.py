@@ -9,8 +9,8 @@ from injection import true_gain
 from made_training import Call, Job, Work
 
 from usp_prof.findings.search import search
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import unedited
 
 if TYPE_CHECKING:
     from pathlib import Path

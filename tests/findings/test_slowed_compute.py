@@ -11,7 +11,8 @@ from usp_prof.findings.rules.contention import SlowedCompute
 from usp_prof.model.edit import parse_edit
 from usp_prof.replay.graph import NodeKind
 from usp_prof.tables.relations import Relations
-from usp_prof.whatif.predict import as_recorded, predict
+from usp_prof.whatif.edited import as_recorded
+from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet

@@ -9,8 +9,9 @@ from injection import true_gain
 from made_training import Delay, Job
 
 from usp_prof.model.edit import Edit
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
     from pathlib import Path

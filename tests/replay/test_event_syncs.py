@@ -12,8 +12,9 @@ from made_training import Delay, Job
 from usp_prof.model.edit import Edit
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NEVER, EdgeKind, Edges, Graph, NodeKind, Nodes
 from usp_prof.replay.longest_path import replay, replay_together
 from usp_prof.replay.plan import make_plan
-from usp_prof.whatif.predict import unedited
+from usp_prof.replay.step_times import unedited
 
 
 @pytest.mark.parametrize("style", ["nccl", "gloo"])

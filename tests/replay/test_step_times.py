@@ -11,9 +11,9 @@ from tiny import Trace, table_set
 
 from usp_prof.model.edit import parse_edit
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.step_times import step_times, timeline_of
+from usp_prof.replay.step_times import step_times, timeline_of, unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
     from pathlib import Path

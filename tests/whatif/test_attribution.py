@@ -9,10 +9,11 @@ from made_faults import run_with
 from tiny import Trace, table_set
 
 from usp_prof.model.edit import parse_edit
+from usp_prof.replay.step_times import unedited
 from usp_prof.report.answers.job_slowdown import NO_LOSS, json_of_run, section_of_run
 from usp_prof.report.writers.terminal import sections_text
 from usp_prof.whatif.attribution import Slowdown, slowdown
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 
 def text_of(result: Slowdown) -> str:

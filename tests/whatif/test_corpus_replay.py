@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from usp_prof.replay.build import graph_of
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import unedited
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 pytestmark = [

@@ -9,9 +9,10 @@ from made_faults import run_of, run_with
 from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.finding import Basis
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
 from usp_prof.whatif.edits import EDITS, loading_ns
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 
 @pytest.mark.parametrize(

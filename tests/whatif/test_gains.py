@@ -16,7 +16,8 @@ from usp_prof.findings.draft import damage
 from usp_prof.findings.registry import all_rules
 from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.errors import UspProfError
-from usp_prof.whatif.predict import Gain, as_recorded, gain_of, predict
+from usp_prof.whatif.edited import as_recorded
+from usp_prof.whatif.predict import Gain, gain_of, predict
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet

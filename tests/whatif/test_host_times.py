@@ -14,10 +14,12 @@ from tiny import Trace, table_set
 from usp_prof.model.edit import parse_edit
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import EdgeKind
-from usp_prof.replay.host_gaps import pauses, think_times
+from usp_prof.replay.host_gaps import think_times
+from usp_prof.replay.pauses import pauses
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
 from usp_prof.whatif.attribution import slowdown
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 from usp_prof.whatif.time_shares import excess_to_remove, longest_of_others, shared_out
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ def test_a_rank_that_sleeps_costs_nearly_all_of_the_step(sleeping: TableSet, edi
 
 def test_only_the_sleeping_rank_is_blamed(sleeping: TableSet) -> None:
     graph = graph_of(sleeping)
-    assert set(graph.nodes.rank[pauses(graph, sleeping)].tolist()) == {2}
+    assert set(graph.nodes.rank[pauses(graph, sleeping).node].tolist()) == {2}
     for rank in (0, 1, 3):
         assert predict(sleeping, [parse_edit(f"rank_as_peers={rank}")]).gain_fraction == pytest.approx(0, abs=0.01)
     result = slowdown(sleeping)
@@ -127,7 +129,7 @@ def test_a_gap_far_longer_than_all_others_is_a_pause(longest_ms: int, is_pause: 
         at += (longest_ms if place == 120 else 25) * MS if place % 10 == 0 else MS
         trace.kernel("work", at + 10 * US, 100 * US, launch_at=at)
     graph = graph_of(tables := table_set({0: trace}))
-    assert len(pauses(graph, tables)) == is_pause
+    assert len(pauses(graph, tables).node) == is_pause
 
 
 def test_a_thread_that_only_sleeps_is_not_the_host() -> None:

@@ -20,9 +20,10 @@ from tiers import thinned
 
 from usp_prof.findings.search import search
 from usp_prof.model.edit import Edit
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
 from usp_prof.whatif.attribution import ideal_step
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
     from injection import RankTrace

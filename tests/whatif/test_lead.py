@@ -9,10 +9,11 @@ from tiny import Trace, table_set
 from usp_prof.model.edit import Edit
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NEVER
-from usp_prof.replay.step_times import timeline_of
+from usp_prof.replay.step_times import timeline_of, unedited
 from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.edited import as_recorded
 from usp_prof.whatif.lead import gain_after_first_step, gain_without_lead
-from usp_prof.whatif.predict import as_recorded, predict, unedited
+from usp_prof.whatif.predict import predict
 
 US = 1_000
 STEPS = 3

@@ -9,8 +9,9 @@ from changed_training import CHANGES, ChangedJob
 from injection import true_gain
 
 from usp_prof.model.edit import parse_edit
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,8 @@ from made_faults import run_of
 from usp_prof.columns.rows import rows_of
 from usp_prof.model.edit import parse_edit
 from usp_prof.replay import backward
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.replay.step_times import unedited
+from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,9 @@ import pytest
 
 import usp_prof
 from usp_prof.model.edit import parse_edit
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,8 @@ import pytest
 from tiny import Trace, table_set
 
 from usp_prof.contract import Manifest
+from usp_prof.model.edit import parse_edit
+from usp_prof.whatif.predict import predict
 from usp_prof.whatif.recording_cost import RecordingCost, recording_cost
 
 if TYPE_CHECKING:
@@ -63,3 +65,31 @@ def test_new_waits_after_a_change_may_be_recording_cost(after: float, device: fl
 @pytest.mark.parametrize(("cost", "matters"), [(0.4, False), (0.6, True)])
 def test_costs_from_half_a_percent_of_the_step_matter(cost: float, matters: bool) -> None:
     assert RecordingCost(cost).matters(100) is matters
+
+
+def _with_a_pause() -> TableSet:
+    """Make three steps of 4 ms on two ranks, with ten ops per kernel; the host of rank 1 pauses 6 ms in the first."""
+    traces = {}
+    for rank in range(2):
+        trace, at, free = Trace(rank=rank, world=2), 0, 0
+        for number in range(3):
+            began = at
+            for call in range(40):
+                at += 6_000 * US if (rank, number, call) == (1, 0, 3) else 0
+                for part in range(10):
+                    trace.op("aten::view", at + 10 * part * US, 8 * US)
+                at += 100 * US
+                free = max(free, at) + 95 * US
+                trace.kernel("gemm", free - 95 * US, 95 * US, launch_at=at - US)
+            trace.step(number, began, at - began)
+        traces[rank] = trace
+    return table_set(traces)
+
+
+def test_a_pause_without_ops_is_no_cost_of_recording() -> None:
+    """All ops of a step may cost 2 ms, and the devices wait for longer than that, but one of them for the pause."""
+    tables = _with_a_pause()
+    assert not recording_cost(tables).is_known
+    prediction = predict(tables, [parse_edit("no_pauses")])
+    assert prediction.gain_fraction == pytest.approx(1 / 5, abs=0.01)
+    assert prediction.error_fraction < 0.5 * prediction.gain_fraction

@@ -12,11 +12,12 @@ from made_faults import run_of
 
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.schedule_orders import Kind, order
 from usp_prof.whatif.layout import Layout, layout_of
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 from usp_prof.whatif.recorded_pipeline import Pipeline, pipeline_of
 from usp_prof.whatif.rescheduled import of_steps, reschedule
 

@@ -13,8 +13,9 @@ from second_recording import read_rank
 from second_waits import add_waits
 
 from usp_prof.model.edit import Edit
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 RUN = Path(__file__).parents[2] / "traces" / "gpu-nccl-zero3"
 LEAST_COST = 0.1

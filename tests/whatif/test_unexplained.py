@@ -11,7 +11,8 @@ from usp_prof.findings.repairs import ideal_of, repair_edit, repairs_of, unexpla
 from usp_prof.findings.search import search
 from usp_prof.model.edit import Edit
 from usp_prof.replay.unexplained import unexplained_shares
-from usp_prof.whatif.predict import as_recorded, gain_of
+from usp_prof.whatif.edited import as_recorded
+from usp_prof.whatif.predict import gain_of
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet

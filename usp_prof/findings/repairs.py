@@ -30,7 +30,8 @@ from usp_prof.replay.step_times import unedited
 from usp_prof.replay.unexplained import NOTABLE, unexplained_shares, unexplained_times
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.attribution import ideal_step
-from usp_prof.whatif.predict import as_recorded, gain_of, gains_alone
+from usp_prof.whatif.edited import as_recorded
+from usp_prof.whatif.predict import gain_of, gains_alone
 
 MOST_RANKS = 3
 """Ranks whose repair is replayed, latest first; as many of those that are late in sends and receives only."""

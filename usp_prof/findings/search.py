@@ -28,8 +28,9 @@ from usp_prof.replay.graph import Graph, Timeline
 from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.replay.step_times import timeline_of, unedited
 from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.edited import as_recorded
 from usp_prof.whatif.edits.kind import MODEL_DOUBT
-from usp_prof.whatif.predict import Gain, as_recorded, gain_of, replayed_alone
+from usp_prof.whatif.predict import Gain, gain_of, replayed_alone
 from usp_prof.whatif.recording_cost import recording_cost
 
 

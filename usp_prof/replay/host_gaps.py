@@ -1,4 +1,4 @@
-"""Host gaps: think times before nodes, data loading, and pauses of a rank's host.
+"""Host gaps: think times before nodes, and data loading.
 
 The *think time* before a node is the part of the preceding gap that the host spends on its own work: Python between two
 launches, the data loader, or an occasional pause (garbage collection, a checkpoint, another process on its core).
@@ -12,7 +12,6 @@ import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.intervals import Intervals, time_of, union
-from usp_prof.columns.rows import numbered
 from usp_prof.columns.table import Columns
 from usp_prof.replay.graph import EdgeKind, Edges, Graph, NodeKind
 from usp_prof.replay.rank_clocks import RankClocks, rank_clocks
@@ -25,75 +24,6 @@ TAKES_MEMORY = re.compile(r"^(cuda|hip|cu)(Malloc|Free|MemAlloc|MemFree|MemCreat
 """Calls that allocate or free device memory, which the caching allocator makes when its cache is exhausted."""
 
 _HOLD_THOUGHT = np.array([kind in (EdgeKind.WAIT, EdgeKind.ISSUE, EdgeKind.SYNC) for kind in EdgeKind])
-
-PAUSE_NS = 2_000_000
-"""A shorter pause of the host cannot be distinguished from ordinary work."""
-SLICE_NS = 50_000_000
-"""Time slice: CPU ranks share cores and wait up to this long for one, so several such waits per step are not pauses."""
-PAUSES_A_STEP = 10
-"""Assumed number of pauses per step, left out of the ordinary think times of short recordings."""
-PAUSE_RATIO = 20.0
-"""A pause is at least this multiple of the 99th percentile of the rank's ordinary think times."""
-STANDS_OUT = 3.0
-"""Think times that are at least this multiple of all shorter ones are pauses, even if ordinary ones are long. On 15
-recorded GPU runs, such steps between unexplained think times of hosts without a fault were up to 2.74."""
-
-
-def pauses(graph: Graph, tables: TableSet) -> Ints:
-    """Return the nodes before which the host paused, memoized; waiting for data is not a pause."""
-    key = ("pauses", id(tables))
-    return graph.memo(key, lambda: (tables, _pauses(graph, tables)))[1]  # a reference keeps the id in the key valid
-
-
-def _pauses(graph: Graph, tables: TableSet) -> Ints:
-    """Return the nodes before which the host paused, rank by rank.
-
-    1. A rank's ordinary think time is its 99th percentile, or that of the median rank if that is less.
-    2. A pause is a think time of at least PAUSE_NS and PAUSE_RATIO times the ordinary one, not counting data loading
-       and memory allocation. With a device, think times that stand out from all others are pauses, too.
-    3. A CPU rank waits for its turn on a core. If that happens more than once per step, only longer waits are pauses.
-    """
-    nodes, clocks, think = graph.nodes, rank_clocks(tables), think_times(graph)
-    # By rank: its nodes with think time before them.
-    thinking = {}
-    for rank, is_seen in hosts_seen(graph, tables).items():
-        rows = nodes.of_rank(rank)
-        rows = rows[think[rows] > 0]
-        if is_seen and len(rows):
-            thinking[rank] = rows
-    usual_ns = {rank: _usual(graph, think, rows) for rank, rows in thinking.items()}
-    pauses_by_rank = [np.zeros(0, np.int64)]
-    for rank, usual in usual_ns.items():
-        has_device = bool(nodes.of_host[thinking[rank]].any())
-        # A host that always pauses stands out from other ranks. On a CPU, ranks may differ in what they wait for.
-        ordinary = min(usual, float(np.median(list(usual_ns.values())))) if has_device else usual
-        rows = thinking[rank]
-        paused = think[rows]
-        for busy in (loading(tables, rank), allocating(tables.columns("launches", rank))):
-            host_time = _on_common_clock(busy, clocks, rank)
-            paused = paused - host_time.within(nodes.start[rows] - think[rows], nodes.start[rows])
-        steps = len(numbered(nodes.step[rows])[0])
-        least = max(PAUSE_NS, PAUSE_RATIO * ordinary)
-        if has_device:
-            least = min(least, _outstanding(paused, steps))
-        elif (paused > least).sum() > steps:
-            least = max(SLICE_NS, PAUSE_RATIO * usual)
-        pauses_by_rank.append(rows[paused > least])
-    return np.concatenate(pauses_by_rank)
-
-
-def _usual(graph: Graph, think: Ints, rows: Ints) -> float:
-    """Return the 99th percentile of a rank's think times; with few of them, leave out each step's longest instead."""
-    steps = len(numbered(graph.nodes.step[rows])[0])
-    longest = (PAUSES_A_STEP if graph.nodes.of_host[rows].any() else 3) * steps
-    return float(np.quantile(think[rows], min(0.99, max(0.5, 1 - longest / len(rows)))))
-
-
-def _outstanding(paused: Ints, steps: int) -> float:
-    """Return a limit below the few possible pauses that are much longer than all others, or infinity without any."""
-    longest = -np.sort(-paused)[: PAUSES_A_STEP * steps + 1]
-    stands_out = (longest[:-1] >= STANDS_OUT * longest[1:]) & (longest[:-1] > PAUSE_NS)
-    return float(longest[1:][stands_out].max(initial=PAUSE_NS)) if stands_out.any() else float("inf")
 
 
 def hosts_seen(graph: Graph, tables: TableSet) -> dict[int, bool]:
@@ -111,7 +41,7 @@ def allocating(launches: Columns) -> tuple[Ints, Ints]:
     return memory_calls.start, memory_calls.end
 
 
-def _on_common_clock(ranges: tuple[Ints, Ints], clocks: RankClocks, rank: int) -> Intervals:
+def on_common_clock(ranges: tuple[Ints, Ints], clocks: RankClocks, rank: int) -> Intervals:
     """Return ranges on a rank's own clock as intervals on the common clock."""
     begin, end = ranges
     return union(clocks.align_host(rank, begin), clocks.align_host(rank, end))
@@ -142,7 +72,7 @@ def loads_data(graph: Graph, tables: TableSet) -> Flags:
         rows = graph.nodes.of_rank(rank)
         rows = rows[think[rows] > 0]
         start = graph.nodes.start[rows]
-        loader = _on_common_clock(loading(tables, rank), clocks, rank)
+        loader = on_common_clock(loading(tables, rank), clocks, rank)
         is_after_loading[rows] = loader.within(start - think[rows], start) > 0
     return is_after_loading
 

@@ -24,11 +24,12 @@ from usp_prof.model.finding import LEAST_LOSS, IdealStep
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.node_work import work_of
 from usp_prof.replay.representatives import Representatives
+from usp_prof.replay.step_times import unedited
 from usp_prof.tables import calls
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits.balance import KINDS
 from usp_prof.whatif.host_steps import without_hosts
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 
 @dataclass(frozen=True, slots=True)

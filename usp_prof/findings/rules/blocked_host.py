@@ -15,6 +15,7 @@ from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.place import of_ranks, outstanding_rank, place_of
 from usp_prof.findings.proof import longest
+from usp_prof.findings.rules.hosts import FAULTS_OF_HOSTS
 from usp_prof.model.edit import Edit
 from usp_prof.model.printable import counted
 from usp_prof.model.rule_code import RuleCode
@@ -104,6 +105,7 @@ def _device_waits(tables: TableSet, graph: Graph, rows: Flags) -> Draft:
         },
         Edit("no_blocking"),
         f"Move the wait in {worst[0]} out of the step" if worst[0] else advice,
+        covers=FAULTS_OF_HOSTS if rank is None else (),
         rows=proof.heaviest(graph, rows, np.maximum(graph.gap, 0)),
         settings=_LOGGING,
     )
@@ -209,6 +211,7 @@ class BlockingCopies:
                 Edit("pinned_copies"),
                 "Pin the host memory and copy without blocking",
                 least_gain=0.01,
+                covers=FAULTS_OF_HOSTS if rank is None else (),
                 rows=proof.heaviest(graph, copies),
                 settings={"torch": "pin_memory=True, non_blocking=True", "DeepSpeed": "offload_optimizer.pin_memory"},
             )

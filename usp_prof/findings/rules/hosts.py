@@ -18,9 +18,9 @@ from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import EdgeKind, Graph
 from usp_prof.replay.host_gaps import LOADS_DATA, loading_ns
+from usp_prof.replay.pauses import Pauses, Where, pauses
 from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.tables.table_set import TableSet
-from usp_prof.whatif.edits import pauses, think_times
 
 FAULTS_OF_HOSTS = (RuleCode.SLOW_HOST, RuleCode.HOST_PAUSE, RuleCode.LATE_RANK, RuleCode.MEMORY_PRESSURE)
 """Findings on single hosts, which are repaired before the launches of all ranks are made fewer."""
@@ -85,6 +85,9 @@ HOST_RANGES = ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "
 HELD = 0.8
 """Share of the pause that a range must hold."""
 COLLECT = "Collect garbage on all ranks at the same time"
+MANY = 3
+"""Pauses per rank and step from which the host seems to lose its cores."""
+NO_CORES = "Check the CPU limit (cgroup quota), pinning and other processes: the hosts stop in many places"
 UNTOLD = "The trace does not show what ran: record with stacks (with_stack=True)"
 SETTINGS = {"torchtitan": "training.gc_freq", "Megatron-LM": "--manual-gc --manual-gc-interval"}
 
@@ -93,11 +96,13 @@ class HostPause:
     """The host pauses.
 
     What it finds
-        Gaps in a host's work that are far longer than usual (20 times the 99th percentile or 3 times as long as all
-        others, and at least 2 ms), if removing them would shorten the mean step by at least 2%. Data loading, allocator
-        calls and waits for the device are excluded. The title names a rank whose pauses alone cost what those of all
-        ranks cost, or are much longer than those of all others, and the innermost op, annotation or Python frame of the
-        longest pause.
+        Times in which a host does nothing for at least 2 ms and far longer than usual, if removing them would shorten
+        the mean step by at least 2%: gaps before a call that are 20 times the 99th percentile, 3 times as long as all
+        others, or 3 times as long as at the same place in other steps and on other ranks; launches that are as long
+        although their queue is not full; and a late first call. Data loading, allocator calls, waits for the device and
+        work that recurs at its place on all ranks are excluded. The title names a rank whose pauses alone cost what
+        those of all ranks cost, or are much longer than those of all others, and the innermost op, annotation or Python
+        frame of the longest pause.
 
     Why it costs time
         The device runs out of work. Ranks pause at different times, so each pause stops all ranks that communicate with
@@ -106,7 +111,8 @@ class HostPause:
     What to do
         Check what ran in the pause; record with `with_stack=True` if nothing is named. If it is Python's garbage
         collector, collect on all ranks at the same time: `gc.disable()`, `gc.freeze()` after the first step, and
-        `gc.collect()` every few steps. Save checkpoints in the background.
+        `gc.collect()` every few steps. Save checkpoints in the background. Many pauses in each step, at different
+        places, mean that the process loses its cores: check its CPU limit, pinning and other processes.
         - torchtitan: `training.gc_freq`.
         - Megatron-LM: `--manual-gc --manual-gc-interval 100`.
         - nanotron, DeepSpeed: no setting; call `gc` in your own loop.
@@ -127,39 +133,49 @@ class HostPause:
     def look(tables: TableSet) -> Iterable[Draft]:
         """Find pauses of the hosts."""
         graph = graph_of(tables)
-        paused_nodes = pauses(graph, tables)
-        if len(paused_nodes):
-            think, of_rank = think_times(graph)[paused_nodes], graph.nodes.rank[paused_nodes]
-            paused_ns = {rank: float(think[of_rank == rank].sum()) for rank in tables.ranks}
+        host_pauses = pauses(graph, tables)
+        if len(host_pauses.node):
+            of_rank = graph.nodes.rank[host_pauses.node]
+            paused_ns = {rank: float(host_pauses.ns[of_rank == rank].sum()) for rank in tables.ranks}
             yield of_ranks(partial(_pausing, tables, graph), paused_ns, Edit("no_pauses"))
 
 
 def _pausing(tables: TableSet, graph: Graph, paused_ns: Mapping[int, float], edit: Edit) -> Draft:
     """Draft the finding on the ranks that pause in `paused_ns`."""
-    paused_nodes = pauses(graph, tables)
-    paused_nodes = paused_nodes[np.isin(graph.nodes.rank[paused_nodes], [rank for rank, ns in paused_ns.items() if ns])]
-    think, of_rank = think_times(graph)[paused_nodes], graph.nodes.rank[paused_nodes]
+    host_pauses = pauses(graph, tables).of_ranks(graph, [rank for rank, ns in paused_ns.items() if ns])
     worst = outstanding_rank(paused_ns)
-    longest = np.argmax(np.where(of_rank == worst, think, 0) if worst is not None else think)
-    node, length = int(paused_nodes[longest]), int(think[longest])
-    rank, end = int(graph.nodes.rank[node]), int(graph.nodes.start[node])
+    of_rank = graph.nodes.rank[host_pauses.node]
+    longest = np.argmax(np.where(of_rank == worst, host_pauses.ns, 0) if worst is not None else host_pauses.ns)
+    node, length = int(host_pauses.node[longest]), int(host_pauses.ns[longest])
+    is_within = host_pauses.where[longest] == Where.WITHIN
+    rank, end = int(of_rank[longest]), int((graph.nodes.end if is_within else graph.nodes.start)[node])
     ran = _ran_in(tables, rank, int(rank_clocks(tables).local_host(rank, np.array([end]))[0]) - length, length)
     collects = GARBAGE.search(ran) is not None
+    in_steps = np.unique(np.stack([of_rank, graph.nodes.step[host_pauses.node]]), axis=1).shape[1]
+    is_everywhere = len(host_pauses.node) >= MANY * in_steps
     return Draft(
-        f"{_who_pauses(paused_ns, worst, len(paused_nodes))}{_where_in(ran, len(paused_nodes))}",
+        f"{_who_pauses(paused_ns, worst, len(host_pauses.node))}{_where_in(ran, len(host_pauses.node))}",
         {**place_of(paused_ns), **({} if worst is None else {"step": int(graph.nodes.step[node])})},
         {
-            "pauses": len(paused_nodes),
+            "pauses": len(host_pauses.node),
             "longest_ns": length,
-            "total_ns": int(think.sum()),
+            "total_ns": int(host_pauses.ns.sum()),
             "ran_in_longest": ran,
             **spot(graph, node, end - length, end),
         },
         edit,
-        COLLECT if collects else f"Check what {ran} does" if ran else UNTOLD,
+        COLLECT if collects else NO_CORES if is_everywhere else f"Check what {ran} does" if ran else UNTOLD,
         settings=SETTINGS if collects else {},
-        rows=proof.gaps_before(graph, paused_nodes, think_times(graph)),
+        rows=_proof(graph, host_pauses),
     )
+
+
+def _proof(graph: Graph, host_pauses: Pauses) -> str:
+    """Return a SELECT of the longest gaps before calls, or of the longest calls if all pauses are within some."""
+    before = host_pauses.by_node(graph, Where.BEFORE) + host_pauses.by_node(graph, Where.START)
+    if before.any():
+        return proof.gaps_before(graph, np.flatnonzero(before), before)
+    return proof.heaviest(graph, host_pauses.by_node(graph, Where.WITHIN) > 0)
 
 
 def _who_pauses(paused_ns: Mapping[int, float], worst: int | None, count: int) -> str:

@@ -21,7 +21,7 @@ from usp_prof.model.rule_code import RuleCode
 from usp_prof.model.topology import Axis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import Graph, NodeKind
-from usp_prof.replay.host_gaps import pauses, think_times
+from usp_prof.replay.pauses import pauses
 from usp_prof.replay.peers import Slowness, compute_by_step, slowness
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.extra_waits import extra_waits, wait_times
@@ -112,9 +112,7 @@ class SlowRank:
 
 def _pauses_outweigh(tables: TableSet, graph: Graph, slow: Slowness) -> bool:
     """Return whether the rank's host pauses for longer, over all steps, than its compute takes beyond its peers'."""
-    paused_nodes = pauses(graph, tables)
-    of_rank = paused_nodes[graph.nodes.rank[paused_nodes] == slow.rank]
-    paused_ns = think_times(graph)[of_rank].sum()
+    paused_ns = pauses(graph, tables).of_ranks(graph, [slow.rank]).ns.sum()
     steps = len(compute_by_step(graph, slow.rank))
     return bool(paused_ns > (slow.compute_ns - slow.peers_ns) * steps)
 
@@ -327,11 +325,8 @@ def _draft(tables: TableSet, graph: Graph, culprit: Culprit, kind: str) -> Draft
 
 def _is_paused(tables: TableSet, graph: Graph, culprit: Culprit) -> bool:
     """Return whether pauses of its host cover what the rank costs."""
-    paused_nodes = pauses(graph, tables)
-    of_culprit = paused_nodes[
-        (graph.nodes.rank[paused_nodes] == culprit.rank) & np.isin(graph.nodes.step[paused_nodes], culprit.steps)
-    ]
-    paused_ns = int(think_times(graph)[of_culprit].sum())
+    of_culprit = pauses(graph, tables).of_ranks(graph, [culprit.rank])
+    paused_ns = int(of_culprit.ns[np.isin(graph.nodes.step[of_culprit.node], culprit.steps)].sum())
     return paused_ns >= COVERS * culprit.cost_ns * len(culprit.steps)
 
 

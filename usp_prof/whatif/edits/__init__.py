@@ -5,7 +5,8 @@ from __future__ import annotations
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import unknown_name
 from usp_prof.replay.graph import Graph
-from usp_prof.replay.host_gaps import loading_ns, pauses, think_times
+from usp_prof.replay.host_gaps import loading_ns, think_times
+from usp_prof.replay.pauses import pauses
 from usp_prof.whatif.edits import (
     balance,
     communication,

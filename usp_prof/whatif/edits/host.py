@@ -28,9 +28,9 @@ from usp_prof.replay.host_gaps import (
     loading,
     loads_data,
     overlap,
-    pauses,
     thinks,
 )
+from usp_prof.replay.pauses import Where, long_thinking, pauses
 from usp_prof.replay.peers import peer_groups
 from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.tables.table_set import TableSet
@@ -85,7 +85,8 @@ def _waits_before(graph: Graph, tables: TableSet) -> Flags:
     """Mark the nodes before which the host had paused, loaded data, or waited for the device."""
     nodes, edges = graph.nodes, graph.edges
     waits = np.zeros(len(nodes), dtype=bool)
-    waits[pauses(graph, tables)] = True
+    waits[long_thinking(graph, tables)] = True
+    waits[pauses(graph, tables).node] = True
     waits[edges.target[edges.kind == EdgeKind.SYNC]] = True
     after_return = np.roll(nodes.kind == NodeKind.RETURN, 1)
     return np.asarray(waits | loads_data(graph, tables) | after_return)
@@ -124,18 +125,27 @@ def no_input_wait(graph: Graph, request: Request) -> Graph:
 
 
 def no_pauses(graph: Graph, request: Request) -> Graph:
-    """Remove pauses of the host, such as garbage collection: gaps far longer than the rank's usual think time.
+    """Remove pauses of the host, such as garbage collection: gaps and launches far longer than usual.
 
     Keys: rank.
     """
-    edges = graph.edges
-    paused = np.zeros(len(graph.nodes), dtype=bool)
-    paused[pauses(graph, request.tables)] = True
-    paused &= np.isin(graph.nodes.rank, request.ranks_of_key())
-    lag = np.where(paused[edges.target] & holds_thought(edges), 0, edges.lag)
-    gap = np.where(paused, np.minimum(graph.gap, 0), graph.gap)
+    nodes, edges = graph.nodes, graph.edges
+    of_ranks = pauses(graph, request.tables).of_ranks(graph, request.ranks_of_key())
+    before, within = of_ranks.by_node(graph, Where.BEFORE), of_ranks.by_node(graph, Where.WITHIN)
+    of_thought = np.where(holds_thought(edges), before[edges.target], 0)
+    lag = edges.lag - np.minimum(of_thought, np.maximum(edges.lag, 0))
+    gap = graph.gap - np.minimum(before, np.maximum(graph.gap, 0))
+    duration = graph.duration - np.minimum(within, graph.duration)
+    # All threads of a host that starts earlier do.
+    late_by = np.zeros(int(nodes.rank.max(initial=0)) + 1, np.int64)
+    np.maximum.at(late_by, nodes.rank, of_ranks.by_node(graph, Where.START))
+    opens = nodes.of_host & nodes.first_of_lane & (graph.earliest > NEVER)
+    earliest = np.where(opens, graph.earliest - late_by[nodes.rank], graph.earliest)
     return graph.with_changes(
-        gap=_removed(graph.gap, gap, request), edges=replace(edges, lag=_removed(edges.lag, lag, request))
+        earliest=_removed(graph.earliest, earliest, request),
+        gap=_removed(graph.gap, gap, request),
+        duration=_removed(graph.duration, duration, request),
+        edges=replace(edges, lag=_removed(edges.lag, lag, request)),
     )
 
 

@@ -1,0 +1,273 @@
+"""Pauses: times in which a rank's host does nothing for much longer than usual.
+
+Garbage collection, a checkpoint or another process on the core stops the host. A pause is known by its length, compared
+with other times of the same host or with the same place in other steps and on other ranks. It may be before a call,
+within a launch that did not wait for room in a queue, or before the first recorded call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from usp_prof.columns.arrays import Flags, Ints
+from usp_prof.columns.rows import distinct, numbered, rows_by_code
+from usp_prof.replay.full_queues import LEAST_DEPTH
+from usp_prof.replay.graph import NEVER, EdgeKind, Graph, NodeKind
+from usp_prof.replay.host_gaps import allocating, hosts_seen, loading, on_common_clock, think_times, thinks
+from usp_prof.replay.peers import peer_groups
+from usp_prof.replay.rank_clocks import rank_clocks
+from usp_prof.tables.table_set import TableSet
+
+PAUSE_NS = 2_000_000
+"""A shorter pause of the host cannot be distinguished from ordinary work."""
+SLICE_NS = 50_000_000
+"""Time slice: CPU ranks share cores and wait up to this long for one, so several such waits per step are not pauses."""
+PAUSES_A_STEP = 10
+"""Assumed number of pauses per step, left out of the ordinary think times of short recordings."""
+PAUSE_RATIO = 20.0
+"""A pause is at least this multiple of the 99th percentile of the rank's ordinary think times."""
+STANDS_OUT = 3.0
+"""Think times that are at least this multiple of all shorter ones are pauses, even if ordinary ones are long. On 15
+recorded GPU runs, such steps between unexplained think times of hosts without a fault were up to 2.74."""
+FEWEST_ALIKE = 4
+"""Minimum number of steps, over ranks, with the same calls. Their times at one place tell what is usual there."""
+
+
+FULL = 0.5
+"""A queue that contains at least this share of the largest number of pending launches may be full."""
+
+
+class Where(IntEnum):
+    """Where a pause is, relative to its node."""
+
+    BEFORE = 0
+    WITHIN = 1
+    START = 2
+    """Before the first recorded call of the rank."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pauses:
+    """Parallel arrays: one entry per pause."""
+
+    node: Ints
+    where: Ints
+    ns: Ints
+    """How long the host paused, beyond what is usual at this place."""
+
+    def take(self, rows: Ints | Flags) -> Pauses:
+        """Return some of the pauses."""
+        return Pauses(self.node[rows], self.where[rows], self.ns[rows])
+
+    def of_ranks(self, graph: Graph, ranks: Collection[int]) -> Pauses:
+        """Return the pauses of these ranks' hosts."""
+        return self.take(np.isin(graph.nodes.rank[self.node], list(ranks)))
+
+    def by_node(self, graph: Graph, where: Where) -> Ints:
+        """Return the length of each node's pause at a place; 0 without one."""
+        is_there = self.where == where
+        lengths = np.zeros(len(graph.nodes), np.int64)
+        np.maximum.at(lengths, self.node[is_there], self.ns[is_there])
+        return lengths
+
+
+def pauses(graph: Graph, tables: TableSet) -> Pauses:
+    """Return the pauses of all hosts, memoized; waiting for data is not a pause."""
+    key = ("pauses", id(tables))
+    return graph.memo(key, lambda: (tables, _pauses(graph, tables)))[1]  # a reference keeps the id in the key valid
+
+
+def long_thinking(graph: Graph, tables: TableSet) -> Ints:
+    """Return the nodes before which a host works for itself or pauses, for much longer than before others."""
+    return np.flatnonzero(_long_thinking(graph, tables))
+
+
+def _pauses(graph: Graph, tables: TableSet) -> Pauses:
+    places, long_ns = _Places(graph, tables), _long_thinking(graph, tables)
+    long_ns[places.recurring() & _in_op_of_host(graph, tables, np.flatnonzero(long_ns))] = 0
+    longer = np.maximum(long_ns, places.pauses())
+    lengths = {Where.BEFORE: longer, Where.WITHIN: _long_calls(graph, tables), Where.START: _late_starts(graph, tables)}
+    nodes = {where: np.flatnonzero(ns) for where, ns in lengths.items()}
+    return Pauses(
+        np.concatenate(list(nodes.values())),
+        np.repeat([int(where) for where in nodes], [len(rows) for rows in nodes.values()]),
+        np.concatenate([lengths[where][rows] for where, rows in nodes.items()]),
+    )
+
+
+def _own_thinking(graph: Graph, tables: TableSet) -> Ints:
+    """Return the think time before each node, without data loading and memory allocation."""
+    nodes, clocks, think = graph.nodes, rank_clocks(tables), think_times(graph)
+    own = think.copy()
+    for rank in _seen(graph, tables):
+        rows = nodes.of_rank(rank)
+        rows = rows[think[rows] > 0]
+        for busy in (loading(tables, rank), allocating(tables.columns("launches", rank))):
+            host_time = on_common_clock(busy, clocks, rank)
+            own[rows] -= host_time.within(nodes.start[rows] - think[rows], nodes.start[rows])
+    return own
+
+
+def _seen(graph: Graph, tables: TableSet) -> Iterator[int]:
+    return (rank for rank, is_seen in hosts_seen(graph, tables).items() if is_seen)
+
+
+def _long_thinking(graph: Graph, tables: TableSet) -> Ints:
+    """Return the pauses that are long for their rank, by the node after them; rank by rank.
+
+    1. A rank's ordinary think time is its 99th percentile, or that of the median rank if that is less.
+    2. A pause is a think time of at least PAUSE_NS and PAUSE_RATIO times the ordinary one, not counting data loading
+       and memory allocation. With a device, think times that stand out from all others are pauses, too.
+    3. A CPU rank waits for its turn on a core. If that happens more than once per step, only longer waits are pauses.
+    """
+    nodes, think, own = graph.nodes, think_times(graph), _own_thinking(graph, tables)
+    paused_ns = np.zeros(len(nodes), np.int64)
+    # By rank: its nodes with think time before them.
+    thinking = {}
+    for rank in _seen(graph, tables):
+        rows = nodes.of_rank(rank)
+        rows = rows[think[rows] > 0]
+        if len(rows):
+            thinking[rank] = rows
+    usual_ns = {rank: _usual(graph, think, rows) for rank, rows in thinking.items()}
+    for rank, usual in usual_ns.items():
+        has_device = bool(nodes.of_host[thinking[rank]].any())
+        # A host that always pauses stands out from other ranks. On a CPU, ranks may differ in what they wait for.
+        ordinary = min(usual, float(np.median(list(usual_ns.values())))) if has_device else usual
+        rows = thinking[rank]
+        steps = len(numbered(nodes.step[rows])[0])
+        least = max(PAUSE_NS, PAUSE_RATIO * ordinary)
+        if has_device:
+            least = min(least, _outstanding(own[rows], steps))
+        elif (own[rows] > least).sum() > steps:
+            least = max(SLICE_NS, PAUSE_RATIO * usual)
+        is_long = own[rows] > least
+        paused_ns[rows[is_long]] = think[rows[is_long]]
+    return paused_ns
+
+
+def _usual(graph: Graph, took_ns: Ints, rows: Ints) -> float:
+    """Return the 99th percentile of a rank's times; with few of them, leave out each step's longest instead."""
+    steps = len(numbered(graph.nodes.step[rows])[0])
+    longest = (PAUSES_A_STEP if graph.nodes.of_host[rows].any() else 3) * steps
+    return float(np.quantile(took_ns[rows], min(0.99, max(0.5, 1 - longest / len(rows)))))
+
+
+def _outstanding(paused: Ints, steps: int) -> float:
+    """Return a limit below the few possible pauses that are much longer than all others, or infinity without any."""
+    longest = -np.sort(-paused)[: PAUSES_A_STEP * steps + 1]
+    stands_out = (longest[:-1] >= STANDS_OUT * longest[1:]) & (longest[:-1] > PAUSE_NS)
+    return float(longest[1:][stands_out].max(initial=PAUSE_NS)) if stands_out.any() else float("inf")
+
+
+HELD = 0.8
+"""Share of a think time that ops must cover to be its cause."""
+
+
+def _in_op_of_host(graph: Graph, tables: TableSet, rows: Ints) -> Flags:
+    """Mark those of the nodes before which the host was in an op that launches nothing, such as its own optimizer."""
+    nodes, clocks, think = graph.nodes, rank_clocks(tables), think_times(graph)
+    is_in_op = np.zeros(len(nodes), dtype=bool)
+    for rank in distinct(nodes.rank[rows]).tolist():
+        ops, launched = tables.columns("ops", rank), np.sort(tables.columns("launches", rank)["start_ns"])
+        begin, end = ops["start_ns"], ops["start_ns"] + ops["dur_ns"]
+        alone = np.searchsorted(launched, begin) == np.searchsorted(launched, end)
+        busy = on_common_clock((begin[alone], end[alone]), clocks, rank)
+        own = rows[nodes.rank[rows] == rank]
+        is_in_op[own] = busy.within(nodes.start[own] - think[own], nodes.start[own]) >= HELD * think[own]
+    return is_in_op
+
+
+class _Places:
+    """What hosts do at each place of a step, in steps of one or several ranks with the same calls."""
+
+    def __init__(self, graph: Graph, tables: TableSet) -> None:
+        nodes, self._own = graph.nodes, _own_thinking(graph, tables)
+        starts = np.full(len(nodes), -1)
+        launch = graph.edges.take(graph.edges.kind == EdgeKind.LAUNCH)
+        starts[launch.source] = nodes.name[launch.target]
+        alike: dict[bytes, list[Ints]] = {}
+        for rank in _seen(graph, tables):
+            rows = nodes.of_rank(rank)
+            rows = rows[thinks(graph)[rows] & nodes.of_host[rows] & graph.measured[rows] & (nodes.step[rows] >= 0)]
+            for of_step in rows_by_code(nodes.step[rows]).values():
+                calls = rows[of_step]
+                calls = calls[np.argsort(nodes.start[calls], kind="stable")]
+                alike.setdefault(np.append(starts[calls], nodes.kind[calls]).tobytes(), []).append(calls)
+        self._steps = [np.array(steps) for steps in alike.values() if len(steps) >= FEWEST_ALIKE]
+        self._ranks = nodes.rank
+
+    def pauses(self) -> Ints:
+        """Return the pauses that are STANDS_OUT times as long as most times at their place, by the node after them."""
+        paused_ns = np.zeros(len(self._own), np.int64)
+        for rows in self._steps:
+            own = self._own[rows]
+            usual, most = np.quantile(own, (0.5, 0.75), axis=0, method="lower")
+            is_long = (own - usual > PAUSE_NS) & (own > STANDS_OUT * most)
+            paused_ns[rows[is_long]] = np.rint(own - usual)[is_long]
+        return paused_ns
+
+    def recurring(self) -> Flags:
+        """Mark the nodes before which all of several ranks take about as long at this place."""
+        recurs = np.zeros(len(self._own), dtype=bool)
+        for rows in self._steps:
+            of_rank = list(rows_by_code(self._ranks[rows[:, 0]]).values())
+            if len(of_rank) > 1:
+                least = np.min([np.median(self._own[rows[steps]], axis=0) for steps in of_rank], axis=0)
+                recurs[rows] = self._own[rows] < STANDS_OUT * least
+        return recurs
+
+
+def _long_calls(graph: Graph, tables: TableSet) -> Ints:
+    """Return the pauses within launch calls, by node: beyond the usual length of the rank's launches.
+
+    A launch after which nearly as many are pending as ever may have waited for room in a queue, and is none.
+    """
+    nodes = graph.nodes
+    paused_ns = np.zeros(len(nodes), np.int64)
+    launch = graph.edges.take(graph.edges.kind == EdgeKind.LAUNCH)
+    for rank in _seen(graph, tables):
+        of_rank = nodes.rank[launch.source] == rank
+        rows = distinct(launch.source[of_rank])
+        rows = rows[(nodes.kind[rows] == NodeKind.HOST) & graph.measured[rows]]
+        if not len(rows):
+            continue
+        took_ns = graph.duration[rows]
+        usual = _usual(graph, graph.duration, rows)
+        launched, begun = np.sort(nodes.start[launch.source[of_rank]]), np.sort(nodes.start[launch.target[of_rank]])
+        pending = np.searchsorted(launched, nodes.end[rows]) - np.searchsorted(begun, nodes.end[rows])
+        is_full = pending >= max(LEAST_DEPTH, FULL * pending.max())
+        is_long = (took_ns > max(PAUSE_NS, PAUSE_RATIO * usual)) & ~is_full
+        paused_ns[rows[is_long]] = took_ns[is_long] - round(usual)
+    return paused_ns
+
+
+def _late_starts(graph: Graph, tables: TableSet) -> Ints:
+    """Return the pauses before the first recorded call of each rank, by its node.
+
+    The trace begins with an op or a mark before this call. That time is compared with the peers'.
+    """
+    nodes, clocks = graph.nodes, rank_clocks(tables)
+    paused_ns = np.zeros(len(nodes), np.int64)
+    for group in peer_groups(tables, graph):
+        first, waited_ns = {}, {}
+        for rank in set(group).intersection(_seen(graph, tables)):
+            rows = nodes.of_rank(rank)
+            rows = rows[nodes.of_host[rows] & (graph.earliest[rows] > NEVER)]
+            if not len(rows):
+                continue
+            first[rank] = int(rows[np.argmin(nodes.start[rows])])
+            opened = nodes.start[first[rank]][np.newaxis]
+            begun = [clocks.align_host(rank, tables.columns(name, rank)["start_ns"]) for name in ("ops", "steps")]
+            began = np.concatenate([*begun, opened]).min(keepdims=True)
+            loader = on_common_clock(loading(tables, rank), clocks, rank)
+            waited_ns[rank] = int((opened - began - loader.within(began, opened))[0])
+        for rank, waited in waited_ns.items():
+            of_peers = [ns for peer, ns in waited_ns.items() if peer != rank]
+            if of_peers and waited - np.median(of_peers) > PAUSE_NS and waited > STANDS_OUT * max(of_peers):
+                paused_ns[first[rank]] = waited - round(float(np.median(of_peers)))
+    return paused_ns
