@@ -16,7 +16,7 @@ from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.finding import ChangedPart, Finding
 from usp_prof.replay.step_times import timeline_of
 from usp_prof.tables.table_set import TableSet
-from usp_prof.whatif.predict import as_recorded
+from usp_prof.whatif.edited import as_recorded
 from usp_prof.whatif.predicted_tables import retimed
 
 LEAST_CHANGE = 0.01
