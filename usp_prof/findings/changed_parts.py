@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from usp_prof.analyses import breakdown
+from usp_prof.analyses.breakdown import BreakdownResult
+from usp_prof.analyses.measures import partition
 from usp_prof.findings.causes import causes_of
 from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.finding import ChangedPart, Finding
+from usp_prof.model.selection import EVERYTHING
 from usp_prof.replay.step_times import timeline_of
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edited import as_recorded
@@ -51,4 +53,5 @@ def changed_parts(tables: TableSet, edit: Edit) -> tuple[ChangedPart, ...]:
 
 
 def _times_of_parts(tables: TableSet) -> dict[str, float]:
-    return {part.role: part.mean_ns for part in breakdown.compute(tables).slices()}
+    parts = partition.divide_run(tables, EVERYTHING)
+    return {part.role: part.mean_ns for part in BreakdownResult(parts).slices()}
