@@ -103,7 +103,7 @@ def test_low_bandwidth_expects_three_quarters_of_the_link() -> None:
     (draft,) = LowBandwidth.look(on_hosts("one", "one"))
     link = draft.evidence["link_bytes_per_second"]
     assert isinstance(link, float)
-    assert draft.title.startswith("Large tp collectives reach ")
+    assert draft.title.startswith("Collectives on tp reach ")
     assert draft.edit.name == "comm_faster"
     assert float(draft.edit.value) == pytest.approx(0.75 * link / ((1 << 26) / 0.01), rel=0.01)
 

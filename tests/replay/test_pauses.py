@@ -28,7 +28,13 @@ Paused = dict[tuple[int, int, int], int]
 
 
 def _tables(
-    before: Paused, within: Paused | None = None, *, opening: int = 0, ranks: int = 2, depth: int = 0
+    before: Paused,
+    within: Paused | None = None,
+    *,
+    opening: int = 0,
+    ranks: int = 2,
+    depth: int = 0,
+    with_op: bool = True,
 ) -> TableSet:
     """Make runs of two steps of 20 launches; the device is never behind, unless `depth` kernels are queued at first."""
     traces = {}
@@ -37,7 +43,8 @@ def _tables(
         free = depth * KERNEL
         for step in range(2):
             began = at
-            trace.op("aten::mark", at, 1000)
+            if with_op:
+                trace.op("aten::view", at, 1000)
             at += MS + (opening if (rank, step) == (1, 0) else 0)
             for call in range(CALLS):
                 at += before.get((rank, step, call), 0) + (SLOW_NS if call == SLOW_CALL else 0)
@@ -90,9 +97,10 @@ def test_a_launch_into_a_full_queue_waits_for_room() -> None:
     assert _pauses_of(_tables({}, {(1, 1, 9): 15 * MS}, depth=100)) == []
 
 
-def test_a_host_pauses_before_its_first_call() -> None:
-    """The step's mark and an op are before this pause."""
-    assert _pauses_of(_tables({}, opening=12 * MS)) == [(1, 0, Where.START, 12.0)]
+@pytest.mark.parametrize("with_op", [True, False])
+def test_a_host_pauses_before_its_first_call(with_op: bool) -> None:
+    """The step's mark, and perhaps an op, are before this pause."""
+    assert _pauses_of(_tables({}, opening=12 * MS, with_op=with_op)) == [(1, 0, Where.START, 12.0)]
 
 
 @pytest.mark.parametrize(

@@ -130,3 +130,14 @@ def test_pairs_are_not_compared_over_gloo() -> None:
     assert messages["transfer_ns"].max() > 5 * messages["transfer_ns"].min() > 0
     assert messages.matches("matched_by", "p2p").all()
     assert link_slowness(tables) == []
+
+
+def test_a_group_may_be_named_without_its_ranks() -> None:
+    tables = _pipelines(in_one_group=False)
+    gains = [predict(tables, [parse_edit(f"link_as_peers={name}")]).gain_fraction for name in ("1", "1@0+2")]
+    assert gains[0] == gains[1] > 0
+
+
+def test_a_link_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UsageError, match="no link is named '9@0'"):
+        predict(_pipelines(in_one_group=False), [parse_edit("link_as_peers=9@0")])

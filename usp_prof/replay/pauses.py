@@ -262,8 +262,9 @@ def _late_starts(graph: Graph, tables: TableSet) -> Ints:
                 continue
             first[rank] = int(rows[np.argmin(nodes.start[rows])])
             opened = nodes.start[first[rank]][np.newaxis]
-            begun = [clocks.align_host(rank, tables.columns(name, rank)["start_ns"]) for name in ("ops", "steps")]
-            began = np.concatenate([*begun, opened]).min(keepdims=True)
+            marks = tables.columns("annotations", rank)
+            begun = np.append(tables.columns("ops", rank)["start_ns"], marks["start_ns"][~marks["on_device"]])
+            began = np.append(clocks.align_host(rank, begun), opened).min(keepdims=True)
             loader = on_common_clock(loading(tables, rank), clocks, rank)
             waited_ns[rank] = int((opened - began - loader.within(began, opened))[0])
         for rank, waited in waited_ns.items():

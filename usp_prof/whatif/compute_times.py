@@ -26,11 +26,11 @@ def with_repaired_compute(graph: Graph, tables: TableSet, ranks: Mapping[int, Sl
     the rank's slowness.
     """
     duration, compared = graph.duration.copy(), np.zeros(len(graph.nodes), dtype=bool)
-    launched = _launched(graph)
+    launched, step_of_launch = _launched(graph)
     for group in peer_groups(tables, graph):
         if set(ranks).isdisjoint(group):
             continue
-        steps_of_rank = {rank: own for rank in group if (own := _compute_steps(graph, rank, launched))}
+        steps_of_rank = {rank: own for rank in group if (own := _compute_steps(graph, rank, launched, step_of_launch))}
         steps = list(peer_steps(steps_of_rank, group))
         for step, rank, should_ns in repaired(steps, ranks) if steps else ():
             place = step.ranks.index(rank)
@@ -48,32 +48,47 @@ def with_repaired_compute(graph: Graph, tables: TableSet, ranks: Mapping[int, Sl
     return graph.with_changes(duration=duration)
 
 
-def _launched(graph: Graph) -> Ints:
-    """Return when the host launched each node; -1 on ranks on which a launch is not in the trace.
+def _launched(graph: Graph) -> tuple[Ints, Ints]:
+    """Return when and in which step the host launched each node; -1 and its own step without a recorded launch.
 
-    Peers launch in the same order, while the order of starts on several streams depends on chance.
+    Peers launch in the same order, while the order of starts on several streams depends on chance, and so does the step
+    of the device in which a node starts. On ranks on which later launches are missing too, no launch is used.
     """
     nodes = graph.nodes
     of_launch = graph.edges.take(graph.edges.kind == EdgeKind.LAUNCH)
-    launched = np.full(len(nodes), -1, np.int64)
+    launched, step = np.full(len(nodes), -1, np.int64), nodes.step.copy()
     launched[of_launch.target] = nodes.start[of_launch.source]
     is_missing = (launched < 0) & np.isin(nodes.kind, (NodeKind.COMPUTE, NodeKind.COMMUNICATION))
-    return np.where(nodes.of_ranks_with(is_missing), -1, launched)
+    # Only the first nodes of a lane, which are in order of start, were launched before the recording.
+    first_launched = np.full(int(nodes.rank.max(initial=0)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first_launched, nodes.rank[launched >= 0], nodes.start[launched >= 0])
+    is_of_launches = np.isin(nodes.lane, nodes.lane[launched >= 0])
+    is_later = ~nodes.first_of_lane & np.roll(launched >= 0, 1)
+    is_later |= ~is_of_launches & (nodes.start > first_launched[nodes.rank])
+    is_later &= is_missing
+    is_used = (launched >= 0) & ~nodes.of_ranks_with(is_later)
+    counts = is_used[of_launch.target] & (nodes.step[of_launch.source] >= 0)
+    step[of_launch.target[counts]] = nodes.step[of_launch.source[counts]]
+    return np.where(is_used, launched, -1), step
 
 
-def _compute_steps(graph: Graph, rank: int, launched: Ints) -> dict[int, RankStep]:
-    """Return a rank's compute by step, with communication as a border that takes no time."""
+def _compute_steps(graph: Graph, rank: int, launched: Ints, step_of_launch: Ints) -> dict[int, RankStep]:
+    """Return a rank's compute by step in order of launch, with communication as a border that takes no time.
+
+    Work that was launched before the recording comes first, stream by stream.
+    """
     nodes = graph.nodes
     rows = nodes.of_rank(rank)
     computes = nodes.kind[rows] == NodeKind.COMPUTE
-    rows = rows[(computes | (nodes.kind[rows] == NodeKind.COMMUNICATION)) & (nodes.step[rows] >= 0)]
-    rows = rows[np.lexsort((nodes.start[rows], launched[rows]))]
+    rows = rows[(computes | (nodes.kind[rows] == NodeKind.COMMUNICATION)) & (step_of_launch[rows] >= 0)]
+    stream = nodes.lane[rows] if (launched[rows] >= 0).any() else np.zeros(len(rows), np.int64)
+    rows = rows[np.lexsort((nodes.start[rows], stream, launched[rows]))]
     communicates = nodes.kind[rows] == NodeKind.COMMUNICATION
     label = np.where(communicates, len(graph.names) + 1 + nodes.axis[rows], nodes.name[rows])
     own_ns = np.where(communicates, 0, graph.duration[rows])
     if not len(rows):
         return {}
-    steps, step = numbered(nodes.step[rows])
+    steps, step = numbered(step_of_launch[rows])
     return {
         steps[place]: RankStep(rows[within], own_ns[within], label[within], communicates[within])
         for place, within in rows_by_code(step).items()

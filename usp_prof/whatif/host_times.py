@@ -37,7 +37,7 @@ def with_equal_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Gr
     for group in peer_groups(tables, graph):
         for step in [] if set(ranks).isdisjoint(group) else peer_steps(hosts, group):
             usual_ns = _of_all(step.took_ns)
-            for rank in set(ranks).intersection(step.ranks):
+            for rank in set(ranks).intersection(step.judged):
                 _set_target(target, step, rank, usual_ns)
     return _with_hosts(graph, tables, hosts, target, set(ranks))
 

@@ -14,6 +14,7 @@ import numpy as np
 from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import distinct, first_rows, group_codes, lookup, rows_of
 from usp_prof.columns.table import Columns
+from usp_prof.model.errors import unknown_name
 from usp_prof.replay.graph import Graph, NodeKind, events_of
 from usp_prof.replay.peers import calls_of
 from usp_prof.tables import calls
@@ -131,13 +132,20 @@ def group_word(group: str) -> str:
 
 
 def with_links_as_peers(graph: Graph, tables: TableSet, wanted: str) -> Graph:
-    """Return the graph with the given link or group (or every slower link) as fast as the other links."""
+    """Return the graph with the given link or group (or every slower link) as fast as the other links.
+
+    A group may be named without its ranks.
+    """
     compared = link_calls(tables)
     rows, is_message = compared.rows, compared.rows.matches("matched_by", "p2p")
     group, texts = rows.codes("group") if len(rows) else (np.zeros(0, np.int64), [])
+    is_every = wanted in ("all", "")
+    names = {group_word(text) for text in (*compared.names, *texts)}
+    if not is_every and wanted not in names | {name.partition("@")[0] for name in names}:
+        raise unknown_name("link", wanted, names)
     is_slower = (compared.ratio > 1) & (
-        lookup([wanted in ("all", "", group_word(name)) for name in compared.names], compared.link, missing=False)
-        | lookup([wanted == group_word(text) for text in texts], group, missing=False)
+        lookup([is_every or wanted == group_word(name) for name in compared.names], compared.link, missing=False)
+        | lookup([wanted in (group_word(text), text.partition("@")[0]) for text in texts], group, missing=False)
     )
     # One value per call; the last entry is for nodes without a call (-1).
     ratio = np.append(np.where(is_slower, compared.ratio, 1.0), 1.0)[graph.nodes.call]

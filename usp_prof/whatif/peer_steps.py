@@ -1,7 +1,8 @@
 """Steps of peers, cut into pieces that all of them have, so that their times can be compared.
 
-A rank's step is cut after each piece of work if all peers do the same work in the same order, otherwise after each
-communication, otherwise not at all.
+A rank's step is compared with those of the peers that do the same work in the same order. It is then cut after each
+piece of work. If there are too few of them, it is compared with all peers and cut after each communication, or not at
+all.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import numpy as np
 from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.statistics import medians_of_others
 from usp_prof.whatif.time_shares import excess_to_remove, longest_of_others
+
+FEWEST_ALIKE = 3
+"""Ranks with the same work of which each is compared with the others only; half of all ranks are enough, too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,19 +46,42 @@ class PeerStep:
     """By rank: the piece of each of its nodes."""
     took_ns: Floats
     """Own time: one row per rank, one column per piece."""
+    judged: list[int]
+    """The ranks that are compared with the others here; the rest of them are only peers."""
 
 
 def peer_steps(steps_of_rank: HostSteps, group: tuple[int, ...]) -> Iterator[PeerStep]:
-    """Yield the steps of the peers, cut into pieces; steps that only one of them has are left out."""
+    """Yield the steps of the peers, cut into pieces; steps that only one of them has are left out.
+
+    Each rank is judged once in each step.
+    """
     present = [rank for rank in group if rank in steps_of_rank]
     for step in sorted({step for rank in present for step in steps_of_rank[rank]}):
         step_of_rank = {rank: steps_of_rank[rank][step] for rank in present if step in steps_of_rank[rank]}
-        if len(step_of_rank) > 1:
-            steps = list(step_of_rank.values())
-            pieces = _pieces(steps)
-            count = 1 + max(int(piece[-1]) for piece in pieces)
-            took = [np.bincount(piece, of_rank.own_ns, count) for of_rank, piece in zip(steps, pieces, strict=True)]
-            yield PeerStep(list(step_of_rank), steps, pieces, np.array(took))
+        if len(step_of_rank) < 2:
+            continue
+        remaining = dict(step_of_rank)
+        for ranks in _same_work(step_of_rank):
+            yield _compared({rank: remaining.pop(rank) for rank in ranks}, ranks)
+        if remaining:
+            yield _compared(step_of_rank, list(remaining))
+
+
+def _same_work(step_of_rank: Mapping[int, RankStep]) -> list[list[int]]:
+    """Return the ranks that do the same work in the same order: at least half of all, or FEWEST_ALIKE."""
+    ranks_of_work: dict[bytes, list[int]] = {}
+    for rank, step in step_of_rank.items():
+        ranks_of_work.setdefault(step.label[step.label >= 0].tobytes(), []).append(rank)
+    least = max(2, min(FEWEST_ALIKE, len(step_of_rank) / 2))
+    return [ranks for ranks in ranks_of_work.values() if len(ranks) >= least]
+
+
+def _compared(step_of_rank: Mapping[int, RankStep], judged: list[int]) -> PeerStep:
+    steps = list(step_of_rank.values())
+    pieces = _pieces(steps)
+    count = 1 + max(int(piece[-1]) for piece in pieces)
+    took = [np.bincount(piece, of_rank.own_ns, count) for of_rank, piece in zip(steps, pieces, strict=True)]
+    return PeerStep(list(step_of_rank), steps, pieces, np.array(took), judged)
 
 
 def _pieces(steps: list[RankStep]) -> list[Ints]:
@@ -92,7 +119,7 @@ def repaired(steps: list[PeerStep], ranks: Collection[int]) -> Iterator[tuple[Pe
         if rank not in ranks:
             continue
         ends = np.cumsum([len(of_step) for of_step in excess[rank]])
-        present = [step for step in steps if rank in step.ranks]
+        present = [step for step in steps if rank in step.judged]
         removed = np.split(excess_to_remove(own_excess, of_peers), ends[:-1])
         for step, removed_ns in zip(present, removed, strict=True):
             yield step, rank, step.took_ns[step.ranks.index(rank)] - removed_ns
@@ -104,7 +131,8 @@ def _excess_of_ranks(steps: list[PeerStep]) -> dict[int, list[Floats]]:
     for step in steps:
         medians, totals = medians_of_others(step.took_ns), medians_of_others(step.took_ns.sum(axis=1, keepdims=True))
         for rank, took_ns, median_ns, total_ns in zip(step.ranks, step.took_ns, medians, totals[:, 0], strict=True):
-            excess.setdefault(rank, []).append(took_ns - adding_up(median_ns, float(total_ns)))
+            if rank in step.judged:
+                excess.setdefault(rank, []).append(took_ns - adding_up(median_ns, float(total_ns)))
     return excess
 
 

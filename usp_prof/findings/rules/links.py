@@ -85,6 +85,10 @@ class SlowLink:
 
 
 LARGE_BYTES = 16_000_000
+LATENCY_NS = 100_000
+"""Time that a collective inside a node may take for any size; nccl-tests report tens of microseconds."""
+LONG = 3
+"""Multiple of the latency from which a transfer is long."""
 LOW_SHARE = 1 / 3
 REACHABLE_SHARE = 0.75
 FEWEST_LARGE = 3
@@ -94,10 +98,10 @@ class LowBandwidth:
     """Large collectives are far below the link bandwidth.
 
     What it finds
-        Collectives of at least 16 MB inside a node whose bus bandwidth is below a third of the device's link, if three
-        quarters of the link would shorten the step by at least 2%. Healthy collectives reach 50 to 90%. Of several
-        groups of an axis the best one counts, because one slow group is a `slow-link`. Processes that share a device
-        are not compared.
+        Collectives inside a node that have at least 16 MB or take at least 0.3 ms, whose bus bandwidth is below a third
+        of the device's link, if three quarters of the link would shorten the step by at least 2%. Healthy collectives
+        reach 50 to 90%. A latency of 0.1 ms does not count. Of several groups of an axis the best one counts, because
+        one slow group is a `slow-link`. Processes that share a device are not compared.
 
     Why it costs time
         At these sizes, a collective takes its bytes divided by the bandwidth. Less than a third usually means a
@@ -130,19 +134,22 @@ class LowBandwidth:
         if shares or not measures.link_peak > 0:
             return
         points = measures.points
-        large = (points.bytes >= LARGE_BYTES) & ~points.inter_node & ~points.matches("axis", "pp")
+        # A long transfer takes its time on the link, even if the message is small.
+        is_large = (points.bytes >= LARGE_BYTES) | (points.transfer_ns >= LONG * LATENCY_NS)
+        large = is_large & ~points.inter_node & ~points.matches("axis", "pp")
+        bandwidth = points.busbw * points.transfer_ns / np.maximum(points.transfer_ns - LATENCY_NS, 1)
         codes, axes = points.texts["axis"]
         for axis in sorted({axes[code] for code in distinct(codes[large]).tolist()}):
             rows = np.flatnonzero(large & points.matches("axis", axis))
             groups = rows_by_code(points.texts["group"][0][rows])
-            by_group = [float(np.median(points.busbw[rows[places]])) for places in groups.values()]
+            by_group = [float(np.median(bandwidth[rows[places]])) for places in groups.values()]
             # The best group tells what the axis reaches: one that is slower than the others is a slow link.
             measured = max(by_group)
             if len(rows) < FEWEST_LARGE or measured >= LOW_SHARE * measures.link_peak:
                 continue
             graph = graph_of(tables)
             yield Draft(
-                f"Large {axis} collectives reach {100 * measured / measures.link_peak:.0f}% of the link bandwidth",
+                f"Collectives on {axis} reach {100 * measured / measures.link_peak:.0f}% of the link bandwidth",
                 {"axis": axis},
                 {
                     "calls": len(rows),
@@ -157,7 +164,8 @@ class LowBandwidth:
                 basis=Basis.MODELLED,
                 rows=proof.largest(
                     "calls",
-                    f"{proof.equals('axis', axis)} AND bytes >= {LARGE_BYTES} AND NOT inter_node",
+                    f"{proof.equals('axis', axis)} AND NOT inter_node AND "
+                    f"(bytes >= {LARGE_BYTES} OR transfer_ns >= {LONG * LATENCY_NS})",
                     "transfer_ns",
                 ),
                 settings={"NCCL": "NCCL_DEBUG=INFO"},
