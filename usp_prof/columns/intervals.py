@@ -129,6 +129,8 @@ def union(start: ArrayLike, end: ArrayLike) -> Intervals:
 
 def time_of(ranges: Columns, rows: Flags) -> Intervals:
     """Return the times in which any of the selected rows of a table ran."""
+    if not rows.any():
+        return EMPTY  # times are not read
     start = ranges["start_ns"][rows]
     return union(start, start + ranges["dur_ns"][rows])
 

@@ -7,7 +7,7 @@ step breakdown, so a report can show how both figures fit together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from usp_prof.analyses.breakdown import BreakdownResult
@@ -16,9 +16,10 @@ from usp_prof.findings.causes import causes_of
 from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.finding import ChangedPart, Finding
 from usp_prof.model.selection import EVERYTHING
+from usp_prof.replay.graph import Timeline
 from usp_prof.replay.step_times import timeline_of
 from usp_prof.tables.table_set import TableSet
-from usp_prof.whatif.edited import as_recorded
+from usp_prof.whatif.edited import Edited, as_recorded
 from usp_prof.whatif.predicted_tables import retimed
 
 LEAST_CHANGE = 0.01
@@ -27,23 +28,30 @@ MOST_PARTS = 3
 """Maximum number of parts, those that change most first."""
 
 
-def with_changed_parts(tables: TableSet, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings; those that a report shows have the parts of the mean rank step that their change affects."""
+def with_changed_parts(
+    tables: TableSet, findings: Sequence[Finding], replays: Mapping[str, tuple[Edited, Timeline]]
+) -> list[Finding]:
+    """Return the findings; those that a report shows have the parts of the mean rank step that their change affects.
+
+    `replays` has the replays of some edits; the others are replayed here.
+    """
     shown = [cause.finding for cause in causes_of(findings).shown]
     return [
-        replace(finding, changed=changed_parts(tables, parse_edit(finding.edit)))
+        replace(finding, changed=changed_parts(tables, parse_edit(finding.edit), replays.get(finding.edit)))
         if finding.edit and any(finding is other for other in shown)
         else finding
         for finding in findings
     ]
 
 
-def changed_parts(tables: TableSet, edit: Edit) -> tuple[ChangedPart, ...]:
+def changed_parts(
+    tables: TableSet, edit: Edit, replayed: tuple[Edited, Timeline] | None = None
+) -> tuple[ChangedPart, ...]:
     """Return the parts that an edit changes most; none if no events move, as with another order of actions."""
-    edited_run = as_recorded(tables).then(tables, edit)
+    edited_run, timeline = replayed or (as_recorded(tables).then(tables, edit), None)
     if edited_run.reordered or not all(tables.view("events", rank).num_rows for rank in tables.ranks):
         return ()
-    moved = retimed(tables, edited_run.graph, timeline_of(tables, edited_run.graph))
+    moved = retimed(tables, edited_run.graph, timeline or timeline_of(tables, edited_run.graph))
     before, after = (_times_of_parts(run) for run in (tables, moved))
     parts = [ChangedPart(role, time, after.get(role, 0.0)) for role, time in before.items()]
     parts += [ChangedPart(role, 0.0, time) for role, time in after.items() if role not in before]

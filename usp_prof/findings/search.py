@@ -26,9 +26,9 @@ from usp_prof.model.printable import first_few
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.graph import Graph, Timeline
 from usp_prof.replay.rank_clocks import rank_clocks
-from usp_prof.replay.step_times import timeline_of, unedited
+from usp_prof.replay.step_times import graphs_per_pass, timeline_of, unedited
 from usp_prof.tables.table_set import TableSet
-from usp_prof.whatif.edited import as_recorded
+from usp_prof.whatif.edited import Edited, as_recorded
 from usp_prof.whatif.edits.kind import MODEL_DOUBT
 from usp_prof.whatif.predict import Gain, gain_of, replayed_alone
 from usp_prof.whatif.recording_cost import recording_cost
@@ -82,6 +82,8 @@ class Judged:
     rule: Rule
     draft: Draft
     gain: Gain
+    replayed: tuple[Edited, Timeline] | None = None
+    """The replay of the change; `None` if it would take too much memory to keep it."""
 
     @property
     def certain(self) -> float:
@@ -114,7 +116,8 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
     span = "window" if all(is_window(tables, rank) for rank in tables.ranks) else "step"
     findings = [replace(finding, span=span, without_recording=unrecorded_ns > 0) for finding in findings]
     if selection == EVERYTHING and not doubt:  # otherwise the step breakdown shows other steps or ranks
-        findings = with_changed_parts(tables, findings)
+        replays = {str(judgement.draft.edit): judgement.replayed for judgement in judged if judgement.replayed}
+        findings = with_changed_parts(tables, findings, replays)
     notes = skipped_rules(skipped) + _step_notes(tables) + _recording_notes(tables) + _clock_notes(tables)
     notes += unexplained_notes(tables)
     notes += [_excluded(judged[place].rule.CODE, reason) for place, reason in cumulative.left_out.items()]
@@ -206,13 +209,18 @@ def _judged(
             narrower = of_costly_rank(tables, draft, gain.gain_fraction)
             if narrower is not None:
                 draft = narrower  # noqa: PLW2901 - it takes the place of the draft of all ranks
-                gain = gain_of(tables, as_recorded(tables).then(tables, draft.edit), draft.least_gain)
+                edited_run = as_recorded(tables).then(tables, draft.edit)
+                timeline = timeline_of(tables, edited_run.graph)
+                gain = gain_of(tables, edited_run, draft.least_gain, timeline)
         except UspProfError as error:
             refused.add(rule.CODE)
             skipped[rule.CODE] = error.message
             continue
         if gain.gain_fraction >= draft.least_gain and _is_selected(draft, selection):
-            judged.append(Judged(rule, draft, _as_known(draft, gain, doubt)))
+            is_small = len(judged) < graphs_per_pass(tables)
+            judged.append(
+                Judged(rule, draft, _as_known(draft, gain, doubt), (edited_run, timeline) if is_small else None)
+            )
     return judged
 
 
