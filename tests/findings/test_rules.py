@@ -7,8 +7,10 @@ from made_faults import run_of, run_with
 from tiny import Trace, table_set
 
 from usp_prof.analyses import breakdown
+from usp_prof.contract import Manifest
 from usp_prof.findings import find
 from usp_prof.findings.rules.exposed_communication import ExposedTensorParallel
+from usp_prof.findings.rules.hosts import HostBound
 from usp_prof.findings.rules.links import SmallMessages
 from usp_prof.findings.rules.pipelines import StageImbalance
 from usp_prof.model.edit import Edit
@@ -94,3 +96,11 @@ def test_messages_that_layers_wait_for_cannot_be_bucketed() -> None:
 
 def test_a_few_small_messages_are_not_a_finding() -> None:
     assert list(SmallMessages.look(run_with("clean").tables)) == []
+
+
+@pytest.mark.parametrize(("processes", "findings"), [(1, 1), (2, 0)])
+def test_a_device_of_several_processes_is_not_host_bound(processes: int, findings: int) -> None:
+    """It idles for one of them while it works for another."""
+    trace = Trace().step(0, 0, 1_000).kernel("gemm", 100, 10, launch_at=50).kernel("gemm", 900, 10, launch_at=850)
+    tables = table_set({0: trace}, Manifest(processes_per_device=processes))
+    assert len(list(HostBound.look(tables))) == findings

@@ -9,6 +9,7 @@ from made import part, run, step, work
 
 from usp_prof.findings.rules.contention import SlowedCompute
 from usp_prof.model.edit import parse_edit
+from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import NodeKind
 from usp_prof.tables.relations import Relations
 from usp_prof.whatif.edited import as_recorded
@@ -72,6 +73,12 @@ def test_without_interference_each_kernel_is_as_fast_as_alone() -> None:
     talk = graph.nodes.kind == NodeKind.COMMUNICATION
     assert graph.duration[compute].tolist() == [ALONE] * 10
     assert graph.duration[talk].tolist() == [5 * BESIDE]
+
+
+def test_kernels_without_shapes_cannot_be_compared() -> None:
+    """It said that nothing would be saved."""
+    with pytest.raises(UsageError, match="the shapes of their ops are unknown"):
+        predict(_tables(BESIDE, "", ""), [parse_edit("no_interference")])
 
 
 def test_the_rows_that_prove_it_are_the_slowed_kernels() -> None:

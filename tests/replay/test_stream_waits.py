@@ -135,3 +135,23 @@ def test_a_wait_that_the_host_always_hides_is_known_by_its_event(thread: int) ->
         trace.launch(9_002 + 3 * step, at + 40 * US, 980 * US, name="cudaFree", thread=thread)
         trace.kernel("layer", at + 1_100 * US, 500 * US, launch_at=at + 1_090 * US, thread=thread)
     assert len(_awaited(graph_of(table_set(trace)), "layer")) == 4
+
+
+def test_a_single_wait_call_is_for_the_event_before_it() -> None:
+    """The host issues a reduction and an exchange and awaits the exchange. Once, compute starts after the reduction."""
+    trace = Trace(0, 1).group("0", [0], "ep").group("1", [0], "dp")
+    for step in range(4):
+        at, exchange_us = step * STEP, 200 if step == 2 else 900
+        trace.step(step, at, STEP)
+        trace.kernel("layer", at + 100 * US, 50 * US, launch_at=at + 10 * US)
+        trace.collective(
+            "all_reduce", at + 160 * US, 300 * US, group="1", sequence=step, launch_at=at + 20 * US, stream=22
+        )
+        trace.collective(
+            "all_to_all", at + 160 * US, exchange_us * US, group="0", sequence=step, launch_at=at + 25 * US, stream=20
+        )
+        trace.launch(9_000 + 2 * step, at + 30 * US, name="cudaEventRecord")
+        trace.launch(9_001 + 2 * step, at + 35 * US, name="cudaStreamWaitEvent")
+        trace.kernel("experts", at + (165 + max(exchange_us, 300)) * US, 400 * US, launch_at=at + 40 * US)
+    awaited = [name.partition("_RING")[0].partition("(")[0] for name in _awaited(graph_of(table_set(trace)), "experts")]
+    assert sorted(awaited) == ["ncclDevKernel_AllReduce_Sum_f32", *["ncclDevKernel_SendRecv"] * 4]

@@ -70,6 +70,8 @@ class Candidates:
     """Communication after the last work of the stream that issues it; PyTorch always orders these."""
     is_marked: Flags
     """The last event before the wait call marks the end of the first."""
+    is_single: Flags
+    """There is one wait call before the launch of the second, so that it waits for one event."""
 
 
 def candidates(
@@ -123,7 +125,8 @@ def candidates(
     is_issue = (nodes.kind[target] == NodeKind.COMMUNICATION) & (nodes.kind[source] == NodeKind.COMPUTE)
     is_issue &= is_called & ((issuing[target] == nodes.lane[source]) | (issuing[target] < 0))
     is_marked = is_called & (calls.marked[target] == source)
-    return _judged(nodes, (source, target), (is_called, is_issue, is_marked), explained_at, launched_at)
+    of_calls = (is_called, is_issue, is_marked, calls.is_single[target])
+    return _judged(nodes, (source, target), of_calls, explained_at, launched_at)
 
 
 def _queued_pairs(nodes: RankNodes, explained_at: Ints, launched_at: Ints) -> tuple[Ints, Ints]:
@@ -155,11 +158,11 @@ def _follows_other_stream(nodes: RankNodes, device: Ints, launched_at: Ints) -> 
 def _judged(
     nodes: RankNodes,
     pairs: tuple[Ints, Ints],
-    calls: tuple[Flags, Flags, Flags],
+    calls: tuple[Flags, Flags, Flags, Flags],
     explained_at: Ints,
     launched_at: Ints,
 ) -> Candidates:
-    """Return pairs of source and target as candidates; `calls` has the last three columns."""
+    """Return pairs of source and target as candidates; `calls` has the last four columns."""
     source, target = pairs
     holds = nodes.end[source] <= nodes.start[target] + ROUNDING_NS
     since = nodes.start[target] - nodes.end[source]
@@ -221,26 +224,29 @@ def accepted(of_ranks: Sequence[Candidates]) -> list[tuple[Ints, Ints]]:
     """Return for each rank the pairs that are dependencies, based on all ranks together.
 
     A pair is accepted by the third rule of the module, or if the timing of that single case decides. If that explains
-    no wait of some work after a wait call, the work waits for what the event before the call marks.
+    no wait of some work after a wait call, the work waits for what the event before the call marks. After a single wait
+    call, it then waits for nothing else, unless its timing decides.
     """
     if not sum(len(pairs.source) for pairs in of_ranks):
         return [(pairs.source, pairs.target) for pairs in of_ranks]
-    holds, decides, called, issue, marked = (
+    holds, decides, called, issue, marked, single = (
         np.concatenate([getattr(pairs, name) for pairs in of_ranks])
-        for name in ("holds", "decides", "is_called", "is_issue", "is_marked")
+        for name in ("holds", "decides", "is_called", "is_issue", "is_marked", "is_single")
     )
     kinds = stacked_codes(pairs.kind for pairs in of_ranks)
     is_rule = np.zeros(len(holds), bool)
     for kind, texts in (kinds, stacked_codes(pairs.kind_in_place for pairs in of_ranks)):
         has_decided = np.bincount(kind, decides | issue, len(texts)) > 0
         is_rule |= (_share(kind, len(texts), holds, called) >= NEARLY_ALWAYS)[kind] & has_decided[kind]
-    is_dependency = (holds & called & is_rule) | decides
     # Targets of all ranks, numbered one after another.
     first = np.cumsum([0, *(int(pairs.target.max(initial=-1)) + 1 for pairs in of_ranks)])
     target = np.concatenate([pairs.target + low for pairs, low in zip(of_ranks, first[:-1], strict=True)])
-    is_unexplained = ~np.isin(target, target[is_dependency])
     kind, texts = kinds
-    is_dependency |= holds & marked & is_unexplained & (_share(kind, len(texts), holds, marked) >= NEARLY_ALWAYS)[kind]
+    is_of_event = holds & marked & (_share(kind, len(texts), holds, marked) >= NEARLY_ALWAYS)[kind]
+    waits_for_other = np.isin(target, target[is_of_event & single]) & ~marked & ~issue
+    is_dependency = (holds & called & is_rule & ~waits_for_other) | decides
+    is_unexplained = ~np.isin(target, target[is_dependency])
+    is_dependency |= is_of_event & is_unexplained
     ends = np.cumsum([len(pairs.source) for pairs in of_ranks])[:-1]
     return [
         (pairs.source[chosen], pairs.target[chosen])

@@ -37,6 +37,8 @@ class WaitCalls:
     """When the last event before the wait call was recorded; NEVER without a wait call since the last launch."""
     marked: Ints
     """The work that this event marks; -1 if other launches may have come before the event."""
+    is_single: Flags
+    """Whether there is just one wait call since the last launch of the thread."""
 
 
 def wait_calls(tables: TableSet, nodes: RankNodes, device: Ints, recorded: RecordedWaits) -> WaitCalls:
@@ -45,7 +47,9 @@ def wait_calls(tables: TableSet, nodes: RankNodes, device: Ints, recorded: Recor
     is_wait = launches.matches("name", *_WAIT_CALLS)
     recorded_by, marked = np.full(len(nodes.lane), NEVER), np.full(len(nodes.lane), -1)
     if not is_wait.any():
-        return WaitCalls(in_trace=False, recorded_by=recorded_by, marked=marked)
+        return WaitCalls(
+            in_trace=False, recorded_by=recorded_by, marked=marked, is_single=np.zeros(len(nodes.lane), bool)
+        )
     is_wait &= ~np.isin(launches["event"], recorded.call)
     is_record = launches.matches("name", *_RECORD_CALLS)
     launches_work, started, event = launches["kernels"] > 0, launches["start_ns"], launches["event"]
@@ -55,6 +59,8 @@ def wait_calls(tables: TableSet, nodes: RankNodes, device: Ints, recorded: Recor
     of_wait = np.searchsorted(recorded_at, started, side="right") - 1
     recorded_ns = lookup(recorded_at, of_wait, missing=int(started.min()) - 1) if len(recorded_at) else started
     marked_launch, wait_of_launch = np.full(len(launches), -1), np.full(len(launches), -1)
+    is_single = np.zeros(len(nodes.lane), bool)
+    waits_before = np.zeros(len(launches), np.int64)
     next_call_ns = np.full(len(launches), np.iinfo(np.int64).max)
     for rows in rows_by_code(launches.codes("thread")[0]).values():
         calls = sorted_by(started, rows)
@@ -68,6 +74,8 @@ def wait_calls(tables: TableSet, nodes: RankNodes, device: Ints, recorded: Recor
         marked_launch[calls[marks_launch]] = calls[launch[marks_launch]]
         has_wait = launches_work[calls] & (wait > np.append(-1, launch[:-1]))
         wait_of_launch[calls[has_wait]] = calls[wait[has_wait]]
+        waited = np.cumsum(is_wait[calls])
+        waits_before[calls] = waited - lookup(waited, np.append(-1, launch[:-1]), missing=0)
     # A thread that waits for another one, as for backward, lets this one's next launch wait.
     waits, by_start = np.flatnonzero(is_wait), sorted_by(started, np.flatnonzero(launches_work))
     following = lookup(by_start, np.searchsorted(started[by_start], started[waits]), missing=-1)
@@ -78,7 +86,8 @@ def wait_calls(tables: TableSet, nodes: RankNodes, device: Ints, recorded: Recor
     recorded_by[device] = np.where(wait_row >= 0, recorded_ns[wait_row] + nodes.host_shift, NEVER)
     marked_event = lookup(event, lookup(marked_launch, wait_row, missing=-1), missing=-1)
     marked[device] = lookup(device, rows_of(nodes.launch[device], marked_event), missing=-1)
-    return WaitCalls(in_trace=True, recorded_by=recorded_by, marked=marked)
+    is_single[device] = lookup(waits_before, row, missing=0) == 1
+    return WaitCalls(in_trace=True, recorded_by=recorded_by, marked=marked, is_single=is_single)
 
 
 def issuing_lanes(tables: TableSet, nodes: RankNodes, device: Ints, launched_at: Ints) -> Ints:

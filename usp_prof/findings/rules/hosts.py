@@ -31,7 +31,8 @@ class HostBound:
 
     What it finds
         Device traces in which running kernels back to back, without waiting for their launches, would shorten the step
-        by at least 5%. A few late launches are normal in every run.
+        by at least 5%. A few late launches are normal in every run. Processes that share a device are left out: the
+        device idles for one of them while it works for another.
 
     Why it costs time
         A kernel that is shorter than its launch (about 5 us of host time) leaves the device idle until the next launch
@@ -64,7 +65,8 @@ class HostBound:
     def look(tables: TableSet) -> Iterable[Draft]:
         """Draft a finding on waits for launches."""
         launches = int((graph_of(tables).edges.kind == EdgeKind.LAUNCH).sum())
-        if launches:
+        shares = tables.manifest is not None and tables.manifest.processes_per_device > 1
+        if launches and not shares:
             yield Draft(
                 "The device waits for the host to launch kernels",
                 {},

@@ -133,11 +133,19 @@ class Interference:
     ratio: Floats
     kinds: int
     """Number of kinds of kernels that ran often enough both with and without communication."""
+    knows_shapes: bool
+    """Whether the shapes of any kernel's op are known; kernels without shapes cannot be compared."""
 
 
 def no_interference(graph: Graph, request: Request) -> Graph:
     """Remove the slowdown of compute by simultaneous communication; communication keeps its speed."""
-    ratio = interference(graph, request.tables).ratio
+    measured = interference(graph, request.tables)
+    if not measured.knows_shapes:
+        raise UsageError(
+            "kernels cannot be compared, because the shapes of their ops are unknown",
+            hint="record with record_shapes=True",
+        )
+    ratio = measured.ratio
     if request.cautious:
         ratio = 1 + (ratio - 1) / 2
     return graph.with_changes(duration=np.rint(graph.duration / ratio).astype(np.int64))
@@ -146,7 +154,7 @@ def no_interference(graph: Graph, request: Request) -> Graph:
 def interference(graph: Graph, tables: TableSet) -> Interference:
     """Return the slowdown of each kind of kernel (name, grid and shapes) by concurrent communication."""
     nodes, events = graph.nodes, events_of(graph)
-    ratio, kinds = np.ones(len(nodes)), 0
+    ratio, kinds, knows_shapes = np.ones(len(nodes)), 0, False
     for rank in tables.ranks:
         kernels = tables.columns("kernels", rank)
         rows = nodes.of_rank(rank)
@@ -154,6 +162,7 @@ def interference(graph: Graph, tables: TableSet) -> Interference:
         if not len(kernels) or not len(compute):
             continue
         kind = _kind_of(kernels, tables.columns("ops", rank), events[compute])
+        knows_shapes |= bool((kind >= 0).any())
         talks = rows[nodes.kind[rows] == NodeKind.COMMUNICATION]
         communicating = union(nodes.start[talks], nodes.end[talks])
         start, end = nodes.start[compute], nodes.end[compute]
@@ -168,7 +177,7 @@ def interference(graph: Graph, tables: TableSet) -> Interference:
             kinds += 1
             if usual > 0 and slowed > usual:
                 ratio[compute[with_it]] = slowed / usual
-    return Interference(ratio, kinds)
+    return Interference(ratio, kinds, knows_shapes)
 
 
 def _kind_of(kernels: Columns, ops: Columns, events: Ints) -> Ints:
