@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.rows import distinct, last_by, lookup, rows_of, sorted_by
+from usp_prof.columns.rows import distinct, last_by, lookup, rows_by_code, rows_of, sorted_by
 from usp_prof.columns.table import Columns
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, ROUNDING_NS, EdgeKind, NodeKind
 from usp_prof.replay.rank_edges import RankEdges
@@ -51,9 +51,10 @@ CONTRADICTED = 0.1
 class HostWaits:
     """The waiting calls of one rank's host, and the work that each kind of call waits for."""
 
-    back: Ints
+    return_node: Ints
     """By call: the node of its return."""
     called_at: Ints
+    returned_at: Ints
     name: NDArray[np.object_]
     is_sync: Flags
     """By call: it only waits. Other calls, such as freeing memory, also do work."""
@@ -61,7 +62,7 @@ class HostWaits:
     """By call: it waits for its own copy, whatever other calls of this name do, unless it returned before."""
     is_stream_sync: Flags
     """By call: it waits for a stream that the trace does not name."""
-    after: NDArray[np.object_]
+    last_launch: NDArray[np.object_]
     """By call: the name of the work that its thread launched last."""
     is_recorded: Flags
     """By call: the trace names what it waits for."""
@@ -75,49 +76,97 @@ class HostWaits:
     def ended(self, nodes: RankNodes) -> Ints:
         """Return for each call when the last work it waited for had ended; NEVER if there was none."""
         moment = np.where(self.at_start, nodes.start[self.source], nodes.end[self.source])
-        latest = np.full(len(self.back), NEVER)
+        latest = np.full(len(self.return_node), NEVER)
         np.maximum.at(latest, self.call, moment)
         return latest
+
+    def own_ns(self, nodes: RankNodes) -> Ints:
+        """Return the time of each call that its wait does not explain; negative if it returned before the work ended.
+
+        A call in which work ends, and one that has nothing to wait for:
+
+            call   |-----------------|    call      |--------|
+            work  =======|                work  ==|
+            own           ^^^^^^^^^^^^    own       ^^^^^^^^^^
+        """
+        return self.returned_at - np.maximum(self.ended(nodes), self.called_at)
+
+    def returned_early(self, nodes: RankNodes) -> Flags:
+        """Mark the calls that returned while the work still ran, beyond the uncertainty of the clocks."""
+        return self.ended(nodes) > self.returned_at + LEFT_BY_CLOCKS_NS
 
     def without(self, calls: Flags) -> HostWaits:
         """Return a copy in which the marked calls wait for nothing."""
         stays = ~calls[self.call]
         return replace(self, source=self.source[stays], call=self.call[stays], at_start=self.at_start[stays])
 
-    def instead(self, calls: Ints, source: Ints) -> HostWaits:
-        """Return a copy in which each of these calls waits for the end of the given work only."""
-        is_changed = np.zeros(len(self.back), bool)
-        is_changed[calls] = True
-        unchanged = self.without(is_changed)
+    def with_source(self, source: Ints) -> HostWaits:
+        """Return a copy in which each call waits for the end of its `source` only; -1 leaves a call as it is."""
+        calls = np.flatnonzero(source >= 0)
+        unchanged = self.without(source >= 0)
         return replace(
             unchanged,
-            source=np.append(unchanged.source, source),
+            source=np.append(unchanged.source, source[calls]),
             call=np.append(unchanged.call, calls),
             at_start=np.append(unchanged.at_start, np.zeros(len(calls), bool)),
         )
 
 
+def launches_by_lane(nodes: RankNodes, launched_at: Ints, before: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield each lane of the device, its work in order of launch, and the place of the last launch before each moment.
+
+    Work whose launch is not in the trace is left out. The place is -1 if nothing was launched before.
+
+        launches on the lane   a       b       c
+        moments                    |       |        |    ->   work [a, b, c], places [0, 1, 2]
+    """
+    device = _launched_work(nodes, launched_at)
+    for lane, rows in rows_by_code(nodes.lane[device]).items():
+        work = sorted_by(launched_at, device[rows])
+        yield lane, work, np.searchsorted(launched_at[work], before) - 1
+
+
+def _launched_work(nodes: RankNodes, launched_at: Ints) -> Ints:
+    """Return the device work whose launch is in the trace."""
+    return np.flatnonzero(nodes.of_device & (launched_at > NEVER))
+
+
 def host_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints, recorded: RecordedWaits) -> HostWaits:
     """Return the waits of one rank's host calls; `recorded` are those that its trace names."""
-    back = np.flatnonzero(nodes.kind == NodeKind.RETURN)
-    device = np.flatnonzero(nodes.of_device & (launched_at > NEVER))
+    return_node = np.flatnonzero(nodes.kind == NodeKind.RETURN)
+    event, returned_at = nodes.event[return_node], nodes.start[return_node]
     launches = tables.columns("launches", nodes.rank)
-    row = rows_of(launches["event"], nodes.event[back])
+    row = rows_of(launches["event"], event)
     called_at = launches["start_ns"][row] + nodes.host_shift
-    code, texts = launches.codes("name")
-    name = np.array([*texts, ""], object)[code[row]]
-    copy = lookup(device, rows_of(nodes.launch[device], nodes.event[back]), missing=-1)
-    named_work = lookup(recorded.source, rows_of(recorded.call, nodes.event[back]), missing=-1)
-    scope = np.array([*(_scope(text) for text in texts), _EVERY_STREAM])[code[row]]
-    scope = np.where((named_work >= 0) | (copy >= 0), _ONE_PIECE, scope)
-    launched_last = _last_launch(launches, row, called_at, nodes, device, launched_at)
-    calls = _Calls(back, called_at, scope, lookup(nodes.lane, launched_last, missing=-1))
+    name_code, names = launches.codes("name")
+    # By call: the node of its own copy, of the work that the trace names, and of its thread's last launch; or -1.
+    device = _launched_work(nodes, launched_at)
+    copy = lookup(device, rows_of(nodes.launch[device], event), missing=-1)
+    recorded_work = lookup(recorded.source, rows_of(recorded.call, event), missing=-1)
+    launched_last = _last_launch(launches, row, called_at, nodes, launched_at)
+    is_recorded = recorded_work >= 0
+    scope = lookup([_scope(text) for text in names], name_code[row], missing=_EVERY_STREAM)
+    scope = np.where(is_recorded | (copy >= 0), _ONE_PIECE, scope)
+    calls = _Calls(called_at, returned_at, scope, lookup(nodes.lane, launched_last, missing=-1))
     # If a copy had not ended when its call returned, the call waited only for the start.
-    until_start = (named_work < 0) & (nodes.end[copy] > nodes.start[back] + LEFT_BY_CLOCKS_NS)
-    awaited = _awaited(calls, np.where(named_work >= 0, named_work, copy), until_start, nodes, device, launched_at)
-    is_sync = launches.matches("kind", "sync")[row]
-    after = lookup(nodes.name[1], lookup(nodes.name[0], launched_last, missing=-1), missing="")
-    return HostWaits(back, called_at, name, is_sync, copy >= 0, scope == _ONE_STREAM, after, named_work >= 0, *awaited)
+    until_start = ~is_recorded & (nodes.end[copy] > returned_at + LEFT_BY_CLOCKS_NS)
+    source, call, at_start = _awaited(
+        calls, np.where(is_recorded, recorded_work, copy), until_start, nodes, launched_at
+    )
+    return HostWaits(
+        return_node=return_node,
+        called_at=called_at,
+        returned_at=returned_at,
+        name=lookup(names, name_code[row], missing=""),
+        is_sync=launches.matches("kind", "sync")[row],
+        is_copy=copy >= 0,
+        is_stream_sync=scope == _ONE_STREAM,
+        last_launch=lookup(nodes.name[1], lookup(nodes.name[0], launched_last, missing=-1), missing=""),
+        is_recorded=is_recorded,
+        source=source,
+        call=call,
+        at_start=at_start,
+    )
 
 
 def names_that_wait(nodes: Sequence[RankNodes], waits: Sequence[HostWaits]) -> set[str]:
@@ -128,55 +177,60 @@ def names_that_wait(nodes: Sequence[RankNodes], waits: Sequence[HostWaits]) -> s
     """
     pending: Counter[str] = Counter()
     contradicted: Counter[str] = Counter()
-    waiting: set[str] = set()
-    for of_rank, own in zip(waits, nodes, strict=True):
-        waiting.update(of_rank.name)
-        ended = of_rank.ended(own)
-        had_to_wait = ended > of_rank.called_at
-        is_wrong = ended > own.start[of_rank.back] + LEFT_BY_CLOCKS_NS
+    names: set[str] = set()
+    for of_rank, nodes_of_rank in zip(waits, nodes, strict=True):
+        names.update(of_rank.name)
+        had_to_wait = of_rank.ended(nodes_of_rank) > of_rank.called_at
         is_judged = ~of_rank.is_sync & ~of_rank.is_copy
         pending.update(of_rank.name[had_to_wait & is_judged])
-        contradicted.update(of_rank.name[is_wrong & is_judged])
-    return {name for name in waiting if contradicted[name] <= CONTRADICTED * pending[name]}
+        contradicted.update(of_rank.name[of_rank.returned_early(nodes_of_rank) & is_judged])
+    return {name for name in names if contradicted[name] <= CONTRADICTED * pending[name]}
 
 
 def add_returns(
     waits: HostWaits, names: set[str], nodes: RankNodes, edges: RankEdges, gap: Ints, launched_at: Ints
 ) -> None:
     """Add the awaited work of each waiting call; `gap` of its return becomes the time the call takes after that."""
-    if not len(waits.back):
+    if not len(waits.return_node):
         return
-    back, returned = waits.back, nodes.start[waits.back]
-    waits = waits.without(~np.isin(waits.name, list(names)) & ~waits.is_copy)
-    waits = waits.without(waits.is_copy & (waits.ended(nodes) > returned + LEFT_BY_CLOCKS_NS))
-    ended = waits.ended(nodes)
-    # A sync waited for other work if its inferred work ended after the return, or long before it.
-    is_wrong = ended > returned + LEFT_BY_CLOCKS_NS
-    is_wrong |= (ended <= waits.called_at + RESUMED_NS) & (returned - np.maximum(ended, waits.called_at) > RESUMED_NS)
-    is_wrong &= waits.is_sync & ~waits.is_recorded
-    waits = waits.without(is_wrong)
-    guessed = np.full(len(back), -1)
-    guessed[is_wrong] = _ended_within(nodes, launched_at, back[is_wrong], waits.called_at[is_wrong])
-    replaced_calls = np.flatnonzero(guessed >= 0)
-    waits = waits.instead(replaced_calls, guessed[replaced_calls])
-    ended = waits.ended(nodes)
+    waits = _corrected(waits, names, nodes, launched_at)
     # Own time of the call: what follows the wait, or all of it if there was nothing left to wait for.
-    own = np.clip(returned - np.maximum(ended, waits.called_at), 0, None)
-    gap[back] = own
+    own_ns = np.maximum(waits.own_ns(nodes), 0)
+    gap[waits.return_node] = own_ns
     # A sync without pending work has no lag when there is some to wait for; freeing memory always takes time.
-    has_waited = ended > waits.called_at
-    lag = np.where(waits.is_sync & ~has_waited, 0, own)[waits.call]
+    has_waited = waits.ended(nodes) > waits.called_at
+    lag = np.where(waits.is_sync & ~has_waited, 0, own_ns)[waits.call]
+    target = waits.return_node[waits.call]
     for at_start in (False, True):
         rows = waits.at_start == at_start
-        edges.add(waits.source[rows], back[waits.call[rows]], lag[rows], EdgeKind.SYNC, at_end=not at_start)
+        edges.add(waits.source[rows], target[rows], lag[rows], EdgeKind.SYNC, at_end=not at_start)
+
+
+def _corrected(waits: HostWaits, names: set[str], nodes: RankNodes, launched_at: Ints) -> HostWaits:
+    """Return the waits that agree with the returns of the calls; only calls with these names, and copies, wait.
+
+    A copy that returned too early waited for nothing. A sync waited for other work if its inferred work ended after
+    the return, or long before it:
+
+        sync            |--------------------------|
+        inferred work  ===|                            too early: the sync waited for what ended last within it
+        inferred work       ==============================|    too late: the same
+    """
+    waits = waits.without(~np.isin(waits.name, list(names)) & ~waits.is_copy)
+    waits = waits.without(waits.is_copy & waits.returned_early(nodes))
+    is_too_early = (waits.ended(nodes) <= waits.called_at + RESUMED_NS) & (waits.own_ns(nodes) > RESUMED_NS)
+    is_wrong = (waits.returned_early(nodes) | is_too_early) & waits.is_sync & ~waits.is_recorded
+    guessed = np.full(len(waits.return_node), -1)
+    guessed[is_wrong] = _ended_within(nodes, launched_at, waits.called_at[is_wrong], waits.returned_at[is_wrong])
+    return waits.without(is_wrong).with_source(guessed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Calls:
     """The waiting calls of one rank: one entry per call in each array."""
 
-    back: Ints
     called_at: Ints
+    returned_at: Ints
     scope: Ints
     """What the call waits for: `_ONE_PIECE`, `_ONE_STREAM`, `_EVERY_STREAM` or `_EVENT`."""
     lane: Ints
@@ -184,63 +238,63 @@ class _Calls:
 
 
 def _awaited(
-    calls: _Calls, piece: Ints, until_start: Flags, nodes: RankNodes, device: Ints, launched_at: Ints
+    calls: _Calls, piece: Ints, until_start: Flags, nodes: RankNodes, launched_at: Ints
 ) -> tuple[Ints, Ints, Flags]:
     """Return what each call waits for: the work, the call, and whether it waits for the start.
 
     `piece` is the work of calls that wait for one piece; they wait for its end or, if marked, for its start.
     """
-    of_piece = np.flatnonzero(calls.scope == _ONE_PIECE)
-    sources, waiting = [piece[of_piece]], [of_piece]
-    for number in distinct(nodes.lane[device]).tolist():
-        of_lane = sorted_by(launched_at, device[nodes.lane[device] == number])
-        place = np.searchsorted(launched_at[of_lane], calls.called_at) - 1
-        waits = (calls.scope == _EVERY_STREAM) | ((calls.scope == _ONE_STREAM) & (calls.lane == number))
-        rows = np.flatnonzero((place >= 0) & waits)
-        sources.append(of_lane[place[rows]])
-        waiting.append(rows)
-    for source, call in _of_events(calls, nodes, device, launched_at):
-        sources.append(source)
-        waiting.append(call)
-    at_start = np.append(until_start[of_piece], np.zeros(sum(map(len, waiting[1:])), bool))
-    return np.concatenate(sources), np.concatenate(waiting), at_start
+    has_piece = np.flatnonzero(calls.scope == _ONE_PIECE)
+    pairs = [(piece[has_piece], has_piece)]
+    for lane, work, last in launches_by_lane(nodes, launched_at, calls.called_at):
+        waits = (calls.scope == _EVERY_STREAM) | ((calls.scope == _ONE_STREAM) & (calls.lane == lane))
+        rows = np.flatnonzero((last >= 0) & waits)
+        pairs.append((work[last[rows]], rows))
+    pairs += _of_events(calls, nodes, launched_at)
+    source, call = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    at_start = np.append(until_start[has_piece], np.zeros(len(call) - len(has_piece), bool))
+    return source, call, at_start
 
 
-def _of_events(calls: _Calls, nodes: RankNodes, device: Ints, launched_at: Ints) -> Iterator[tuple[Ints, Ints]]:
+def _of_events(calls: _Calls, nodes: RankNodes, launched_at: Ints) -> Iterator[tuple[Ints, Ints]]:
     """Yield the work that event syncs wait for, and the calls, if it is always the same piece of work.
 
     The syncs that follow launches on one stream are compared. The piece of work is given by its stream and its place
     from the last launch there. Many pieces end near the return of one call; only the awaited one always does.
     """
     syncs = np.flatnonzero(calls.scope == _EVENT)
-    for number in distinct(calls.lane[syncs]).tolist():
-        own = syncs[calls.lane[syncs] == number]
-        called_at, returned = calls.called_at[own], nodes.start[calls.back[own]]
-        waited = returned - called_at > RESUMED_NS
-        best = np.full(len(own), -1)
+    for lane in distinct(calls.lane[syncs]).tolist():
+        rows = syncs[calls.lane[syncs] == lane]
+        called_at, returned_at = calls.called_at[rows], calls.returned_at[rows]
+        waited = returned_at - called_at > RESUMED_NS
+        best = np.full(len(rows), -1)
         smallest_spread_ns = float(_SAME_LATENCY_NS)
-        for piece in _pieces_before(nodes, device, launched_at, called_at) if waited.sum() >= LEAST_WAITS else ():
-            has_piece = piece >= 0
-            if not has_piece[waited].all():
-                continue
-            latency_ns = returned - nodes.end[piece]
-            of_waits = latency_ns[waited]
-            usual_ns = np.median(of_waits)
-            spread_ns = float(np.abs(of_waits - usual_ns).max())
-            is_contradicted = (latency_ns[has_piece] < min(usual_ns, 0) - _SAME_LATENCY_NS).any()
-            if spread_ns < smallest_spread_ns and abs(usual_ns) <= RESUMED_NS and not is_contradicted:
+        for piece in _pieces_before(nodes, launched_at, called_at) if waited.sum() >= LEAST_WAITS else ():
+            spread_ns = _latency_spread_ns(returned_at - nodes.end[piece], piece >= 0, waited)
+            if spread_ns < smallest_spread_ns:
                 best, smallest_spread_ns = piece, spread_ns
         has_best = best >= 0
-        yield best[has_best], own[has_best]
+        yield best[has_best], rows[has_best]
 
 
-def _pieces_before(nodes: RankNodes, device: Ints, launched_at: Ints, called_at: Ints) -> Iterator[Ints]:
+def _latency_spread_ns(latency_ns: Ints, has_piece: Flags, waited: Flags) -> float:
+    """Return how much the latency from the end of a piece to the return varies among the calls that waited.
+
+    It is infinite if the calls do not wait for this piece: a call that waited has none or usually returned long after
+    it, or some call returned clearly before its end.
+    """
+    usual_ns = np.median(latency_ns[waited])
+    is_contradicted = (latency_ns[has_piece] < min(usual_ns, 0) - _SAME_LATENCY_NS).any()
+    if not has_piece[waited].all() or abs(usual_ns) > RESUMED_NS or is_contradicted:
+        return float("inf")
+    return float(np.abs(latency_ns[waited] - usual_ns).max())
+
+
+def _pieces_before(nodes: RankNodes, launched_at: Ints, called_at: Ints) -> Iterator[Ints]:
     """Yield, for each stream and place from the last launch, the work there before each call; -1 for none."""
-    for number in distinct(nodes.lane[device]).tolist():
-        of_lane = sorted_by(launched_at, device[nodes.lane[device] == number])
-        last = np.searchsorted(launched_at[of_lane], called_at) - 1
+    for _, work, last in launches_by_lane(nodes, launched_at, called_at):
         for place in range(_FURTHEST_BACK):
-            yield lookup(of_lane, np.maximum(last - place, -1), missing=-1)
+            yield lookup(work, np.maximum(last - place, -1), missing=-1)
 
 
 _ONE_PIECE, _ONE_STREAM, _EVERY_STREAM, _EVENT = range(4)
@@ -254,49 +308,50 @@ def _scope(name: str) -> int:
     return _ONE_STREAM if "Stream" in name else _EVERY_STREAM
 
 
-def _last_launch(
-    launches: Columns, row: Ints, called_at: Ints, nodes: RankNodes, device: Ints, launched_at: Ints
-) -> Ints:
-    """Return the work that the calling thread launched last before each call; -1 if it launched none."""
+def _last_launch(launches: Columns, row: Ints, called_at: Ints, nodes: RankNodes, launched_at: Ints) -> Ints:
+    """Return the work that the calling thread launched last before each call; -1 if it launched none.
+
+    `row` is the call's row in `launches`.
+    """
+    device = _launched_work(nodes, launched_at)
     thread = launches.codes("thread")[0]
     thread_of_work = lookup(thread, rows_of(launches["event"], nodes.launch[device]), missing=-1)
     launched_last = np.full(len(row), -1)
-    for number in distinct(thread[row]).tolist():
+    for number, calls in rows_by_code(thread[row]).items():
         of_thread = device[thread_of_work == number]
-        calls = np.flatnonzero(thread[row] == number)
         launched_last[calls] = last_by(launched_at, of_thread, by=called_at[calls])
     return launched_last
 
 
-def _ended_within(nodes: RankNodes, launched_at: Ints, back: Ints, called_at: Ints) -> Ints:
+def _ended_within(nodes: RankNodes, launched_at: Ints, called_at: Ints, returned_at: Ints) -> Ints:
     """Return the last work that was launched before each call and ended within it; -1 if there is none.
 
     If a call returned long after such work, it waited for what ended next, as exactly as the clocks agree.
     """
-    returned = nodes.start[back]
     within, soon_after = (
-        _last_ended(nodes, launched_at, returned + uncertainty, called_at)
-        for uncertainty in (ROUNDING_NS, LEFT_BY_CLOCKS_NS)
+        _last_ended(nodes, launched_at, called_at, returned_at + uncertainty_ns)
+        for uncertainty_ns in (ROUNDING_NS, LEFT_BY_CLOCKS_NS)
     )
     explained_at = np.where(within >= 0, nodes.end[within], called_at)
-    return np.where(returned - explained_at > RESUMED_NS, soon_after, within)
+    return np.where(returned_at - explained_at > RESUMED_NS, soon_after, within)
 
 
-def _last_ended(nodes: RankNodes, launched_at: Ints, returned: Ints, called_at: Ints) -> Ints:
-    """Return the last work that was launched before each call and ended between the call and its return; else -1.
+def _last_ended(nodes: RankNodes, launched_at: Ints, called_at: Ints, until: Ints) -> Ints:
+    """Return the last work that was launched before each call and ended between the call and `until`; -1 for none.
 
     If the clocks of host and device differ, work may seem to end before its launch. Calls before the launch cannot have
     waited for it.
     """
-    by_end = sorted_by(nodes.end, np.flatnonzero(nodes.of_device & (launched_at > NEVER)))
+    by_end = sorted_by(nodes.end, _launched_work(nodes, launched_at))
     if not len(by_end):
-        return np.full(len(returned), -1)
-    place = np.searchsorted(nodes.end[by_end], returned, side="right") - 1
+        return np.full(len(until), -1)
+    place = np.searchsorted(nodes.end[by_end], until, side="right") - 1
+    # Step back over work that was launched after the call.
     for _ in range(_SEEMINGLY_EARLY):
         is_early = (place >= 0) & (launched_at[by_end[place]] >= called_at)
         if not is_early.any():
             break
         place[is_early] -= 1
-    last_ended = lookup(by_end, np.where(place >= 0, place, -1), missing=-1)
+    last_ended = lookup(by_end, place, missing=-1)
     is_within = (last_ended >= 0) & (launched_at[last_ended] < called_at) & (nodes.end[last_ended] > called_at)
     return np.where(is_within, last_ended, -1)

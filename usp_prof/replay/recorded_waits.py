@@ -3,7 +3,10 @@
 A CUDA event marks the end of the work launched on its stream before `cudaEventRecord`. The first work launched on a
 stream after `cudaStreamWaitEvent` waits for it, and `cudaEventSynchronize` returns after it. `cudaStreamSynchronize`
 returns after the work launched on the stream so far. Waits for events recorded before the trace began are not among
-them.
+them. For example, d waits for b:
+
+    calls that concern stream 7   launch a   launch b   record          launch c
+    calls that concern stream 9                                  wait               launch d
 """
 
 from __future__ import annotations
@@ -24,11 +27,11 @@ class RecordedWaits:
     """Waits of one rank: one entry per wait in each array."""
 
     call: Ints
-    """Event number of the host call."""
+    """Event number of the host call that waits or makes a stream wait."""
     source: Ints
-    """The awaited work."""
+    """Node of the awaited work."""
     target: Ints
-    """The work that waits; -1 if the host waits."""
+    """Node of the work that waits; -1 if the host waits."""
 
     def added_to(self, source: Ints, target: Ints) -> tuple[Ints, Ints]:
         """Return pairs of awaited and waiting work, with those of the recorded waits between streams."""
@@ -46,23 +49,28 @@ def recorded_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints) -> Rec
     def called_at(event: Ints) -> Ints:
         return lookup(launches["start_ns"] + nodes.host_shift, rows_of(launches["event"], event), missing=-1)
 
-    of_stream = waits.matches("kind", STREAM_WAIT)
-    of_event = waits.matches("kind", EVENT_SYNC) | of_stream
-    call, record = waits["call_event"], waits["record_event"]
-    is_named = (call >= 0) & np.where(of_event, record >= 0, waits.matches("kind", STREAM_SYNC))
-    awaited_stream = np.where(of_event, waits["awaited_stream"], waits["stream"])
-    until = called_at(np.where(of_event, record, call))
+    call, is_stream_wait = waits["call_event"], waits.matches("kind", STREAM_WAIT)
+    has_event = waits.matches("kind", EVENT_SYNC) | is_stream_wait
+    awaited_stream = np.where(has_event, waits["awaited_stream"], waits["stream"])
+    # The call up to which the awaited work was launched: it records the event, or syncs the stream; -1 if unknown.
+    last_call = np.where(has_event, waits["record_event"], np.where(waits.matches("kind", STREAM_SYNC), call, -1))
+    is_named = (call >= 0) & (last_call >= 0)
     source, target = np.full(len(waits), -1), np.full(len(waits), -1)
-    row = rows_of(kernels["event"], nodes.event)
-    device_work = sorted_by(nodes.start, np.flatnonzero(nodes.of_device & (row >= 0)))
-    streams, number = combinations(kernels["device"][row[device_work]], kernels["stream"][row[device_work]])
+    kernel_row = rows_of(kernels["event"], nodes.event)
+    # Sorted by start, so that work of one launch (of a CUDA graph) stays in this order.
+    device_work = sorted_by(nodes.start, np.flatnonzero(nodes.of_device & (kernel_row >= 0)))
+    row = kernel_row[device_work]
+    streams, number = combinations(kernels["device"][row], kernels["stream"][row])
     for place, (device, stream) in enumerate(streams):
         work = sorted_by(launched_at, device_work[number == place])
-        own = np.flatnonzero(is_named & (waits["device"] == device) & (awaited_stream == stream))
-        last = np.searchsorted(launched_at[work], until[own], side="right") - 1
-        source[own] = lookup(work, last, missing=-1)
-        own = np.flatnonzero(is_named & of_stream & (waits["device"] == device) & (waits["stream"] == stream))
-        following = np.searchsorted(launched_at[work], called_at(call[own]))
-        target[own] = np.append(work, -1)[following]
-    is_used = (source >= 0) & (~of_stream | ((target >= 0) & (awaited_stream != waits["stream"])))
+        is_here = is_named & (waits["device"] == device)
+        awaits = np.flatnonzero(is_here & (awaited_stream == stream))
+        last = np.searchsorted(launched_at[work], called_at(last_call[awaits]), side="right") - 1
+        source[awaits] = lookup(work, last, missing=-1)
+        delays = np.flatnonzero(is_here & is_stream_wait & (waits["stream"] == stream))
+        following = np.searchsorted(launched_at[work], called_at(call[delays]))
+        target[delays] = lookup(work, following, missing=-1)
+    # Work waits for earlier work of its own stream anyway.
+    is_between = (target >= 0) & (awaited_stream != waits["stream"])
+    is_used = (source >= 0) & (~is_stream_wait | is_between)
     return RecordedWaits(call[is_used], source[is_used], target[is_used])

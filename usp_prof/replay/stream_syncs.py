@@ -2,8 +2,14 @@
 
 `cudaStreamSynchronize` waits for one stream, which the trace rarely names. It is normally the stream of the thread's
 last launch (`.item()`). Offloading syncs a stream of its own after other launches. Such a call returns long after the
-last launch has ended, and right after the last work of another stream. If the last work of this stream explains nearly
-all calls after the same launch, on all ranks, these calls always wait for it.
+last launch has ended, and right after the last work of another stream:
+
+    host               launch 7   sync |--------------------------| returns
+    stream 7 (last launch)    =========|
+    stream 33 (copies)          ==================================|    explains the return
+
+If the last work of this stream explains nearly all calls after the same launch, on all ranks, these calls always wait
+for it.
 """
 
 from __future__ import annotations
@@ -14,75 +20,70 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.columns.rows import distinct, lookup, sorted_by
+from usp_prof.columns.rows import lookup
 from usp_prof.replay.graph import NEVER
-from usp_prof.replay.host_waits import CONTRADICTED, RESUMED_NS, HostWaits
+from usp_prof.replay.host_waits import CONTRADICTED, RESUMED_NS, HostWaits, launches_by_lane
 from usp_prof.replay.rank_nodes import RankNodes
 
 _LEFT_OVER = 0.1
-"""The end of work explains a wait if at most this share of it is left; by chance, it does so in this share of cases."""
+"""The end of work explains a wait if at most this share of it is left: work that ends at random would in 1 of 10."""
 
-OfRank = tuple[RankNodes, HostWaits, Ints]
-"""The nodes of a rank, the waits of its host, and when its work was launched."""
+WaitsOfRank = tuple[RankNodes, HostWaits, Ints]
+"""The nodes of a rank, the waits of its host, and by node when it was launched."""
 
 
-def with_other_streams(of_ranks: Sequence[OfRank]) -> list[HostWaits]:
+def with_other_streams(ranks: Sequence[WaitsOfRank]) -> list[HostWaits]:
     """Return the waits of all ranks, in which stream syncs may wait for the last work of another stream."""
-    after_unexplained = {after for nodes, waits, _ in of_ranks for after in waits.after[_unexplained(nodes, waits)]}
-    if not after_unexplained:
-        return [waits for _, waits, _ in of_ranks]
+    unexplained_after = {
+        launch for nodes, waits, _ in ranks for launch in waits.last_launch[_unexplained(nodes, waits)]
+    }
+    if not unexplained_after:
+        return [waits for _, waits, _ in ranks]
+    lane_after = {launch: lane for launch, lane in _constant_lanes(ranks) if launch in unexplained_after}
+    return [_replaced(*waits_of_rank, lane_after) for waits_of_rank in ranks]
+
+
+def _constant_lanes(ranks: Sequence[WaitsOfRank]) -> Iterator[tuple[str, str]]:
+    """Yield launches, by name, with the lane whose last work explains nearly all waits after such a launch."""
     waited: Counter[str] = Counter()
     explained: Counter[tuple[str, str]] = Counter()
-    for nodes, waits, launched_at in of_ranks:
-        has_waited = waits.is_stream_sync & (nodes.start[waits.back] - waits.called_at > RESUMED_NS)
-        waited.update(waits.after[has_waited])
-        for lane, piece in _last_of_lanes(nodes, waits, launched_at):
-            explains = has_waited & _explains(nodes, waits, piece, waits.called_at)
-            explained.update((after, lane) for after in waits.after[explains])
-    always = {
-        after: lane
-        for (after, lane), number in explained.items()
-        if after in after_unexplained and number >= (1 - CONTRADICTED) * waited[after]
-    }
-    return [_replaced(*of_rank, always) for of_rank in of_ranks]
+    for nodes, waits, launched_at in ranks:
+        has_waited = waits.is_stream_sync & (waits.returned_at - waits.called_at > RESUMED_NS)
+        waited.update(waits.last_launch[has_waited])
+        for lane, work in _last_of_lanes(nodes, waits, launched_at):
+            explains = has_waited & _explains(nodes, waits, work, waits.called_at)
+            explained.update((launch, lane) for launch in waits.last_launch[explains])
+    for (launch, lane), number in explained.items():
+        if number >= (1 - CONTRADICTED) * waited[launch]:
+            yield launch, lane
 
 
-def _replaced(nodes: RankNodes, waits: HostWaits, launched_at: Ints, always: dict[str, str]) -> HostWaits:
-    """Return the waits of one rank; `always` has the stream that all calls after a launch of this name wait for.
+def _replaced(nodes: RankNodes, waits: HostWaits, launched_at: Ints, lane_after: dict[str, str]) -> HostWaits:
+    """Return the waits of one rank; `lane_after` has the lane that all calls after a launch of this name wait for.
 
     Other calls wait for another stream only if it explains a wait that the stream of the last launch does not.
     """
-    late, explained_until = _unexplained(nodes, waits), _explained_until(nodes, waits)
-    changed = waits
-    for lane, piece in _last_of_lanes(nodes, waits, launched_at):
-        is_always = np.array([always.get(after) == lane for after in waits.after], bool)
-        is_needed = late & _explains(nodes, waits, piece, explained_until)
-        calls = np.flatnonzero(waits.is_stream_sync & (piece >= 0) & (is_always | is_needed))
-        changed = changed.instead(calls, piece[calls])
-    return changed
-
-
-def _explained_until(nodes: RankNodes, waits: HostWaits) -> Ints:
-    """Return until when each call waits for the stream of the last launch."""
-    return np.maximum(waits.ended(nodes), waits.called_at)
+    unexplained, explained_until = _unexplained(nodes, waits), waits.returned_at - waits.own_ns(nodes)
+    replaced = waits
+    for lane, work in _last_of_lanes(nodes, waits, launched_at):
+        is_constant = np.array([lane_after.get(launch) == lane for launch in waits.last_launch], bool)
+        is_needed = unexplained & _explains(nodes, waits, work, explained_until)
+        replaced = replaced.with_source(np.where(waits.is_stream_sync & (is_constant | is_needed), work, -1))
+    return replaced
 
 
 def _unexplained(nodes: RankNodes, waits: HostWaits) -> Flags:
     """Mark the stream syncs that return long after the work that they are assumed to wait for."""
-    return waits.is_stream_sync & (nodes.start[waits.back] - _explained_until(nodes, waits) > RESUMED_NS)
+    return waits.is_stream_sync & (waits.own_ns(nodes) > RESUMED_NS)
 
 
-def _explains(nodes: RankNodes, waits: HostWaits, piece: Ints, since: Ints) -> Flags:
-    """Mark the calls for which the end of some work explains nearly all of the time since some moments."""
-    returned = nodes.start[waits.back]
-    left_ns = np.abs(returned - lookup(nodes.end, piece, missing=NEVER))
-    return np.asarray(left_ns <= np.minimum(RESUMED_NS, _LEFT_OVER * (returned - since)))
+def _explains(nodes: RankNodes, waits: HostWaits, work: Ints, since: Ints) -> Flags:
+    """Mark the calls that return with the end of their `work`: it explains nearly all of the time since a moment."""
+    left_ns = np.abs(waits.returned_at - lookup(nodes.end, work, missing=NEVER))
+    return np.asarray(left_ns <= np.minimum(RESUMED_NS, _LEFT_OVER * (waits.returned_at - since)))
 
 
 def _last_of_lanes(nodes: RankNodes, waits: HostWaits, launched_at: Ints) -> Iterator[tuple[str, Ints]]:
     """Yield each lane of the device, by name, with the work launched there last before each call; -1 for none."""
-    device = np.flatnonzero(nodes.of_device & (launched_at > NEVER)) if len(waits.back) else waits.back
-    for number in distinct(nodes.lane[device]).tolist():
-        of_lane = sorted_by(launched_at, device[nodes.lane[device] == number])
-        last = np.searchsorted(launched_at[of_lane], waits.called_at) - 1
-        yield nodes.lane_names[number], lookup(of_lane, last, missing=-1)
+    for lane, work, last in launches_by_lane(nodes, launched_at, waits.called_at):
+        yield nodes.lane_names[lane], lookup(work, last, missing=-1)
