@@ -2,6 +2,9 @@
 
 Untraced waits are found by the silence of the host. If the awaited work has ended by then, there is no silence, and so
 no sign of the wait in the trace. It still matters: if an edit lets the host come earlier, it has to wait.
+
+    a silence      host  calls ....~~~~~~~~~~~~~~~| launch        no silence   host  calls ...............| launch
+                   work  ======================== |                            work  ==========|
 """
 
 from __future__ import annotations
@@ -18,8 +21,30 @@ from usp_prof.replay.host_waits import CONTRADICTED, LEAST_WAITS
 from usp_prof.replay.rank_edges import RankEdges
 from usp_prof.replay.rank_nodes import RankNodes
 
-_SHARE = 0.25
+_LEAST_SHARE = 0.25
 """Minimum number of waits that show which work is awaited at a place, as a share of its launches."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """A launch at a place of waits, and the work that the host waited for, or would have waited for."""
+
+    host: int
+    """Node of the launch."""
+    place: str
+    work: int
+    """Node of the work; -1 if unknown because there was no silence."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """Work that is awaited at a place, the same in every step: by name, and counted back from the last one launched."""
+
+    name: str
+    before_last: int
+    """Number of launches of this name between this work and the host's launch."""
+    usual_lag_ns: int
+    """Median time from the end of the work to the launch, where a silence shows it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,13 +54,19 @@ class PlacesOfRank:
     nodes: RankNodes
     edges: RankEdges
     launched_at: Ints
+    """By node: when it was launched."""
     host: Ints
-    """Launches at the places of waits."""
+    """Nodes of the launches at the places of waits."""
     place: list[str]
+    """By launch."""
     awaited: Ints
-    """The work that the host waited for before each launch; -1 if there was no silence."""
+    """By launch: the work that the host waited for before it; -1 if there was no silence."""
 
     _work: dict[str, Ints] = field(default_factory=dict, init=False, repr=False)
+
+    def waits(self) -> list[_Wait]:
+        """Return all launches at these places."""
+        return [_Wait(*row) for row in zip(self.host.tolist(), self.place, self.awaited.tolist(), strict=True)]
 
     def launched_before(self, host: int, name: str) -> Ints:
         """Return the device work of this name that was launched before a host's launch, in order."""
@@ -47,69 +78,65 @@ class PlacesOfRank:
         work = self._work[name]
         return work[: np.searchsorted(self.launched_at[work], self.nodes.start[host])]
 
-
-@dataclass(frozen=True, slots=True)
-class _Awaited:
-    """Work that is awaited at a place: the one of this name that was launched as many times before the last one."""
-
-    name: str
-    before_last: int
+    def lag_ns(self, wait: _Wait) -> int:
+        """Return the time from the end of the work to the launch."""
+        return int(self.nodes.start[wait.host] - self.nodes.end[wait.work])
 
 
-def add_satisfied_waits(of_ranks: Sequence[PlacesOfRank]) -> None:
+def add_satisfied_waits(ranks: Sequence[PlacesOfRank]) -> None:
     """Add an edge from the awaited work to each launch at a place where hosts always wait for the same work.
 
     Places are left out if some hosts continued there although this work had not ended.
     """
-    seen: dict[str, Counter[_Awaited]] = {}
-    lags_ns: dict[str, list[int]] = {}
-    for own in of_ranks:
-        for host, place, work in zip(own.host.tolist(), own.place, own.awaited.tolist(), strict=True):
-            if work >= 0:
-                seen.setdefault(place, Counter())[_awaited(own, host, work)] += 1
-                lags_ns.setdefault(place, []).append(int(own.nodes.start[host] - own.nodes.end[work]))
-    launches = Counter(place for own in of_ranks for place in own.place)
-    same: dict[str, _Awaited] = {}
-    for place, cases in seen.items():
-        work, times = cases.most_common(1)[0]
-        if times >= max(LEAST_WAITS, (1 - CONTRADICTED) * cases.total(), _SHARE * launches[place]):
-            same[place] = work
-    added = [_satisfied(own, same) for own in of_ranks]
-    wrong = {
-        place
-        for own, rows in zip(of_ranks, added, strict=True)
-        for host, place, work in rows
-        if _since(own.nodes, host, work) < -LEFT_BY_CLOCKS_NS
+    awaited_at = _awaited_at(ranks)
+    satisfied = [_satisfied(places, awaited_at) for places in ranks]
+    refuted = {
+        wait.place
+        for places, waits in zip(ranks, satisfied, strict=True)
+        for wait in waits
+        if places.lag_ns(wait) < -LEFT_BY_CLOCKS_NS
     }
-    for own, rows in zip(of_ranks, added, strict=True):
-        certain = [row for row in rows if row[1] not in wrong]
-        if certain:
+    for places, all_waits in zip(ranks, satisfied, strict=True):
+        waits = [wait for wait in all_waits if wait.place not in refuted]
+        if waits:
             # The host continued for other reasons, so the edge is over at least a moment before.
-            lag = [
-                min(int(np.median(lags_ns[place])), _since(own.nodes, host, work) - 1) for host, place, work in certain
-            ]
-            source, target = np.array([work for *_, work in certain]), np.array([host for host, *_ in certain])
-            own.edges.add(source, target, np.array(lag), EdgeKind.SYNC)
+            lag = np.array([min(awaited_at[wait.place].usual_lag_ns, places.lag_ns(wait) - 1) for wait in waits])
+            source, target = np.array([wait.work for wait in waits]), np.array([wait.host for wait in waits])
+            places.edges.add(source, target, lag, EdgeKind.SYNC)
 
 
-def _awaited(own: PlacesOfRank, host: int, work: int) -> _Awaited:
-    code, names = own.nodes.name
-    name = names[code[work]]
-    launched = own.launched_before(host, name)
-    return _Awaited(name, len(launched) - 1 - int(np.flatnonzero(launched == work)[0]))
+def _awaited_at(ranks: Sequence[PlacesOfRank]) -> dict[str, _Awaited]:
+    """Return by place the work that nearly all silences there wait for, if there are enough of them."""
+    # By place: for each silence, the name and number of the work, and the lag.
+    shown: dict[str, list[tuple[tuple[str, int], int]]] = {}
+    for places in ranks:
+        for wait in places.waits():
+            if wait.work >= 0:
+                shown.setdefault(wait.place, []).append((_counted_back(places, wait), places.lag_ns(wait)))
+    launches = Counter(place for places in ranks for place in places.place)
+    awaited_at = {}
+    for place, cases in shown.items():
+        (name, before_last), times = Counter(work for work, _ in cases).most_common(1)[0]
+        if times >= max(LEAST_WAITS, (1 - CONTRADICTED) * len(cases), _LEAST_SHARE * launches[place]):
+            awaited_at[place] = _Awaited(name, before_last, int(np.median([lag_ns for _, lag_ns in cases])))
+    return awaited_at
 
 
-def _satisfied(own: PlacesOfRank, same: dict[str, _Awaited]) -> list[tuple[int, str, int]]:
-    """Return the launches without a silence at these places, and the work that they would have waited for."""
-    rows = []
-    for host, place, work in zip(own.host.tolist(), own.place, own.awaited.tolist(), strict=True):
-        if work < 0 and place in same:
-            launched = own.launched_before(host, same[place].name)
-            number = len(launched) - 1 - same[place].before_last
-            if number >= 0:
-                rows.append((host, place, int(launched[number])))
-    return rows
+def _counted_back(places: PlacesOfRank, wait: _Wait) -> tuple[str, int]:
+    """Return the name of the awaited work, and its number counted back from the last one launched; 0 is the last."""
+    code, names = places.nodes.name
+    name = names[code[wait.work]]
+    launched = places.launched_before(wait.host, name)
+    return name, len(launched) - 1 - int(np.flatnonzero(launched == wait.work)[0])
 
 
-def _since(nodes: RankNodes, host: int, work: int) -> int:
-    return int(nodes.start[host] - nodes.end[work])
+def _satisfied(places: PlacesOfRank, awaited_at: dict[str, _Awaited]) -> list[_Wait]:
+    """Return the launches without a silence at these places, with the work that they would have waited for."""
+    satisfied = []
+    for wait in places.waits():
+        if wait.work < 0 and wait.place in awaited_at:
+            awaited = awaited_at[wait.place]
+            launched = places.launched_before(wait.host, awaited.name)
+            if len(launched) > awaited.before_last:
+                satisfied.append(_Wait(wait.host, wait.place, int(launched[-1 - awaited.before_last])))
+    return satisfied
