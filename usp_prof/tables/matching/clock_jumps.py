@@ -4,9 +4,9 @@ Members of a collective end almost together. A clock that jumps moves all later 
 
     end of rank - mean end of the other members:   +3  -2  +1   0 | 50012  49998  50003     (microseconds)
 
-The largest change of the level is a jump if it is large compared with the spread on either side, and with a round of
-the collectives: members of a ring may end one round apart, which is long on a slow link. A constant distance is that
-of two clocks.
+The largest change of the level (median) is a jump if it is large compared with the spread on either side, and with a
+round of the collectives: members of a ring may end one round apart, which is long on a slow link. A constant distance
+is that of two clocks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from usp_prof.columns.arrays import Flags, Floats, Ints
-from usp_prof.columns.rows import is_uniform, middles, numbered, per_code, rows_by_code
+from usp_prof.columns.rows import first_of_run, is_uniform, middles, numbered, per_code, rows_by_code, sorted_by
+from usp_prof.columns.statistics import mad
 from usp_prof.tables.matching.clock_fit import Solution, solve
 from usp_prof.tables.matching.ties import Ties
 
@@ -38,10 +39,9 @@ def clock_jumps(solved: Solution, ties: Ties, ranks: int) -> Ints:
     collectives = ties.take(~ties.is_transfer)
     distance, round_ns = _distances(solved, collectives), _rounds_ns(solved, collectives)
     jumps = np.zeros(ranks, np.int64)
-    for number, members in rows_by_code(collectives.row).items():
-        order = np.argsort(collectives.end[members], kind="stable")
-        least_ns = max(_NOTABLE_NS, float(np.median(round_ns[members])))
-        jumps[number] = _jump(distance[members][order], least_ns)
+    for rank, members in rows_by_code(collectives.row).items():
+        in_order = sorted_by(collectives.end, members)
+        jumps[rank] = _jump(distance[in_order], _least_ns(_NOTABLE_NS, round_ns[members]))
     return np.where(np.abs(jumps) >= _SAME_JUMP * np.abs(jumps).max(initial=0), jumps, 0)
 
 
@@ -50,61 +50,81 @@ def apart_ranks(solved: Solution, ties: Ties) -> Flags:
 
     Members may wait longer for a late rank than their clocks differ. Then no call seems to end before it starts.
     """
-    is_on_one_clock = is_uniform(ties.call, solved.domain[ties.row], ties.calls)[ties.call]
-    shared = ties.take(is_on_one_clock & ~ties.is_transfer)
     is_apart = np.zeros(len(solved.domain), bool)
+    shared = ties.take(_is_on_one_clock(solved.domain, ties) & ~ties.is_transfer)
     if not shared.calls:
         return is_apart
     distance, round_ns = shared.end - middles(shared.call, shared.end)[0][shared.call], _rounds_ns(solved, shared)
     for rank, members in rows_by_code(shared.row).items():
-        level = float(np.median(distance[members]))
-        spread = float(np.median(np.abs(distance[members] - level)))
-        least_ns = max(_APART_NS, float(np.median(round_ns[members])))
-        is_apart[rank] = len(members) >= 2 * _FEWEST and abs(level) > least_ns and spread <= _SPREAD * abs(level)
+        if len(members) >= 2 * _FEWEST:
+            level = abs(float(np.median(distance[members])))
+            is_far = level > _least_ns(_APART_NS, round_ns[members])
+            is_apart[rank] = is_far and mad(distance[members]) <= _SPREAD * level
     return is_apart
 
 
 def separate_hosts(start: Solution, ties: Ties, is_unnamed: Flags) -> Ints:
-    """Return the clocks of all ranks, where groups of ranks without a host name have several if their ends are apart.
+    """Return the clock number of each rank, where ranks without a host name have several if their ends are apart.
 
     Two hosts with few calls between them may contradict no call, because the members wait longer than their clocks
     differ. But the offsets of their ranks, fitted one by one, then form groups. Groups are separate clocks if at least
     two calls connect them, all with about the same difference. A rank alone needs as many as in `apart_ranks`, and a
     larger difference, because the timestamps of single devices are less exact.
     """
-    ranks = np.arange(len(start.domain))
-    fitted = solve(Solution.alone(ranks, ties), ties)
+    domain, gaps_ns = _groups_by_offset(start, ties, is_unnamed)
+    between = ties.take(_is_on_one_clock(start.domain, ties)).across(domain)
+    has_alone = np.bincount(domain).min() == 1
+    fewest, apart_ns = (2 * _FEWEST, _APART_NS) if has_alone else (2, _NOTABLE_NS)
+    if between.calls < fewest or between.is_transfer.any():
+        return start.domain
+    solved = solve(Solution.alone(domain, ties), ties)
+    is_far = gaps_ns.min() > _least_ns(apart_ns, _rounds_ns(solved, between))
+    is_constant = np.median(solved.disagreement(between)) <= _SPREAD * gaps_ns.min()
+    return domain if is_far and is_constant else start.domain
+
+
+def _groups_by_offset(start: Solution, ties: Ties, is_unnamed: Flags) -> tuple[Ints, Ints]:
+    """Split clocks of ranks without a host name where the ranks' own offsets leave a gap: clock numbers, and the gaps.
+
+    For example, ranks 1, 3 and 4 get another clock:
+
+        rank            0    5    2   |    1    3    4
+        offset (us)     0   10   25   |  900  910  930
+    """
+    fitted = solve(Solution.alone(np.arange(len(start.domain)), ties), ties)
     order = np.lexsort((fitted.offset_ns, fitted.component, start.domain))
-    is_alike = (np.diff(start.domain[order]) == 0) & (np.diff(fitted.component[order]) == 0)
-    is_alike &= is_unnamed[order][1:]
-    gap_ns = np.append(0, np.where(is_alike, np.diff(fitted.offset_ns[order]), 0))
+    may_differ = is_unnamed[order] & ~first_of_run(start.domain[order], fitted.component[order])
+    # By place in this order: how much larger the offset is than the one before it.
+    gap_ns = np.where(may_differ, np.diff(fitted.offset_ns[order], prepend=0), 0)
     is_cut = gap_ns > _APART_NS
     # Smaller gaps separate hosts if the ranks of each host are much closer to each other.
     closest_ns = gap_ns[gap_ns > _NOTABLE_NS].min(initial=_APART_NS)
     if gap_ns[gap_ns < closest_ns].max(initial=0) <= _SPREAD * closest_ns:
         is_cut |= gap_ns >= closest_ns
     domain = start.domain.copy()
+    # Numbers that no clock has yet; they are numbered from 0 at the end.
     domain[order] += (int(domain.max(initial=0)) + 1) * np.cumsum(is_cut)
-    domain = numbered(domain)[1]
-    between = ties.take(is_uniform(ties.call, start.domain[ties.row], ties.calls)[ties.call]).across(domain)
-    has_alone = np.bincount(domain).min() == 1
-    fewest, apart_ns = (2 * _FEWEST, _APART_NS) if has_alone else (2, _NOTABLE_NS)
-    if between.calls < fewest or between.is_transfer.any():
-        return start.domain
-    solved = solve(Solution.alone(domain, ties), ties)
-    least_ns = max(apart_ns, float(np.median(_rounds_ns(solved, between))))
-    gaps_ns = gap_ns[is_cut]
-    is_constant = np.median(solved.disagreement(between)) <= _SPREAD * gaps_ns.min()
-    return domain if gaps_ns.min() > least_ns and is_constant else start.domain
+    return numbered(domain)[1], gap_ns[is_cut]
+
+
+def _is_on_one_clock(domain: Ints, ties: Ties) -> Flags:
+    """Mark the members of calls whose members are all on the same clock; `domain` is the clock of each rank."""
+    return is_uniform(ties.call, domain[ties.row], ties.calls)[ties.call]
+
+
+def _least_ns(floor_ns: int, round_ns: Floats) -> float:
+    """Return the smallest distance that shows different clocks: more than these calls' usual round explains."""
+    return max(floor_ns, float(np.median(round_ns)))
 
 
 def _distances(solved: Solution, ties: Ties) -> Floats:
     """Return the distance of each member's end from the mean end of the other members."""
-    end, calls = solved.align(ties, ties.end), ties.calls
-    anchor = per_code(ties.call, end, np.minimum, calls)[ties.call]
-    own = (end - anchor).astype(float)
-    n_others = np.maximum(np.bincount(ties.call, minlength=calls)[ties.call] - 1, 1)
-    return np.asarray(own - (np.bincount(ties.call, own, calls)[ties.call] - own) / n_others)
+    end, call, calls = solved.align(ties, ties.end), ties.call, ties.calls
+    # Relative to the call's first end, because a float holds a time since 1970 only to 256 ns.
+    own = (end - per_code(call, end, np.minimum, calls)[call]).astype(float)
+    n_others = np.maximum(np.bincount(call, minlength=calls)[call] - 1, 1)
+    sum_of_others = np.bincount(call, own, calls)[call] - own
+    return np.asarray(own - sum_of_others / n_others)
 
 
 def _rounds_ns(solved: Solution, ties: Ties) -> Floats:
@@ -116,13 +136,18 @@ def _rounds_ns(solved: Solution, ties: Ties) -> Floats:
 
 
 def _jump(distance: Floats, least_ns: float) -> int:
+    """Return the largest change of level in the distances, in order of time, or 0 if noise explains it.
+
+    distance   +3  -2  +1   0  -1 | 50012  49998  50003  50001  50000
+    level      median of `near` calls, before and after each place; the place with the largest difference is |
+    """
     if len(distance) < 2 * _FEWEST:
         return 0
     near = min(_NEAR, len(distance) // 2)
-    # Levels of the calls from each place on. The median ignores single calls that end late.
+    # By place: the level of the `near` calls from it on. The median ignores single calls that end late.
     level = np.median(sliding_window_view(distance, near), axis=1)
     place = near + int(np.argmax(np.abs(level[near:] - level[:-near])))
     before, after = distance[max(place - _SIDE, 0) : place], distance[place : place + _SIDE]
     change = float(np.median(after) - np.median(before))
-    spread = max(float(np.median(np.abs(side - np.median(side)))) for side in (before, after))
-    return round(change) if abs(change) > least_ns and spread <= _SPREAD * abs(change) else 0
+    is_steady = max(mad(before), mad(after)) <= _SPREAD * abs(change)
+    return round(change) if abs(change) > least_ns and is_steady else 0
