@@ -186,9 +186,11 @@ def _kinds(nodes: RankNodes, source: Ints, target: Ints) -> tuple[Ints, list[str
     """
     if not len(source):
         return source, []
-    name, (of_source, of_target) = nodes.name[0], (_class(nodes, rows) for rows in (source, target))
-    sent = np.where(nodes.kind[source] == NodeKind.COMMUNICATION, name[source], -1)
-    pair = group_codes(*of_source, sent, *of_target, name[target])
+    name, is_communication = nodes.name[0], nodes.kind == NodeKind.COMMUNICATION
+    # Classes of all nodes: they are in more pairs than there are nodes.
+    work = group_codes(nodes.kind, nodes.axis[0], np.where(is_communication, -1, nodes.lane))
+    awaited, waiting = group_codes(work, np.where(is_communication, name, -1)), group_codes(work, name)
+    pair = group_codes(awaited[source], waiting[target])
     texts = []
     for row in first_rows(pair).tolist():
         before, behind = int(source[row]), int(target[row])
@@ -205,12 +207,6 @@ def _in_place(nodes: RankNodes, kind: tuple[Ints, list[str]], target: Ints) -> t
     place = group_codes(code, before)
     rows = first_rows(place).tolist()
     return place, [f"{texts[code[row]]} after {names[before[row]] if before[row] >= 0 else ''}" for row in rows]
-
-
-def _class(nodes: RankNodes, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return kind, axis and stream of some work; communication is classified without its stream."""
-    kind = nodes.kind[rows]
-    return kind, nodes.axis[0][rows], np.where(kind == NodeKind.COMMUNICATION, -1, nodes.lane[rows])
 
 
 def _word(nodes: RankNodes, node: int) -> str:

@@ -280,7 +280,8 @@ def write_parquet(table: pa.Table | Parted, path: Path) -> None:
     ) as writer:
         for part in table.parts(AT_ONCE) if isinstance(table, Parted) else _slices(table):
             writer.write_table(part, row_group_size=AT_ONCE)
-            release_pages()
+            if isinstance(table, Parted):
+                release_pages()
 
 
 def _slices(table: pa.Table) -> Iterator[pa.Table]:

@@ -6,6 +6,8 @@ Examples are rank 0, which reads the loss to log it, and a rank whose allocator 
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import ceil
+from statistics import median
 
 import numpy as np
 
@@ -40,11 +42,13 @@ def extra_waits(graph: Graph, tables: TableSet, hosts: HostSteps, ranks: Collect
                 if peer != rank and step in hosts.get(peer, ())
             ]
             if rank in ranks and rank in group and of_peers:
-                usual = int(np.ceil(np.median([len(of_peer) for of_peer in of_peers])))
+                usual = ceil(median(len(of_peer) for of_peer in of_peers))
+                if len(rows) <= usual:
+                    continue
                 ordered = np.array(sorted(rows, key=lambda row: -lasted[row]))
                 surplus = _surplus(place[ordered], [place[of_peer] for of_peer in of_peers])
                 ordered = np.append(ordered[surplus], ordered[~surplus])
-                is_extra[ordered[: max(len(rows) - usual, 0)]] = True
+                is_extra[ordered[: len(rows) - usual]] = True
     return is_extra
 
 

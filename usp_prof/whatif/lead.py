@@ -106,7 +106,8 @@ def gain_without_lead(graph: Graph, tables: TableSet, replayed_ns: float) -> flo
     shorter than all later ones: in the long run, a step takes at least as long as its host's own time.
     """
     before = unedited(tables)
-    recorded_ns, recorded_host_ns = before.mean_measured_ns, _host_ns(graph_of(tables), before)
+    recorded_ns = before.mean_measured_ns
+    recorded_host_ns = tables.memo("recorded host time per step", lambda: _host_ns(graph_of(tables), before))
     host_ns = _host_ns(graph, before) * min(1.0, recorded_ns / max(recorded_host_ns, 1.0))
     return share_saved(recorded_ns, max(replayed_ns, min(host_ns, recorded_ns)))
 
@@ -125,9 +126,11 @@ def without_waits_in_queue(graph: Graph, tables: TableSet, ranks: Iterable[int],
 
     `None` if no such wait is a notable part of the step.
     """
-    waits = np.zeros(len(graph.nodes), np.int64)
-    for rank in ranks:
-        waits = np.maximum(waits, _waits_in_queue(graph, tables, rank, include_own=True))
+    # Waits last until a rank communicates, so those for the last rank to communicate include the waits for all others.
+    last = max(ranks, key=lambda rank: _first_communication(graph, rank), default=None)
+    if last is None:
+        return None
+    waits = np.maximum(_waits_in_queue(graph, tables, last, include_own=True), 0)
     if waits.max(initial=0) < NOTABLE_WAIT * step_ns:
         return None
     opens = graph.nodes.first_of_lane & (waits > 0)
@@ -146,9 +149,8 @@ def _waits_in_queue(
     nodes, edges, waits = graph.nodes, graph.edges, np.zeros(len(graph.nodes), np.int64)
     of_device = ~nodes.of_host & graph.measured
     # Device work that was launched before the recording, until the rank communicates.
-    talked = nodes.start[(nodes.rank == rank) & (nodes.kind == NodeKind.COMMUNICATION) & graph.measured]
     is_queued = of_device & nodes.of_ranks_with(nodes.of_host) & (include_own | (nodes.rank != rank))
-    is_queued &= nodes.start <= talked.min(initial=np.iinfo(np.int64).max)
+    is_queued &= nodes.start <= _first_communication(graph, rank)
     is_queued[edges.target[edges.kind == EdgeKind.LAUNCH]] = False
     queued = np.flatnonzero(is_queued)
     # How long each piece waited. The first piece of a stream waited since its rank's first recorded work.
@@ -162,6 +164,13 @@ def _waits_in_queue(
         waited = np.minimum(np.cumsum(unexplained[of_lane]), late_by)
         waits[queued[of_lane]] = np.diff(waited, prepend=0)
     return waits
+
+
+def _first_communication(graph: Graph, rank: int) -> int:
+    """Return when a rank first communicates; the largest number if it never does."""
+    rows = graph.nodes.of_rank(rank)
+    talks = rows[(graph.nodes.kind[rows] == NodeKind.COMMUNICATION) & graph.measured[rows]]
+    return int(graph.nodes.start[talks].min(initial=np.iinfo(np.int64).max))
 
 
 def _move_device(

@@ -56,6 +56,8 @@ def sync_overlapped(graph: Graph, request: Request) -> Graph:
 
     edges = graph.edges
     backward_waits = is_bucket[edges.source] & (edges.kind == EdgeKind.WAIT) & in_backward[edges.target]
+    if not is_moved.any() and not backward_waits.any():
+        return graph
     old_begins = is_moved[edges.target] & np.isin(edges.kind, (EdgeKind.ISSUE, EdgeKind.LAUNCH, EdgeKind.WAIT))
     edges = edges.without(backward_waits | old_begins)
     source, target = np.concatenate(sources), np.concatenate(targets)
