@@ -67,7 +67,7 @@ def test_the_ideal_step_is_that_of_all_ranks_within_its_error(run: Run) -> None:
 
 @pytest.mark.parametrize("rank", [0, 9, 14, 23])
 def test_named_ranks_are_replayed(run: Run, rank: int) -> None:
-    for text in (f"rank_as_peers={rank}", f"compute_faster=2,rank={rank}"):
+    for text in (f"rank_as_peers={rank}", f"host_as_peers=5+{rank}", f"compute_faster=2,rank={rank}"):
         assert rank in replayed_ranks(run.tables, [parse_edit(text)]).tables.ranks
 
 
