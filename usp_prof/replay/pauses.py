@@ -24,6 +24,8 @@ from usp_prof.tables.table_set import TableSet
 
 PAUSE_NS = 2_000_000
 """A shorter pause of the host cannot be distinguished from ordinary work."""
+LONG_FOR_PLACE_NS = 1_000_000
+"""The same compared with the same place in other steps. In 14 recorded GPU runs, this shows the same pauses."""
 SLICE_NS = 50_000_000
 """Time slice: CPU ranks share cores and wait up to this long for one, so several such waits per step are not pauses."""
 PAUSES_A_STEP = 10
@@ -207,7 +209,7 @@ class _Places:
         for rows in self._steps:
             own = self._own[rows]
             usual, most = np.quantile(own, (0.5, 0.75), axis=0, method="lower")
-            is_long = (own - usual > PAUSE_NS) & (own > STANDS_OUT * most)
+            is_long = (own - usual > LONG_FOR_PLACE_NS) & (own > STANDS_OUT * most)
             paused_ns[rows[is_long]] = np.rint(own - usual)[is_long]
         return paused_ns
 

@@ -100,11 +100,11 @@ class HostPause:
     What it finds
         Times in which a host does nothing for at least 2 ms and far longer than usual, if removing them would shorten
         the mean step by at least 2%: gaps before a call that are 20 times the 99th percentile, 3 times as long as all
-        others, or 3 times as long as at the same place in other steps and on other ranks; launches that are as long
-        although their queue is not full; and a late first call. Data loading, allocator calls, waits for the device and
-        work that recurs at its place on all ranks are excluded. The title names a rank whose pauses alone cost what
-        those of all ranks cost, or are much longer than those of all others, and the innermost op, annotation or Python
-        frame of the longest pause.
+        others, or (from 1 ms) 3 times as long as at the same place in other steps and on other ranks; launches that are
+        as long although their queue is not full; and a late first call. Data loading, allocator calls, waits for the
+        device and work that recurs at its place on all ranks are excluded. The title names a rank whose pauses alone
+        cost what those of all ranks cost, or are much longer than those of all others, and the innermost op, annotation
+        or Python frame of the longest pause.
 
     Why it costs time
         The device runs out of work. Ranks pause at different times, so each pause stops all ranks that communicate with

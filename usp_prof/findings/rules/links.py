@@ -100,8 +100,9 @@ class LowBandwidth:
     What it finds
         Collectives inside a node that have at least 16 MB or take at least 0.3 ms, whose bus bandwidth is below a third
         of the device's link, if three quarters of the link would shorten the step by at least 2%. Healthy collectives
-        reach 50 to 90%. A latency of 0.1 ms does not count. Of several groups of an axis the best one counts, because
-        one slow group is a `slow-link`. Processes that share a device are not compared.
+        reach 50 to 90%. A latency of 0.1 ms does not count. If all are smaller, it is no more than a note. Of several
+        groups of an axis the best one counts, because one slow group is a `slow-link`. Processes that share a device
+        are not compared.
 
     Why it costs time
         At these sizes, a collective takes its bytes divided by the bandwidth. Less than a third usually means a
@@ -160,6 +161,8 @@ class LowBandwidth:
                 },
                 Edit("comm_faster", f"{REACHABLE_SHARE * measures.link_peak / measured:.3g}", (("axis", axis),)),
                 "Check the transport and algorithm that NCCL selected, and the links",
+                # Small messages may take long for a reason that is not the link.
+                opportunity=not (points.bytes[rows] >= LARGE_BYTES).any(),
                 covers=(RuleCode.SLOW_LINK,),
                 basis=Basis.MODELLED,
                 rows=proof.largest(
