@@ -15,6 +15,7 @@ from usp_prof.analyses.critical_path import Piece
 from usp_prof.analyses.critical_path import compute as critical_path_of
 from usp_prof.analyses.measures.partition import sets_of as time_sets_of
 from usp_prof.columns.arrays import Ints
+from usp_prof.columns.intervals import EMPTY
 from usp_prof.columns.rows import text_codes
 from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.tables.table_set import TableSet
@@ -42,37 +43,39 @@ def prepare(tables: TableSet, folder: Path, progress: Callable[[int, int], None]
 def _communication(tables: TableSet, rank: int) -> Iterator[Track]:
     """Yield communication not hidden by compute: exposed per axis, and contended (another axis ends later)."""
     sets, clock = time_sets_of(tables, rank), clock_of(tables)
-    for kind, time_of in (("exposed", sets.exposed.__getitem__), ("contended", sets.contended)):
-        times = [(axis, time_of(axis)) for axis in sets.axes]
-        bounds = [clock.align(rank, when) for _, time in times for when in (time.start, time.end)]
-        start, end = (np.concatenate([np.zeros(0, np.int64), *bounds[side::2]]) for side in (0, 1))
-        axes = [axis for axis, time in times for _ in range(len(time))]
-        yield _track(kind, start, end - start, [f"{kind} {axis}" for axis in axes], axes)
+    for kind, time_of_axis in (("exposed", sets.exposed.__getitem__), ("contended", sets.contended)):
+        times = {axis: time_of_axis(axis) for axis in sets.axes}
+        # The empty set is for runs without an axis.
+        start = clock.align(rank, np.concatenate([EMPTY.start, *(time.start for time in times.values())]))
+        end = clock.align(rank, np.concatenate([EMPTY.end, *(time.end for time in times.values())]))
+        axis_of_span = [axis for axis, time in times.items() for _ in range(len(time))]
+        yield _track(kind, start, end - start, [f"{kind} {axis}" for axis in axis_of_span], axis_of_span)
 
 
 def _actions(tables: TableSet, rank: int) -> Track:
-    actions = tables.columns("actions", rank)
-    clock = clock_of(tables)
+    """Return the pipeline actions that a rank ran, such as `F3 stage 1` for the forward pass of micro-batch 3."""
+    actions, clock = tables.columns("actions", rank), clock_of(tables)
     start = clock.align(rank, actions["device_start_ns"])
     end = clock.align(rank, actions["device_end_ns"])
     kind_code, kind_names = actions.codes("kind")
     kinds = [kind_names[code] for code in kind_code.tolist()]
-    facts = zip(kinds, actions["stage"].tolist(), actions["micro_batch"].tolist(), strict=True)
-    names = [f"{kind}{batch if batch >= 0 else ''} stage {stage}" for kind, stage, batch in facts]
+    places = zip(kinds, actions["stage"].tolist(), actions["micro_batch"].tolist(), strict=True)
+    names = [f"{kind}{batch if batch >= 0 else ''} stage {stage}" for kind, stage, batch in places]
     track = _track("actions", start, np.maximum(end - start, 0), names, kinds)
     return replace(track, event=actions["event"])
 
 
 def _path(pieces: tuple[Piece, ...], rank: int) -> Track:
+    """Return the pieces of the critical path that are on one rank."""
     on_rank = [piece for piece in pieces if piece.rank == rank and piece.end_ns > piece.begin_ns]
     start = np.array([piece.begin_ns for piece in on_rank], np.int64)
-    dur = np.array([piece.end_ns for piece in on_rank], np.int64) - start
-    return _track("path", start, dur, ["critical path"] * len(start), ["path"] * len(start))
+    end = np.array([piece.end_ns for piece in on_rank], np.int64)
+    return _track("path", start, end - start, ["critical path"] * len(start), ["path"] * len(start))
 
 
-def _track(kind: str, start: Ints, dur: Ints, names: list[str], categories: list[str]) -> Track:
+def _track(kind: str, start_ns: Ints, dur_ns: Ints, names: list[str], categories: list[str]) -> Track:
     """Build the track of one kind of overlay from spans in common time, without events."""
     code, distinct_names = text_codes(names)
     category = np.array([category_number(word) for word in categories], np.uint8)
-    no_event = np.full(len(start), -1)
-    return Track(KINDS[kind], kind, "", depths(start, dur), start, dur, no_event, code, distinct_names, category)
+    no_event, depth = np.full(len(start_ns), -1), depths(start_ns, dur_ns)
+    return Track(KINDS[kind], kind, "", depth, start_ns, dur_ns, no_event, code, distinct_names, category)
