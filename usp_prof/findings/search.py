@@ -28,6 +28,7 @@ from usp_prof.replay.graph import Graph, Timeline
 from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.replay.step_times import graphs_per_pass, timeline_of, unedited
 from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.attribution import IDEAL, ideal_step, why_no_ideal
 from usp_prof.whatif.edited import Edited, as_recorded
 from usp_prof.whatif.edits.kind import MODEL_DOUBT
 from usp_prof.whatif.predict import Gain, gain_of, replayed_alone
@@ -197,8 +198,10 @@ def _judged(
     refused: set[str] = set()
     doubtful = {f"rank_as_peers={repair.rank}" for repair in repairs_of(tables) if repair.disagrees}
     certain = [(rule, draft) for rule, draft in drafts if str(draft.edit) not in doubtful]
-    replays = replayed_alone(tables, [draft.edit for _, draft in certain])
-    for (rule, draft), replayed in zip(certain, replays, strict=True):
+    has_ideal = len(tables.ranks) > 1 and not why_no_ideal(tables)
+    # The ideal step is replayed in the same pass.
+    replays = replayed_alone(tables, [*(draft.edit for _, draft in certain), *([IDEAL] if has_ideal else [])])
+    for (rule, draft), replayed in zip(certain, replays, strict=False):
         if rule.CODE in refused:
             continue
         try:
@@ -221,6 +224,8 @@ def _judged(
             judged.append(
                 Judged(rule, draft, _as_known(draft, gain, doubt), (edited_run, timeline) if is_small else None)
             )
+    for ideal in replays:
+        ideal_step(tables, None if isinstance(ideal, UspProfError) else ideal)
     return judged
 
 

@@ -22,11 +22,13 @@ from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.finding import LEAST_LOSS, IdealStep
 from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import Timeline
 from usp_prof.replay.node_work import work_of
 from usp_prof.replay.representatives import Representatives
 from usp_prof.replay.step_times import unedited
 from usp_prof.tables import calls
 from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.edited import Edited
 from usp_prof.whatif.edits.balance import KINDS
 from usp_prof.whatif.host_steps import without_hosts
 from usp_prof.whatif.predict import predict
@@ -57,22 +59,34 @@ class Slowdown:
         return self.overall.slowdown
 
 
-def ideal_step(tables: TableSet) -> IdealStep:
-    """Return the step of an ideal run in which all ranks perform like their peers, memoized."""
-    return tables.memo("ideal step", lambda: _ideal_step(tables))
+IDEAL = Edit("ideal")
+"""The edit that makes all ranks perform like their peers."""
 
 
-def _ideal_step(tables: TableSet) -> IdealStep:
-    measured = unedited(tables)
-    if not len(measured.step):
-        return IdealStep(0.0, 0.0, unknown=_why_no_steps(tables))
-    step_ns = measured.mean_measured_ns
-    if tables.incomparable:
-        return IdealStep(step_ns, 0.0, unknown=tables.incomparable)
+def ideal_step(tables: TableSet, made: tuple[Edited, Timeline] | None = None) -> IdealStep:
+    """Return the step of an ideal run in which all ranks perform like their peers, memoized.
+
+    `made` is the run with the edit `IDEAL` and its replay, if they are at hand.
+    """
+    return tables.memo("ideal step", lambda: _ideal_step(tables, made))
+
+
+def why_no_ideal(tables: TableSet) -> str:
+    """Return why the run has no ideal step to replay, or an empty text if it has one."""
+    if not len(unedited(tables).step):
+        return _why_no_steps(tables)
     if without_hosts(tables, tables.ranks):
-        return IdealStep(step_ns, 0.0, unknown="only device activity was recorded, not the hosts")
+        return tables.incomparable or "only device activity was recorded, not the hosts"
+    return tables.incomparable
+
+
+def _ideal_step(tables: TableSet, made: tuple[Edited, Timeline] | None) -> IdealStep:
+    measured = unedited(tables)
+    step_ns = measured.mean_measured_ns if len(measured.step) else 0.0
+    if unknown := why_no_ideal(tables):
+        return IdealStep(step_ns, 0.0, unknown=unknown)
     try:
-        prediction = predict(tables, [Edit("ideal")])
+        prediction = predict(tables, [IDEAL], made)
     except UsageError:  # no compute and no call has a peer
         ideal = IdealStep(step_ns, step_ns)
     else:

@@ -121,20 +121,23 @@ class Prediction:
         return share_saved(self.before_ns, self.after_ns)
 
 
-def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
+def predict(tables: TableSet, edits: Sequence[Edit], made: tuple[Edited, Timeline] | None = None) -> Prediction:
     """Return the predicted mean step of all ranks with edits; see `predict_on`."""
-    return predict_on(Representatives(tables), edits)
+    return predict_on(Representatives(tables), edits, made)
 
 
-def predict_on(replayed: Representatives, edits: Sequence[Edit]) -> Prediction:
+def predict_on(
+    replayed: Representatives, edits: Sequence[Edit], made: tuple[Edited, Timeline] | None = None
+) -> Prediction:
     """Return the predicted mean step with edits: those of the graph in order, then those of the pipeline.
 
-    If the ranks represent others, their doubt is included in the error.
+    If the ranks represent others, their doubt is included in the error. `made` is the run with these edits and its
+    replay, if they are at hand.
     """
     tables = replayed.tables
-    edited_run = edited(tables, edits)
+    edited_run, timeline = made or (edited(tables, edits), None)
     graphs = [edited_run.graph] if edited_run.cautious is None else [edited_run.graph, edited_run.cautious()]
-    timelines = [timeline_of(tables, graph) for graph in graphs]
+    timelines = [timeline or timeline_of(tables, graphs[0]), *(timeline_of(tables, graph) for graph in graphs[1:])]
     steps = [step_times(tables, *pair).mean_replayed_ns for pair in zip(graphs, timelines, strict=True)]
     effect = outcome(tables, edited_run, steps[0], lambda: retimed(tables, edited_run.graph, timelines[0]))
     return Prediction(
