@@ -7,6 +7,7 @@ recomputation, padding, or ops without a formula.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -16,9 +17,11 @@ from usp_prof import conventions
 from usp_prof.analyses import kernels, step_time
 from usp_prof.analyses.kernels import KernelsResult
 from usp_prof.analyses.measures import device_bounds, flop_check
+from usp_prof.analyses.measures.device_bounds import Roof
 from usp_prof.analyses.measures.flop_check import Part, Traced
 from usp_prof.analyses.result import DataFrame, Listing, Result, columns_of, frame, in_order
 from usp_prof.analyses.step_time import StepTimeResult
+from usp_prof.columns.rows import distinct
 from usp_prof.contract import ModelEntry
 from usp_prof.model import flops
 from usp_prof.model.hardware import Precision, precision
@@ -89,27 +92,31 @@ class MfuResult(Result):
 
     def utilization(self, flop_per_token: float, tokens_per_second: float) -> float:
         """Return the share of the devices' peak, or NaN if it is unknown."""
-        bound = self.devices * self.peak
-        is_known = bound and not self.is_contradicted and not self.is_paced
-        return flop_per_token * tokens_per_second / bound if is_known else float("nan")
+        peak_of_all = self.devices * self.peak
+        is_shown = peak_of_all and not self.is_contradicted and not self.is_paced
+        return flop_per_token * tokens_per_second / peak_of_all if is_shown else float("nan")
+
+    def mfu_by(self, convention: str) -> float:
+        """Return MFU by a convention, or NaN if it is unknown or outside its range."""
+        per_token = self.flop_per_token.get(convention, float("nan"))
+        return MFU.if_possible(self.utilization(per_token, self.tokens_per_second))
 
     @property
     def mfu(self) -> float:
         """MFU by the chosen convention, or NaN if it is unknown or outside its range."""
-        cost = self.flop_per_token.get(self.convention, float("nan"))
-        return MFU.if_possible(self.utilization(cost, self.tokens_per_second))
+        return self.mfu_by(self.convention)
 
     def values(self) -> Values:
         """Return the metric values, sorted by dimension."""
-        cost = self.flop_per_token.get(self.convention, float("nan"))
+        per_token = self.flop_per_token.get(self.convention, float("nan"))
         values = [
-            Value(MFU, self.utilization(cost, self.tokens_per_second)),
+            Value(MFU, self.utilization(per_token, self.tokens_per_second)),
             Value(HFU, self.utilization(self.hardware_flop_per_token, self.tokens_per_second)),
             Value(TOKENS_PER_SECOND, self.tokens_per_second),
             Value(FLOP_RATIO, flop_check.flop_ratio(self.parts)),
         ]
         values += [
-            Value(MFU, self.utilization(cost, rate), {"step": step})
+            Value(MFU, self.utilization(per_token, rate), {"step": step})
             for step, rate in self.step_tokens_per_second.items()
         ]
         values += [
@@ -129,9 +136,7 @@ class MfuResult(Result):
             "convention": names,
             "per_token_flop": [self.flop_per_token[name] for name in names],
             "tokens_per_second": [self.tokens_per_second] * len(names),
-            "mfu": [
-                MFU.if_possible(self.utilization(self.flop_per_token[name], self.tokens_per_second)) for name in names
-            ],
+            "mfu": [self.mfu_by(name) for name in names],
             "chosen": [name == self.convention for name in names],
         }
 
@@ -143,98 +148,102 @@ class MfuResult(Result):
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
     """Compute MFU and HFU of the selected steps."""
     convention = flops.check_convention(tables.assumptions.convention)
-    notes: list[HealthRow] = []
-    model = _model(tables, notes)
+    model = _model(tables)
     times, work = step_time.compute(tables, selection), kernels.compute(tables, selection)
-    rates = _rates(tables, times, notes)
-    kind = _precision(tables, work)
-    is_paced = tables.declared.paced
-    if is_paced:
-        notes.append(_note("paced_compute", "compute is paced, timed waits replace it"))
-    roof = device_bounds.roof(tables)
-    peak = roof.peak(kind)
-    if not peak:
-        notes += roof.notes or (_no_peak(roof.name, kind),)
-    per_token = (
-        {name: cost for name in conventions.CONVENTIONS if (cost := flops.per_token(model, name))} if model else {}
-    )
-    if model and not per_token:
-        notes.append(
-            _note(
-                "no_model_flop", f"FLOPs per token cannot be computed from the model's description: {_missing(model)}"
-            )
-        )
+    kind, roof = _precision(tables, work), device_bounds.roof(tables)
     trace = flop_check.traced_work(work.ops, work.total_ns)
+    tokens_per_second, rates = times.tokens_per_second, _rates(tables, times)
     contradictions = [
         *withheld(tables, "MFU and HFU are not shown"),
         *_wrong_devices(tables),
         *_wrong_peak(tables, work, trace, kind),
     ]
     parts: tuple[Part, ...] = ()
-    tokens_per_second = times.tokens_per_second
     if model is not None and trace is not None and tables.tokens_per_step and len(times.rank):
         wrong_model = _wrong_model(tables, model, trace, times, roof.op_peak(kind))
         contradictions += wrong_model
         if wrong_model and not _recorded_model_fits(tables, trace, times, roof.op_peak(kind)):
             tokens_per_second, rates = float("nan"), {}
-        parts = check(tables, selection, model, trace, times)
+        parts = _compared_parts(tables, selection, model, trace, times)
     return MfuResult(
         convention=convention,
-        flop_per_token=per_token,
-        hardware_flop_per_token=_hardware(tables, model, convention, notes),
+        flop_per_token=_flop_per_token(model),
+        hardware_flop_per_token=_hardware_flop_per_token(tables, model, convention),
         tokens_per_second=tokens_per_second,
         step_tokens_per_second=rates,
         devices=_devices(tables),
-        peak=peak,
+        peak=roof.peak(kind),
         precision=str(kind or ""),
         peak_source=roof.source,
         parts=parts,
-        notes=tuple(sorted([*notes, *contradictions])),
+        notes=tuple(sorted([*_missing_inputs(tables, model, times, roof, kind), *contradictions])),
         contradictions=tuple(contradictions),
-        is_paced=is_paced,
+        is_paced=tables.declared.paced,
     )
 
 
-def _model(tables: TableSet, notes: list[HealthRow]) -> ModelEntry | None:
+def _model(tables: TableSet) -> ModelEntry | None:
     """Return the given model, or the manifest's. A given model without a sequence length takes the manifest's."""
     recorded = tables.declared.model
     model = tables.assumptions.model or recorded
-    if model is None:
-        notes.append(_note("no_model", "no model description; pass one to the recorder, or use --model config.json"))
-        return None
-    notes += [_note("model_description", text) for text in model.notes]
-    if not model.sequence and recorded is not None:
-        model = replace(model, sequence=recorded.sequence)
+    if model is not None and recorded is not None and not model.sequence:
+        return replace(model, sequence=recorded.sequence)
     return model
 
 
-def _no_peak(device: str, kind: Precision | None) -> HealthRow:
-    """Return a note on what is missing: the precision of the run, or the device's peak for it."""
-    if kind is None:
-        detail = "the precision of the run is unknown, because neither the manifest nor shapes of ops show it"
-        return _note("precision_unknown", f"{detail}; record with record_shapes=True")
-    return _note("no_device_peak", f"the dense peak of {device} for {kind} is unknown")
-
-
-def _missing(model: ModelEntry) -> str:
-    wanted = ("layers", "hidden", "heads", "ffn_hidden", "vocab", "sequence")
-    return "it lacks " + (", ".join(name for name in wanted if not getattr(model, name)) or "its parameters")
-
-
-def _rates(tables: TableSet, times: StepTimeResult, notes: list[HealthRow]) -> dict[int, float]:
-    tokens = tables.tokens_per_step
-    if not tokens:
-        detail = "tokens per step are unknown; pass tokens_per_step to the recorder, or use --tokens-per-step"
-        notes.append(_note("no_tokens", detail))
+def _flop_per_token(model: ModelEntry | None) -> dict[str, float]:
+    """Return the model's FLOP per token by convention, without those that its description does not allow."""
+    if model is None:
         return {}
-    if times.is_window.all():
-        notes += [row for row in times.notes if row.code == "window_is_no_step"]
-    length, number = (times.end_ns - times.start_ns)[~times.is_window], times.step[~times.is_window]
-    return {
-        step: tokens / float(length[number == step].mean()) * 1e9
-        for step in np.unique(number).tolist()
-        if length[number == step].sum() > 0
-    }
+    return {name: flop for name in conventions.CONVENTIONS if (flop := flops.per_token(model, name))}
+
+
+def _missing_inputs(
+    tables: TableSet, model: ModelEntry | None, times: StepTimeResult, roof: Roof, kind: Precision | None
+) -> Iterator[HealthRow]:
+    """Yield a note on each input of MFU and HFU that is missing or limited, with how to record it."""
+    if model is None:
+        yield _note("no_model", "no model description; pass one to the recorder, or use --model config.json")
+    else:
+        yield from (_note("model_description", text) for text in model.notes)
+        if not _flop_per_token(model):
+            detail = "FLOPs per token cannot be computed from the model's description"
+            yield _note("no_model_flop", f"{detail}: it lacks {_missing_fields(model)}")
+        if backward.measured(tables) is None and not tables.declared.recompute:
+            yield _note("recompute_unknown", "recomputation of activations was not recorded, so HFU is unknown")
+    if not tables.tokens_per_step:
+        detail = "tokens per step are unknown; pass tokens_per_step to the recorder, or use --tokens-per-step"
+        yield _note("no_tokens", detail)
+    elif times.is_window.all():
+        yield from (row for row in times.notes if row.code == "window_is_no_step")
+    if tables.declared.paced:
+        yield _note("paced_compute", "compute is paced, timed waits replace it")
+    if roof.peak(kind):
+        return
+    if roof.notes:
+        yield from roof.notes
+    elif kind is None:
+        detail = "the precision of the run is unknown, because neither the manifest nor shapes of ops show it"
+        yield _note("precision_unknown", f"{detail}; record with record_shapes=True")
+    else:
+        yield _note("no_device_peak", f"the dense peak of {roof.name} for {kind} is unknown")
+
+
+def _missing_fields(model: ModelEntry) -> str:
+    wanted = ("layers", "hidden", "heads", "ffn_hidden", "vocab", "sequence")
+    return ", ".join(name for name in wanted if not getattr(model, name)) or "its parameters"
+
+
+def _note(code: str, detail: str) -> HealthRow:
+    return HealthRow(code, Severity.INFO, detail=detail)
+
+
+def _rates(tables: TableSet, times: StepTimeResult) -> dict[int, float]:
+    """Return the tokens per second of each step; empty if the tokens are unknown or the trace has no steps."""
+    length_ns, step = (times.end_ns - times.start_ns)[~times.is_window], times.step[~times.is_window]
+    mean_ns = {number: float(length_ns[step == number].mean()) for number in distinct(step).tolist()}
+    tokens = tables.tokens_per_step
+    return {number: tokens / mean * 1e9 for number, mean in mean_ns.items() if tokens and mean > 0}
 
 
 def _precision(tables: TableSet, work: KernelsResult) -> Precision | None:
@@ -249,18 +258,16 @@ def _precision(tables: TableSet, work: KernelsResult) -> Precision | None:
     return Precision(max(share, key=lambda name: share[name])) if share else None
 
 
-def _hardware(tables: TableSet, model: ModelEntry | None, convention: str, notes: list[HealthRow]) -> float:
+def _hardware_flop_per_token(tables: TableSet, model: ModelEntry | None, convention: str) -> float:
     """Return FLOP per token including recomputation, as often as the trace shows it or the manifest declares it."""
-    recompute = tables.declared.recompute
     if model is None:
         return float("nan")
     again = backward.measured(tables)
     if again is not None:
         return flops.with_repeats(model, convention, again.products, again.attention) or float("nan")
-    if not recompute:
-        notes.append(_note("recompute_unknown", "recomputation of activations was not recorded, so HFU is unknown"))
-        return float("nan")
-    return flops.hardware_per_token(model, convention, recompute) or float("nan")
+    recompute = tables.declared.recompute
+    flop = flops.hardware_per_token(model, convention, recompute) if recompute else None
+    return flop or float("nan")
 
 
 def _devices(tables: TableSet) -> int:
@@ -282,10 +289,6 @@ def _mesh_size(tables: TableSet) -> int:
     """Return the product of the manifest's axes. Experts share the ranks of the other axes."""
     mesh = tables.declared.mesh
     return data_degree(mesh) * prod(mesh.get(axis, 1) for axis in ("tp", "cp", "pp"))
-
-
-def _note(code: str, detail: str) -> HealthRow:
-    return HealthRow(code, Severity.INFO, detail=detail)
 
 
 # Inputs that the trace contradicts. Each row names the contradiction and the remedy; any row hides MFU and HFU.
@@ -329,9 +332,10 @@ def _wrong_model(
     needs = flop_check.model_work(model, tables.assumptions.convention, tokens, backward.measured(tables))
     if needs is None or not rank_steps:
         return []
+    # The trace's FLOP are a sum over its ranks and steps; the model's are for one step of all devices.
     scale = devices / rank_steps
     traced = flop_check.Range(trace.flop * scale, (trace.flop + trace.hidden_flop(op_peak)) * scale)
-    is_whole = len(np.unique(times.rank)) == devices
+    is_whole = len(distinct(times.rank)) == devices
     why = flop_check.contradiction(needs, traced, flop_check.tolerance(model, is_whole=is_whole))
     if not why:
         return []
@@ -357,7 +361,7 @@ def _recorded_model_fits(tables: TableSet, trace: Traced, times: StepTimeResult,
     return not _wrong_model(tables, recorded, trace, times, op_peak)
 
 
-def check(
+def _compared_parts(
     tables: TableSet, selection: Selection, model: ModelEntry, trace: Traced, times: StepTimeResult
 ) -> tuple[Part, ...]:
     """Compare the model's FLOP with the trace's; empty if ranks are missing or the model's FLOP are unknown."""

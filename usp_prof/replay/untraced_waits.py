@@ -265,12 +265,9 @@ def _wait_places(silences: Sequence[Silences], awaited: Sequence[Ints]) -> set[s
     waits: Counter[str] = Counter()
     candidates: Counter[str] = Counter()
     for of_rank, source in zip(silences, awaited, strict=True):
-        is_wait = source >= 0
-        for place, waited, counts in zip(
-            of_rank.place, is_wait.tolist(), (is_wait | of_rank.is_busy).tolist(), strict=True
-        ):
-            waits[place] += waited
-            candidates[place] += counts
+        is_wait, place = source >= 0, np.array(of_rank.place, object)
+        waits.update(place[is_wait])
+        candidates.update(place[is_wait | of_rank.is_busy])
     return {place for place in candidates if 2 * waits[place] >= candidates[place]}
 
 
