@@ -86,7 +86,7 @@ def _wrong(document: Document, view: View) -> None:
 def _worst_step(document: Document, view: View) -> None:
     """Show the longest of the selected steps on the timeline, for outlier ranks and some others."""
     store = wait(data.ask_timeline(view.run))
-    steps = [step for step in store.steps if view.selection.takes_step(step.number)] or store.steps
+    steps = [step for step in store.steps if step.number in document.run.steps] or store.steps
     begin, end = 0, store.span_ns
     if steps:
         worst = max(steps, key=lambda step: step.end_ns - step.start_ns)

@@ -54,7 +54,7 @@ def test_efficiency_is_computed_per_step() -> None:
     product(run, at=20_000, dur=10_000, external=2)
     product(run, at=60_000, dur=40_000, external=3)
     run.kernel("splitKreduce_kernel", at=31_500, dur=10_000, launch_at=20_050)
-    result = kernels.compute(table_set(run))
+    result = kernels.compute(table_set(run), Selection(last_step=2))
     best = 2 * 1024**3 / 989e12 * 1e9
     steps = {
         v.dims["step"]: v.value for v in result.values() if v.metric.id == "kernel_efficiency" and "step" in v.dims
@@ -289,8 +289,8 @@ def test_paced_waits_belong_to_no_op_and_not_to_the_formula_fraction() -> None:
 
 
 def test_only_the_selected_steps_count() -> None:
-    run = product(Trace().meta(**H100).step(1, at=0, dur=20_000), at=0, dur=5_000)
-    product(run.step(2, at=20_000, dur=20_000), at=20_000, dur=7_000)
+    run = product(Trace().meta(**H100).step(1, at=0, dur=6_000), at=0, dur=5_000)
+    product(run.step(2, at=6_000, dur=8_000), at=6_000, dur=7_000)
     tables = table_set(run)
     assert kernels.compute(tables, Selection(first_step=2)).total_ns == 7_000
     assert kernels.compute(tables, Selection(ranks=(5,))).values() == []

@@ -94,7 +94,7 @@ def test_copy_bandwidth_is_weighted_by_time() -> None:
 def test_allocator_calls_are_counted() -> None:
     run = trace().launch(90, 1_000, name="cudaMalloc").launch(91, 2_000, name="cudaFree")
     run.launch(92, 3_000, name="cudaMallocHost").launch(93, 12_000, name="cuMemAlloc_v2", category="cuda_driver")
-    result = memory.compute(table_set(run))
+    result = memory.compute(table_set(run), Selection(last_step=2))
     assert result.allocator_calls == {0: 1.5}
     assert values(result)["allocator_calls", ""] == 1.5
     assert result.copies == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,10 +27,9 @@ from usp_prof.model.selection import Selection
 from usp_prof.report.figures import Figures
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from usp_prof.api.answer import Answer
 
+TRACES = Path(__file__).parents[2] / "traces"
 QUESTIONS = (
     "breakdown", "overlap", "communication", "pipeline", "stragglers", "kernels", "mfu", "host", "critical_path",
 )  # fmt: skip
@@ -44,6 +44,16 @@ BARE = {
 def ask(name: str, fault: str = "slow_rank") -> Answer:
     answer: Answer = getattr(run_with(fault), name)()
     return answer
+
+
+def test_answers_leave_out_a_step_cut_by_the_end_of_the_recording_unless_it_is_named(tmp_path: Path) -> None:
+    run = open_run(TRACES / "gpu-late-input", cache_dir=tmp_path)
+    step_ns = float(run.breakdown().df["step_ns"].mean())
+    assert step_ns == run.whatif("no_input_wait").prediction.recorded_ns == pytest.approx(68.2e6, rel=0.001)
+    assert run.mfu().metrics["mfu"] == pytest.approx(0.300, abs=0.0005)
+    assert run.mfu(steps=range(27, 30)).metrics["mfu"] == pytest.approx(0.340, abs=0.0005)
+    assert run.breakdown(steps=29).df["step"].tolist() == [29]
+    assert run.sql("SELECT step FROM steps WHERE is_cut").fetchall() == [(29,)]
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

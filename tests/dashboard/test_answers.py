@@ -95,6 +95,17 @@ def test_a_section_that_cannot_be_predicted_states_the_reason(tmp_path: Path, mo
     assert "model and mesh are unknown" in section_by_id["plan"].blocks[0].text  # type: ignore[union-attr]
 
 
+def test_the_overview_and_its_report_leave_out_a_cut_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with naming([TRACES / "gpu-late-input"], tmp_path, monkeypatch):
+        texts = [element.value for element in drawn("overview").markdown]
+        page = report.ask(0, EVERYTHING).result()
+        document = data.document(0, EVERYTHING)
+    assert "**Where the mean rank step goes**: 68.2 ms" in texts
+    assert "68.2 ms" in page
+    assert "60.1 ms" not in page
+    assert document.run.steps == (27, 28)
+
+
 def test_metrics_are_downloaded_raw() -> None:
     pair = data.ask_comparison(0, 1).result().pairs[0]
     frame = comparison.metrics_frame(pair, everything=True)

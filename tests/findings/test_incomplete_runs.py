@@ -12,6 +12,7 @@ from usp_prof.extras.synth.declaration import Declaration
 from usp_prof.extras.synth.write import write
 from usp_prof.findings import find_all
 from usp_prof.findings.repairs import repairs_of
+from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
 
 if TYPE_CHECKING:
@@ -52,13 +53,16 @@ def test_whatif_says_that_a_rank_lacks_steps(tmp_path: Path, capsys: pytest.Capt
         assert (doubt in " ".join(capsys.readouterr().out.split())) is lacks_steps
 
 
-def test_the_step_that_gains_leave_out_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The recording ended before the last step's wait for input did, so `analyze` and `whatif` show other means."""
+def test_gains_and_figures_are_of_the_same_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The recording ended before the last step's wait for input, so the mean was 60.1 ms here and 68.2 ms there."""
     run = open_run(TRACES / "gpu-late-input", cache_dir=tmp_path)
-    (row,) = (row for row in find_all(run.tables).skipped if row.code == "steps_cut")
-    assert "without step 29" in row.detail
+    (row,) = (row for row in run.health if row.code == "steps_cut")
+    assert "before step 29 did" in row.detail
     (cost,) = (row for row in find_all(run.tables).skipped if row.code == "recording_cost")
-    assert "a step of 68.2 ms (without step 29)" in cost.detail
+    assert "a step of 68.2 ms;" in cost.detail
     options = ["--edit", "no_input_wait", "--cache-dir", str(tmp_path)]
     assert main(["whatif", str(TRACES / "gpu-late-input"), *options]) == 0
     assert "Without step 29: the recording of a rank ended before it did." in capsys.readouterr().out
+    assert float(run.breakdown().df["step_ns"].mean()) == unedited(run.tables).mean_measured_ns
+    (late,) = (finding for finding in find_all(run.tables).findings if finding.code == "late-input")
+    assert late.evidence["loading_ns_per_step"] == run.host().df["input_ns"].item()

@@ -11,6 +11,8 @@ from made_training import Delay, Job
 from usp_prof.analyses import step_time, stragglers
 from usp_prof.model.finding import REPAIR_GAIN
 from usp_prof.model.metric import Metric, Value
+from usp_prof.model.selection import Selection
+from usp_prof.replay.step_times import unedited
 from usp_prof.report.build import analyze, build
 from usp_prof.report.document import DataTable, Document, KeyFigures, Stack, Text
 from usp_prof.report.figures import Figures
@@ -41,6 +43,24 @@ def test_the_bubble_states_how_much_of_it_the_bar_shows_as_idle(tmp_path: Path) 
     (figures,) = blocks(document, KeyFigures)
     (bubble,) = (figure for figure in figures.figures if figure.label == "bubble")
     assert f"{idle} of it idle: pipeline" in bubble.second
+
+
+def test_all_figures_of_the_screen_leave_out_a_cut_step(tmp_path: Path) -> None:
+    """The last step lacks the wait for input with which the others end: it is 44.1 ms instead of 60.0 and 76.4 ms."""
+    run = open_run(TRACES / "gpu-late-input", cache_dir=tmp_path)
+    document = build(run.tables, analyze(run.tables), name="run")
+    (figures,) = blocks(document, KeyFigures)
+    step, model_flops = figures.figures[:2]
+    assert step.value == pytest.approx(unedited(run.tables).mean_measured_ns)
+    assert "without step 29, cut by the end of the recording" in step.second
+    assert model_flops.value == pytest.approx(0.300, abs=0.0005)
+    (stack,) = blocks(document, Stack)
+    assert sum(part.value for part in stack.parts) == pytest.approx(step.value, rel=0.01)
+    assert document.run.steps == (27, 28)
+    selected = Selection(first_step=27, last_step=29)
+    with_last = build(run.tables, analyze(run.tables, selected), name="run", selection=selected)
+    (figures,) = blocks(with_last, KeyFigures)
+    assert "median of 3 steps" in figures.figures[0].second
 
 
 def test_a_rank_late_in_messages_has_no_lateness_in_collectives(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 TRACES = Path(__file__).parents[2] / "traces"
-SAMPLE = ["recorded-5d", "recorded-interleaved", "gpu-nccl-pp2"]
+SAMPLE = ["recorded-5d", "recorded-interleaved", "gpu-nccl-pp2", "gpu-late-input"]
 RECORDED = sorted(path.parent.name for path in TRACES.glob("*/run.json"))
 
 

@@ -183,7 +183,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CollectivesR
 def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:
     matched = call_table.match_calls(tables)
     calls = matched.columns()
-    chosen = selection.takes_steps(calls["step"])
+    chosen = tables.selects(selection, calls["step"])
     if selection.ranks is not None:
         chosen &= matched.touching(selection.ranks)
     name, peak = _link(tables)

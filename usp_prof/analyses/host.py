@@ -179,7 +179,7 @@ class _OfRank:
 
 
 def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:
-    steps = int(selection.takes_steps(tables.columns("steps", rank)["step"]).sum())
+    steps = int(tables.selects(selection, tables.columns("steps", rank)["step"]).sum())
     per_step = max(1, steps)
     launches, marks, ops = (
         ranges.selected(tables, name, rank, selection) for name in ("launches", "annotations", "ops")
@@ -219,7 +219,7 @@ def _functions(tables: TableSet, rank: int, selection: Selection) -> Columns:
     if not len(functions):
         return functions  # if there are none, the other columns are not read
     steps = tables.columns("steps", rank)
-    is_selected = selection.takes_steps(steps["step"])
+    is_selected = tables.selects(selection, steps["step"])
     inside = union(steps["host_start_ns"][is_selected], steps["host_end_ns"][is_selected])
     return functions.take(inside.holds(functions["start_ns"]))
 

@@ -217,8 +217,8 @@ def _sent_sizes(tables: TableSet, rank: int, selection: Selection) -> list[tuple
         parts.matches("axis", Axis.EP) & parts.matches("op", "all_to_all") & (parts["in_bytes"] != parts["out_bytes"])
     )
     rows = parts.take(uneven & (parts["out_bytes"] >= 0) & ~parts.matches("phase", "backward"))
-    pairs = zip(rows["step"].tolist(), rows["out_bytes"].tolist(), strict=True)
-    return [(step, size) for step, size in pairs if selection.takes_step(step)]
+    rows = rows.take(tables.selects(selection, rows["step"]))
+    return list(zip(rows["step"].tolist(), rows["out_bytes"].tolist(), strict=True))
 
 
 def _loads(arrived: dict[int, list[tuple[int, int]]], group: tuple[int, ...]) -> list[Load]:
@@ -248,7 +248,7 @@ def _times(tables: TableSet, rank: int, selection: Selection) -> dict[str, float
             times[name] = int(marks.dur_ns[phase == name].sum()) / steps
     parts = tables.columns("collectives", rank)
     rows = parts.matches("axis", Axis.EP) & parts.matches("op", "all_to_all")
-    inside = (parts["step"] >= 0) & selection.takes_steps(parts["step"])
+    inside = (parts["step"] >= 0) & tables.selects(selection, parts["step"])
     if (rows & inside).any():
         times["all_to_all"] = int(parts["dur_ns"][rows & inside].sum()) / steps
     return times

@@ -151,7 +151,7 @@ def _of_rank(
 ) -> tuple[dict[tuple[str, str], tuple[float, float]], dict[tuple[str, str], int]]:
     """Return one rank's times per kind of collective, and the kernels that hide them, in the selected steps."""
     windows = tables.columns("steps", rank)
-    chosen = selection.takes_steps(windows["step"])
+    chosen = tables.selects(selection, windows["step"])
     window = union(windows["start_ns"][chosen], windows["end_ns"][chosen])
     return _kinds(tables, rank, window, int(chosen.sum())), _hiders(tables, rank, window)
 

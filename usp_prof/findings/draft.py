@@ -147,8 +147,6 @@ _CHECKS: dict[Input, Callable[[TableSet], str]] = {
 # Skipped rules: one health row per reason, and a summary sentence.
 
 SKIPPED = "rules_skipped"
-STEPS_CUT = "steps_cut"
-"""Code of the health row on steps that count in tables and figures, but not in gains."""
 _CAUSE = re.compile(r"[^:;(]*")
 
 

@@ -11,17 +11,16 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from usp_prof.analyses.step_time import is_window
-from usp_prof.columns.rows import distinct
 from usp_prof.findings.causes import same_place, with_causes
 from usp_prof.findings.changed_parts import with_changed_parts
-from usp_prof.findings.draft import STEPS_CUT, Draft, Rule, damage, skipped_rules
+from usp_prof.findings.draft import Draft, Rule, damage, skipped_rules
 from usp_prof.findings.place import of_costly_rank
 from usp_prof.findings.registry import all_rules
 from usp_prof.findings.repairs import ideal_of, repairs_of, unexplained_notes
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Basis, Finding, Found, Level
-from usp_prof.model.health import HealthRow, Severity, spans
+from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.graph import Graph, Timeline
@@ -119,7 +118,7 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
     if selection == EVERYTHING and not doubt:  # otherwise the step breakdown shows other steps or ranks
         replays = {str(judgement.draft.edit): judgement.replayed for judgement in judged if judgement.replayed}
         findings = with_changed_parts(tables, findings, replays)
-    notes = skipped_rules(skipped) + _step_notes(tables) + _recording_notes(tables) + _clock_notes(tables)
+    notes = skipped_rules(skipped) + _recording_notes(tables) + _clock_notes(tables)
     notes += unexplained_notes(tables)
     notes += [_excluded(judged[place].rule.CODE, reason) for place, reason in cumulative.left_out.items()]
     ideal = ideal_of(tables)
@@ -128,31 +127,14 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
     return Found(tuple(findings), tuple(sorted(notes)), ideal, repairs_of(tables), unrecorded_ns)
 
 
-def _step_notes(tables: TableSet) -> list[HealthRow]:
-    """Return a health row on steps that count in tables and figures, but not in gains."""
-    times = unedited(tables)
-    if not len(times.left_out):
-        return []
-    ranks = spans(distinct(times.rank[times.is_cut]).tolist())
-    detail = (
-        f"gains are shares of the mean step without step {spans(times.left_out.tolist())}: the recording of rank "
-        f"{ranks} ended before it did; tables and figures count it"
-    )
-    return [HealthRow(STEPS_CUT, Severity.INFO, count=len(times.left_out), detail=detail)]
-
-
 def _recording_notes(tables: TableSet) -> list[HealthRow]:
     """Return health rows on the known or possible cost of recording."""
-    times, cost = unedited(tables), recording_cost(tables)
-    step_ns = times.mean_measured_ns
+    cost, step_ns = recording_cost(tables), unedited(tables).mean_measured_ns
     if not cost.matters(step_ns):
         return []
     cost_ms, share = f"{cost.ns / 1e6:.3g} ms", f"{100 * cost.ns / step_ns:.0f}%"
     if cost.is_known:
-        which = f" (without step {spans(times.left_out.tolist())})" if len(times.left_out) else ""
-        detail = (
-            f"recording adds {cost_ms} ({share}) to a step of {step_ns / 1e6:.3g} ms{which}; gains exclude this cost"
-        )
+        detail = f"recording adds {cost_ms} ({share}) to a step of {step_ns / 1e6:.3g} ms; gains exclude this cost"
         return [HealthRow("recording_cost", Severity.INFO, detail=detail)]
     detail = (
         f"recording may add up to {cost_ms} ({share}) to a step, and gains may be off by this amount; record with "

@@ -190,7 +190,7 @@ HEALTH_CODES: dict[str, str] = {
     # findings and predictions
     "rules_skipped": "Rules were skipped: their inputs are damaged or missing.",
     "findings_of_all_steps": "Only some steps were selected. Tables and figures cover these; findings cover all steps.",
-    "steps_cut": "A rank's recording ended before its last step did. The step counts in tables, but not in gains.",
+    "steps_cut": "A rank's recording ended before its last step did, so figures per step do not include this step.",
     "ranks_represented": "The run is too large to replay completely. Findings come from replicas that represent all.",
     "recording_cost": "A recorded step is longer than the steps before the recording. Gains are shares of the latter.",
     "recording_cost_unknown": "The cost of recording is unknown; the error of gains includes it. Record with wait=5.",

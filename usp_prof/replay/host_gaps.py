@@ -13,6 +13,7 @@ import numpy as np
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.intervals import Intervals, time_of, union
 from usp_prof.columns.table import Columns
+from usp_prof.model.selection import EVERYTHING
 from usp_prof.replay.graph import EdgeKind, Edges, Graph, NodeKind
 from usp_prof.replay.rank_clocks import RankClocks, rank_clocks
 from usp_prof.tables.table_set import TableSet
@@ -115,10 +116,13 @@ def _loading(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
     return loader.start, loader.end
 
 
-def loading_ns(tables: TableSet, rank: int) -> int:
-    """Return the total time in ns that a rank's host spends in the data loader."""
+def loading_per_step_ns(tables: TableSet, rank: int) -> float:
+    """Return the mean time in ns per step that a rank's host spends in the data loader."""
     begin, end = loading(tables, rank)
-    return int((end - begin).sum())
+    steps = tables.columns("steps", rank)
+    counts = tables.selects(EVERYTHING, steps["step"])
+    in_other_steps = overlap(begin, end, steps["host_start_ns"][~counts], steps["host_end_ns"][~counts])
+    return float((end - begin).sum() - in_other_steps.sum()) / max(int(counts.sum()), 1)
 
 
 def overlap(begin: Ints, end: Ints, low: Ints, high: Ints) -> Ints:

@@ -11,6 +11,7 @@ from usp_prof.columns.rows import first_of_run, lookup, rows_of, sorted_within
 from usp_prof.columns.table import Columns
 from usp_prof.replay.full_queues import usual_launch_ns, waited_for_room
 from usp_prof.replay.graph import HOST_KINDS, NodeKind
+from usp_prof.tables.activities import COMPUTING_LANE, without_unpacking
 from usp_prof.tables.table_set import TableSet
 
 _KINDS = {
@@ -20,7 +21,6 @@ _KINDS = {
     "memset": NodeKind.COPY,
 }
 HOST_LANE = "host"
-COMPUTING_LANE = "cpu"
 ROUNDING_NS = 1_000
 """Older traces round times to whole microseconds, so a call may seem to start before the one before it returned."""
 STAGED_NS = 100_000
@@ -118,15 +118,12 @@ def nodes_of(tables: TableSet, rank: int, host_shift: int) -> RankNodes:
 
 
 def _activities(tables: TableSet, rank: int) -> Columns:
-    """Return a rank's activities without the copies with which gloo's threads unpack what arrived.
+    """Return a rank's activities without the copies that unpack what arrived.
 
-    They are part of the transfer. On the lane of the computing threads they would seem to be compute that the transfer
-    delays, and this delay would stay if an edit moves the transfer.
+    On the lane of the computing threads they would seem to be compute that the transfer delays, and this delay would
+    stay if an edit moves the transfer.
     """
-    activities = tables.columns("activities", rank)
-    lanes = activities.codes("lane")[1]
-    unpacks = {lane.replace("gloo", COMPUTING_LANE) for lane in lanes if lane.startswith("gloo")}
-    return activities.take(~activities.satisfies("lane", unpacks.__contains__))
+    return without_unpacking(tables.columns("activities", rank))
 
 
 def _lanes(work: Columns, kind: Ints) -> tuple[Ints, list[str]]:

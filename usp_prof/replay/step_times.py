@@ -8,12 +8,13 @@ shortens the step that waited.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from usp_prof.columns.arrays import Flags, Floats, Ints
-from usp_prof.columns.rows import distinct, lookup, rows_by_code, sorted_by
+from usp_prof.columns.rows import lookup, rows_by_code, sorted_by
+from usp_prof.model.selection import EVERYTHING
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import Graph, Timeline
 from usp_prof.replay.longest_path import replay, replay_together
@@ -30,24 +31,13 @@ class StepTimes:
     step: Ints
     measured_ns: Ints
     replayed_ns: Ints
-    is_cut: Flags
-    """Marks of steps cut by the end of the recording: they lack the wait with which other steps end."""
+    is_complete: Flags
+    """Marks of steps not cut by the end of the recording."""
 
     @property
     def error(self) -> Floats:
         """Relative error of the replay for each step."""
         return np.asarray(np.abs(self.replayed_ns - self.measured_ns) / np.maximum(self.measured_ns, 1))
-
-    @property
-    def is_complete(self) -> Flags:
-        """Whether each step was recorded completely, or True for all steps if all are cut."""
-        is_uncut = ~np.isin(self.step, self.step[self.is_cut])
-        return is_uncut if is_uncut.any() else np.ones_like(is_uncut)
-
-    @property
-    def left_out(self) -> Ints:
-        """Steps that do not count, because the recording of a rank ended before they did."""
-        return distinct(self.step[~self.is_complete])
 
     @property
     def mean_measured_ns(self) -> float:
@@ -70,27 +60,12 @@ def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
     of_ranks = []
     for rank, step, begin, end in _bounds_of(tables, graph):
         begins, ends = _moved_steps(begin, end, graph, timeline)
-        of_ranks.append((np.full(len(step), rank), step, end.when - begin.when, ends - begins, _is_cut(begin, end)))
+        is_complete = tables.selects(EVERYTHING, step)
+        of_ranks.append((np.full(len(step), rank), step, end.when - begin.when, ends - begins, is_complete))
     if not of_ranks:
         nothing = np.zeros(0, np.int64)
         return StepTimes(nothing, nothing, nothing, nothing, nothing.astype(bool))
-    times = StepTimes(*(np.concatenate(column) for column in zip(*of_ranks, strict=True)))
-    # If only a few ranks lack a wait in their last step, their waits before were delays of their own.
-    is_usual = 2 * len(distinct(times.rank[times.is_cut])) >= len(of_ranks)
-    return times if is_usual else replace(times, is_cut=np.zeros(len(times.rank), bool))
-
-
-LEAST_WAIT = 0.1
-"""A last step that lacks a smaller share than this counts as complete."""
-
-
-def _is_cut(begin: Anchored, end: Anchored) -> Flags:
-    """Mark steps that end with the rank's last work and lack the wait with which its other steps end."""
-    # A step's end is not inside if no work of the rank starts then or later.
-    wait, length, is_last = end.when - end.ended, end.when - begin.when, ~end.inside
-    if is_last.all() or wait[~is_last].sum() <= LEAST_WAIT * length[~is_last].sum():
-        return np.zeros(len(length), dtype=bool)
-    return np.asarray(is_last & (wait <= 0) & (length < (1 - LEAST_WAIT) * length[~is_last].mean()))
+    return StepTimes(*(np.concatenate(column) for column in zip(*of_ranks, strict=True)))
 
 
 def _bounds_of(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:

@@ -98,7 +98,7 @@ def _steps(tables: TableSet, selection: Selection, ranks: list[int]) -> tuple[tu
     sources: Counter[str] = Counter()
     for rank in ranks:
         steps = tables.columns("steps", rank)
-        selected_steps.update(int(step) for step in steps["step"] if selection.takes_step(int(step)))
+        selected_steps.update(steps["step"][tables.selects(selection, steps["step"])].tolist())
         sources.update(steps["source"])
     return tuple(sorted(selected_steps)), sources.most_common(1)[0][0] if sources else ""
 

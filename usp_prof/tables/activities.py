@@ -46,6 +46,8 @@ SCHEMA = Schema(
     ),
 )
 
+COMPUTING_LANE = "cpu"
+
 # Host ops that are not computation: they post, wait, or only enclose other ops.
 _NO_WORK = re.compile(
     r"c10d|_c10d_functional|autograd::|torch::autograd|torch::jit|profiler::|record_param_comms|symm_mem::|gloo:|nccl:"
@@ -70,6 +72,17 @@ def build(frame: EventFrame, links: Links, parts: Parts, collectives: pa.Table, 
         "step": steps.of_device(frame.start[row]),
     }
     return table(SCHEMA, columns, len(row))
+
+
+def without_unpacking(activities: Columns) -> Columns:
+    """Return a rank's activities without the copies with which gloo's threads unpack what arrived.
+
+    They are part of the transfer.
+    """
+    unpacking_lanes = {
+        lane.replace("gloo", COMPUTING_LANE) for lane in activities.codes("lane")[1] if lane.startswith("gloo")
+    }
+    return activities.take(~activities.satisfies("lane", unpacking_lanes.__contains__))
 
 
 def _device(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
@@ -146,7 +159,10 @@ def _host_lanes(
     thread = codes[row]
     count = np.bincount(thread[collective < 0], minlength=len(threads))
     busiest_first = sorted(np.flatnonzero(count).tolist(), key=lambda code: (-count[code], threads[code]))
-    names = ["cpu" if place == 0 else f"cpu {threads[code]}" for place, code in enumerate(busiest_first)]
+    names = [
+        COMPUTING_LANE if place == 0 else f"{COMPUTING_LANE} {threads[code]}"
+        for place, code in enumerate(busiest_first)
+    ]
     lane_of_thread = np.zeros(len(threads) + 1, np.int64)
     lane_of_thread[busiest_first] = np.arange(len(names))
     lanes, names_of_parts = of_parts

@@ -44,7 +44,7 @@ from usp_prof.tables.parallelism import group_axes
 from usp_prof.tables.parallelism.gloo_groups import regrouped
 from usp_prof.tables.parallelism.group_axes import apply
 from usp_prof.tables.pipeline import inferred_actions
-from usp_prof.tables.step_cuts import job_steps, marked_steps
+from usp_prof.tables.step_cuts import job_steps, marked_steps, recorded_ends
 from usp_prof.tables.table_set import Source, TableSet
 
 SCHEMAS: tuple[Schema, ...] = (
@@ -105,17 +105,18 @@ def build_rank(record: TraceRecord, rank: int, manifest: Manifest | None) -> dic
     membership = groups.join(frame, parts)
     collective = collectives.build(frame, links, parts, membership, steps)
     kernel = kernels.build(frame, links, steps)
+    activity = activities.build(frame, links, parts, collective, steps)
     return {
         "events": widened(EVENTS, record.events, rank),
         "threads": widened(THREADS, record.threads, rank).to_table(),
         "ranks": ranks.build(frame, manifest),
-        "steps": step_table.build(rank, steps),
+        "steps": step_table.build(rank, steps, recorded_ends.lacks_wait(steps, Columns(activity))),
         "kernels": kernel,
         "launches": launches.build(frame, links, promised, steps),
         "device_waits": device_waits.build(frame, links),
         "annotations": annotation_table.build(frame, steps),
         "collectives": collective,
-        "activities": activities.build(frame, links, parts, collective, steps),
+        "activities": activity,
         "groups": groups.build(rank, membership.groups, count_calls(parts, membership, steps)),
         "actions": actions.build(frame, links, steps),
         "memory": memory.build(frame, steps),
@@ -136,12 +137,14 @@ def assemble(
         {*health, *health_of_axes, *_of_ranks(sources), *_without_device_work(sources), *_in_light_mode(manifest)}
     )
     cut = job_steps.cut(apply(sources, layout), [*health_rows, *between_ranks.rows(sources)])
+    cut_steps, health_of_ends = recorded_ends.cut_steps(cut.sources)
     cut_sources, of_groups = unnamed_groups.name_groups(cut.sources, group_axes.world_size(sources))
     tables = TableSet(
         inferred_actions.completed(cut_sources),
         manifest=manifest,
-        health=[*cut.health, *of_groups],
+        health=[*cut.health, *health_of_ends, *of_groups],
         topology=layout.topology,
+        cut_steps=cut_steps,
     )
     tables.uneven_steps = cut.incomparable
     damage = ", ".join(code_and_rank(row) for row in losses(tables))

@@ -79,6 +79,7 @@ def of_each_rank(
         topology=tables.topology,
         assumptions=tables.assumptions,
         incomparable=tables.incomparable,
+        cut_steps=tables.cut_steps,
     )
     of_run = tables.memo("facts of the run", lambda: Common(open_tables))
     ranks_of_shares = (chosen[first : first + RANKS_OF_SHARE] for first in range(0, len(chosen), RANKS_OF_SHARE))

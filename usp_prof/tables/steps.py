@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from usp_prof.columns.arrays import Ints
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import lookup, range_at
-from usp_prof.model.schema import RANK, Schema, integer, text
+from usp_prof.model.schema import RANK, Schema, flag, integer, text
 from usp_prof.tables.build import table
 
 WINDOW = "window"
@@ -28,6 +28,10 @@ SCHEMA = Schema(
             "source",
             "profiler_step, mark (the recorder's), annotation, calls (periods of the calls that all ranks share), "
             "pattern (inferred) or window (the whole trace).",
+        ),
+        flag(
+            "is_cut",
+            "Whether the rank's recording ended before the step did: it lacks the wait with which other steps end.",
         ),
     ),
 )
@@ -57,8 +61,8 @@ class Steps:
         return _within(self.host_start, self.host_end, self.number, start)
 
 
-def build(rank: int, steps: Steps) -> pa.Table:
-    """Build the table."""
+def build(rank: int, steps: Steps, is_cut: Flags) -> pa.Table:
+    """Build the table; `is_cut` marks steps cut by the end of the recording."""
     columns = {
         "rank": rank,
         "step": steps.number,
@@ -67,6 +71,7 @@ def build(rank: int, steps: Steps) -> pa.Table:
         "host_start_ns": steps.host_start,
         "host_end_ns": steps.host_end,
         "source": steps.source,
+        "is_cut": is_cut,
     }
     return table(SCHEMA, columns, len(steps.number))
 

@@ -9,8 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.table import Columns, View, stacked, table_of
 from usp_prof.contract import Manifest
 from usp_prof.model.errors import UsageError, unknown_name
@@ -166,7 +168,7 @@ class TableSet:
     With many ranks, memory is limited, and the rest is read from the store again on request.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - as many facts are known about a run
         self,
         sources: Mapping[int, Source],
         *,
@@ -175,6 +177,7 @@ class TableSet:
         topology: Topology | None = None,
         assumptions: Assumptions = NOTHING_ASSUMED,
         incomparable: str = "",
+        cut_steps: tuple[int, ...] = (),
         run_facts: Mapping[object, object] | None = None,
     ) -> None:
         """Store the ranks' tables; for a share of a run also `run_facts`, facts about the whole run, by key of `memo`.
@@ -195,6 +198,8 @@ class TableSet:
         """Why steps of different ranks have different work; empty if they do not."""
         self.incomparable = incomparable
         """Why ranks cannot be compared (different steps or missing work); empty if they can."""
+        self.cut_steps = cut_steps
+        """Steps cut by the end of the recording; figures leave them out (see `selects`)."""
         self.topology = topology or Topology()
         self.workers: Workers | None = None
         """Executor of per-rank analyses; None for changed tables."""
@@ -249,6 +254,16 @@ class TableSet:
             hint = f"recorded steps: {spans(numbers)}" if is_known else "its steps are unknown: omit the selection"
             raise UsageError(f"run {name} has no step {selection.steps_in_words}", hint=hint)
 
+    def selects(self, selection: Selection, steps: Ints) -> Flags:
+        """Return for each step whether figures of a selection include it: if selected, and not cut by the recording.
+
+        A selection that names a cut step as its first or last step includes it.
+        """
+        is_selected = selection.takes_steps(steps)
+        if not self.cut_steps or selection.last_step is not None or selection.first_step in self.cut_steps:
+            return is_selected
+        return is_selected & ~np.isin(steps, self.cut_steps)
+
     def has_device_work(self, rank: int) -> bool:
         """Return whether the trace has device work, including CPU compute, and not only host events."""
         return not self.columns("ranks", rank).matches("device_kind", UNRECORDED).any()
@@ -275,6 +290,7 @@ class TableSet:
             topology=self.topology,
             assumptions=self.assumptions,
             incomparable=self.incomparable,
+            cut_steps=self.cut_steps,
         )
         share._held = self._held
         share.uneven_steps = self.uneven_steps

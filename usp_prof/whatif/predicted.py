@@ -59,7 +59,14 @@ def _predicted(tables: TableSet, prediction: Prediction) -> TableSet:
         device=after.device if after.device != before.device else tables.assumptions.device,
         tokens_per_step=after.tokens_per_step if tables.assumptions.tokens_per_step else 0,
     )
-    predicted = TableSet(sources, manifest=manifest, health=health, topology=topology, assumptions=assumptions)
+    predicted = TableSet(
+        sources,
+        manifest=manifest,
+        health=health,
+        topology=topology,
+        assumptions=assumptions,
+        cut_steps=moved.cut_steps,
+    )
     clocks = clock.fit_clocks(moved)
     predicted.memo("clock", lambda: clocks)
     predicted.recorded = moved.recorded

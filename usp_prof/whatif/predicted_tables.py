@@ -44,6 +44,7 @@ def retimed(tables: TableSet, graph: Graph, timeline: Timeline) -> TableSet:
         health=tables.health,
         topology=tables.topology,
         assumptions=tables.assumptions,
+        cut_steps=tables.cut_steps,
     )
     predicted.recorded = tables.recorded or tables
     clocks = clock.fit_clocks(tables)

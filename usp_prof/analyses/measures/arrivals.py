@@ -173,7 +173,7 @@ def _waiting_of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple
     """
     matched = call_table.match_calls(tables)
     windows, calls = tables.columns("steps", rank), matched.columns()
-    windows = windows.take(selection.takes_steps(windows["step"]))
+    windows = windows.take(tables.selects(selection, windows["step"]))
     parts = matched.parts.of_rank(rank, "call", "part", "wait_ns", "transfer_ns")
     rows = np.flatnonzero(calls["complete"][parts["call"]] & (parts["wait_ns"] >= 0))
     codes, names = calls.narrow_codes("axis")

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from usp_prof.analyses.measures.partition import Cause as Idle
 from usp_prof.columns.arrays import Floats, Ints
 from usp_prof.columns.rows import first_rows, group_codes, lookup, numbered, rows_by_code, rows_of
 from usp_prof.columns.statistics import medians_of_others
-from usp_prof.model.selection import EVERYTHING
+from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import shares
 from usp_prof.tables.table_set import TableSet
@@ -77,7 +78,11 @@ def own_time(tables: TableSet, parts: Partition) -> OwnTime:
 def _flop(tables: TableSet, parts: Partition) -> Floats:
     """Return the FLOP of the ops per (rank, step). Each op counts once, however many kernels it launched."""
     flop_of_row, rows_of_rank = np.zeros(len(parts.rank)), rows_by_code(parts.rank)
-    of_ranks = shares.of_each_rank(tables, _flop_of_ops, list(rows_of_rank))
+    # A selection that names its last step includes steps cut by the end of the recording.
+    until_last = Selection(last_step=int(parts.step.max(initial=0)))
+    is_cut = np.isin(parts.step, tables.cut_steps).any()
+    measure = partial(_flop_of_ops, selection=until_last if is_cut else EVERYTHING)
+    of_ranks = shares.of_each_rank(tables, measure, list(rows_of_rank))
     for rows, (step, flop) in zip(rows_of_rank.values(), of_ranks, strict=True):
         # By op: index of its step among the rank's steps. Ops outside these steps do not count.
         steps, place_of_row = numbered(parts.step[rows])
@@ -87,9 +92,9 @@ def _flop(tables: TableSet, parts: Partition) -> Floats:
     return flop_of_row
 
 
-def _flop_of_ops(tables: TableSet, rank: int) -> tuple[Ints, Floats]:
+def _flop_of_ops(tables: TableSet, rank: int, selection: Selection) -> tuple[Ints, Floats]:
     """Return step and FLOP of each op of a known kind that launched kernels."""
-    work = op_work.of_rank(tables, rank, EVERYTHING)
+    work = op_work.of_rank(tables, rank, selection)
     # The first kernel of each op; -1 is for kernels without one.
     first = first_rows(work.owner)
     first = first[(work.owner[first] >= 0) & (work.kind[first] >= 0)]

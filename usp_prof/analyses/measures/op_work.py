@@ -63,7 +63,7 @@ def of_rank(tables: TableSet, rank: int, selection: Selection) -> RankWork:
 def _measure(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     activities = tables.columns("activities", rank)
     wanted = activities.matches("kind", "compute") & (activities["step"] >= 0)
-    chosen = activities.take(wanted & selection.takes_steps(activities["step"]))
+    chosen = activities.take(wanted & tables.selects(selection, activities["step"]))
     ops = tables.columns("ops", rank)
     name, names = chosen.codes("name")
     # A run that trains in full precision has one type for all of its numbers.

@@ -190,7 +190,7 @@ class Sets:
 def divide_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition:
     """Return the partition of the selected steps and ranks. Ranks without recorded device work have no rows."""
     parts = _measured(tables)[0]
-    is_selected = selection.takes_steps(parts.step)
+    is_selected = tables.selects(selection, parts.step)
     if selection.ranks is not None:
         is_selected &= np.isin(parts.rank, selection.ranks)
     return parts.take(is_selected)

@@ -81,7 +81,7 @@ def _of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple[set[str
     sources = set(columns.codes("source")[1])
     start, end = _on_device(tables, rank)
     is_usable = (start >= 0) & (end >= start)
-    is_usable &= (columns["step"] >= 0) & selection.takes_steps(columns["step"])
+    is_usable &= (columns["step"] >= 0) & tables.selects(selection, columns["step"])
     busy = end - start
     if _WAITS_INSIDE in sources:
         sets = partition.sets_of(tables, rank)

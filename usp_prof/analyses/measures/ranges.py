@@ -50,7 +50,7 @@ def selected(tables: TableSet, name: str, rank: int, selection: Selection) -> Co
 
     def select() -> Columns:
         rows = tables.columns(name, rank)
-        is_selected = (rows["step"] >= 0) & selection.takes_steps(rows["step"])
+        is_selected = (rows["step"] >= 0) & tables.selects(selection, rows["step"])
         return rows if is_selected.all() else rows.take(is_selected)
 
     return tables.memo_of_rank(rank, ("selected", name, selection), select)
@@ -224,7 +224,7 @@ def _marks_of(tables: TableSet, rank: int, selection: Selection, area: str, *, o
 
 def step_count(tables: TableSet, rank: int, selection: Selection) -> int:
     """Return the number of selected steps of a rank, at least 1 so that it can be a divisor."""
-    return max(1, int(selection.takes_steps(tables.columns("steps", rank)["step"]).sum()))
+    return max(1, int(tables.selects(selection, tables.columns("steps", rank)["step"]).sum()))
 
 
 def axis_groups(tables: TableSet, axis: str, ranks: list[int]) -> list[tuple[int, ...]]:

@@ -17,7 +17,7 @@ from usp_prof.model.edit import Edit
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import EdgeKind, Graph
-from usp_prof.replay.host_gaps import LOADS_DATA, loading_ns
+from usp_prof.replay.host_gaps import LOADS_DATA, loading_per_step_ns
 from usp_prof.replay.pauses import Pauses, Where, pauses
 from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.tables.table_set import TableSet
@@ -244,7 +244,7 @@ class LateInput:
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
         """Measure the host's time in the data loader, per step and rank."""
-        loading = {rank: loading_ns(tables, rank) / max(len(tables.columns("steps", rank)), 1) for rank in tables.ranks}
+        loading = {rank: loading_per_step_ns(tables, rank) for rank in tables.ranks}
         if any(loading.values()):
             yield of_ranks(partial(_loading, loading), loading, Edit("no_input_wait"))
 

@@ -108,12 +108,12 @@ def _disagreement(prediction: Prediction) -> list[Text]:
 def _cautions(prediction: Prediction) -> list[Text]:
     """Build the notes that belong next to the gain: what the replay cannot explain, lost events, steps and ranks."""
     tables, which = prediction.replayed.tables, prediction.replayed.which
-    lost, left_out = damage(tables, (Input.ALL_RANKS,)), unedited(tables).left_out
+    lost = damage(tables, (Input.ALL_RANKS,))
     texts = _disagreement(prediction)
     if lost:
         texts.append(Text(f"The gain may be wrong: it {lost}."))
-    if len(left_out):
-        texts.append(Text(f"Without step {spans(left_out.tolist())}: the recording of a rank ended before it did."))
+    if tables.cut_steps:
+        texts.append(Text(f"Without step {spans(tables.cut_steps)}: the recording of a rank ended before it did."))
     if which:
         texts.append(Text(f"The prediction is {which}.", quiet=True))
     return texts
@@ -144,13 +144,9 @@ def _table(alone: Sequence[Prediction]) -> DataTable:
 
 
 def predicted_steps(prediction: Prediction) -> Selection:
-    """Return the steps that a prediction covers: all but those cut by the end of the recording."""
-    measured = unedited(prediction.replayed.tables)
-    steps = measured.step[measured.is_complete]
-    if not len(steps):
-        return EVERYTHING
-    is_cut = steps.max() < measured.step.max()
-    return Selection(first_step=int(steps.min()), last_step=int(steps.max()) if is_cut else None)
+    """Return the steps that a prediction covers, from the first on; a comparison would leave out warm-up."""
+    steps = unedited(prediction.replayed.tables).step
+    return Selection(first_step=int(steps.min())) if len(steps) else EVERYTHING
 
 
 def before_after_section(together: Prediction) -> Section:

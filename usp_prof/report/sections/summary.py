@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
+
 from usp_prof.analyses.pipeline import PipelineResult
 from usp_prof.analyses.result import impossible
 from usp_prof.findings.causes import causes_of
-from usp_prof.findings.draft import STEPS_CUT, skipped_sentence
+from usp_prof.findings.draft import skipped_sentence
 from usp_prof.model.finding import LEAST_LOSS, IdealStep
-from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.document import (
@@ -124,8 +126,9 @@ def _step(context: Context) -> KeyFigure:
     if len(lengths_ns) > 1:
         low, high = (quantity(how(lengths_ns), Unit.NS) for how in (min, max))
         notes.append(f"median of {len(lengths_ns)} steps ({low if low == high else f'{low} to {high}'})")
-    if context.selection.last_step is None and any(row.code == STEPS_CUT for row in context.health):
-        notes.append("the last cut short by the end of the recording")
+    cut_steps = np.array(context.tables.cut_steps, np.int64)
+    if len(cut_steps) and not context.tables.selects(context.selection, cut_steps).any():
+        notes.append(f"without step {spans(cut_steps.tolist())}, cut by the end of the recording")
     if unusual := len(job) - len(ordinary):
         notes.append(f"{counted(unusual, 'outlier')} excluded")
     between = figures.overall("step_spread")

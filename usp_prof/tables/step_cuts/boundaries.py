@@ -20,6 +20,7 @@ from usp_prof.columns.rows import rows_of
 from usp_prof.columns.table import Columns, Replaced, View
 from usp_prof.tables import steps as step_table
 from usp_prof.tables.step_cuts.device_work import DeviceWork
+from usp_prof.tables.step_cuts.recorded_ends import lacks_wait
 from usp_prof.tables.table_set import ChangedSource, Source
 
 CALLS = "calls"
@@ -168,10 +169,13 @@ _ON_HOST = ("launches", "memory", "ops", "actions")
 
 def recut(source: Source, rank: int, steps: step_table.Steps) -> Source:
     """Return one rank's tables with new steps; the cached source tables do not change."""
+    is_cut = lacks_wait(steps, Columns(source.view("activities")))
     changes: dict[str, Callable[[View], View]] = {
         name: partial(_with_steps, name=name, steps=steps) for name in (*_ON_DEVICE, *_ON_HOST, "annotations")
     }
-    return ChangedSource(source, {**changes, step_table.SCHEMA.name: partial(_steps_of_rank, rank=rank, steps=steps)})
+    return ChangedSource(
+        source, {**changes, step_table.SCHEMA.name: partial(_steps_of_rank, rank=rank, steps=steps, is_cut=is_cut)}
+    )
 
 
 def _with_steps(view: View, name: str, steps: step_table.Steps) -> View:
@@ -189,8 +193,8 @@ def _with_steps(view: View, name: str, steps: step_table.Steps) -> View:
     return Replaced(view, {"step": numbers})
 
 
-def _steps_of_rank(_: View, rank: int, steps: step_table.Steps) -> View:
-    view: View = step_table.build(rank, steps)
+def _steps_of_rank(_: View, rank: int, steps: step_table.Steps, is_cut: Flags) -> View:
+    view: View = step_table.build(rank, steps, is_cut)
     return view
 
 

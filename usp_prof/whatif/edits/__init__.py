@@ -5,7 +5,7 @@ from __future__ import annotations
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import unknown_name
 from usp_prof.replay.graph import Graph
-from usp_prof.replay.host_gaps import loading_ns, think_times
+from usp_prof.replay.host_gaps import loading_per_step_ns, think_times
 from usp_prof.replay.pauses import pauses
 from usp_prof.whatif.edits import (
     balance,
@@ -77,7 +77,7 @@ __all__ = [
     "Request",
     "apply",
     "kind_of",
-    "loading_ns",
+    "loading_per_step_ns",
     "overrules",
     "pauses",
     "think_times",
