@@ -7,12 +7,13 @@ beyond noise are evened out. Pipeline stages have different work, so micro-batch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from usp_prof.columns.arrays import Flags, Floats, Ints
-from usp_prof.columns.rows import first_rows, group_codes, lowest_reached, middles, rows_by_code
+from usp_prof.columns.rows import first_rows, group_codes, lowest_reached, middles, rows_by_code, sorted_by
 from usp_prof.model.errors import UsageError
 from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.replay.graph import Graph, NodeKind
@@ -109,17 +110,36 @@ def _even_micro_batches(graph: Graph, request: Request) -> Graph:
 
 
 def shares(graph: Graph, axis: str) -> list[Shares]:
-    """Return the work of each group of an axis in each step, if all members make the same number of calls."""
+    """Return the work of each group of an axis in each step, if all members make the same number of calls; memoized."""
+    return graph.memo(("shares of work", str(axis)), lambda: _shares(graph, axis))
+
+
+def _shares(graph: Graph, axis: str) -> list[Shares]:
     parts = np.flatnonzero(graph.on_axis(axis) & (graph.nodes.call >= 0))
-    of_steps = []
+    of_steps: list[Shares] = []
+    computes = _compute_of_steps(graph) if len(parts) else {}
     for members in rows_by_code(_first_connected(graph, parts)).values():
         if len(members) < 2:
             continue
         calls = parts[np.isin(graph.nodes.rank[parts], members)]
         for step in np.unique(graph.nodes.step[calls]).tolist():
             if step >= 0:
-                of_steps += _of_step(graph, tuple(members.tolist()), calls, step)
+                of_steps += _of_step(graph, tuple(members.tolist()), calls[graph.nodes.step[calls] == step], computes)
     return of_steps
+
+
+def _compute_of_steps(graph: Graph) -> dict[int, Ints]:
+    """Return the compute nodes of each rank and step, sorted by start; see `_cell` for the keys."""
+    nodes = graph.nodes
+    rows = sorted_by(nodes.start, np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0)))
+    return {
+        cell: rows[places] for cell, places in rows_by_code(_cell(graph, nodes.rank[rows], nodes.step[rows])).items()
+    }
+
+
+def _cell(graph: Graph, rank: Ints, step: Ints) -> Ints:
+    """Return one number per rank and step."""
+    return rank * (int(graph.nodes.step.max(initial=0)) + 1) + step
 
 
 def _first_connected(graph: Graph, parts: Ints) -> Ints:
@@ -134,19 +154,17 @@ def _first_connected(graph: Graph, parts: Ints) -> Ints:
     return lowest_reached(rank[:-1][same_call], rank[1:][same_call], ranks)
 
 
-def _of_step(graph: Graph, ranks: tuple[int, ...], calls: Ints, step: int) -> list[Shares]:
+def _of_step(graph: Graph, ranks: tuple[int, ...], calls: Ints, computes: Mapping[int, Ints]) -> list[Shares]:
+    """Return the work of a group between its calls of one step; none if its members make different numbers of calls."""
     nodes = graph.nodes
-    in_step = calls[nodes.step[calls] == step]
-    start, rank_of_call = nodes.start[in_step], nodes.rank[in_step]
+    start, rank_of_call = nodes.start[calls], nodes.rank[calls]
     borders = [np.sort(start[rank_of_call == rank]) for rank in ranks]
     if len({len(border) for border in borders}) > 1:
         return []
-    computes = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step == step))
-    computes = computes[np.argsort(nodes.start[computes], kind="stable")]
     pieces = len(borders[0]) + 1
     rows, piece, work = [], [], []
-    for rank, border in zip(ranks, borders, strict=True):
-        of_rank = computes[nodes.rank[computes] == rank]
+    for cell, border in zip(_cell(graph, np.array(ranks), nodes.step[calls[:1]]).tolist(), borders, strict=True):
+        of_rank = computes.get(cell, calls[:0])
         rows.append(of_rank)
         piece.append(np.searchsorted(border, nodes.start[of_rank], side="right"))
         work.append(np.bincount(piece[-1], graph.duration[of_rank], pieces))
