@@ -54,8 +54,8 @@ class Outcome:
     recording: RecordingCost
     device_ns: Callable[[], float]
     """Returns the step after the edits if the device never waited for the host, from a separate, memoized replay."""
-    unrecorded_gain: Callable[[], float]
-    """Returns the gain if recording cost as much as it may at most, from separate replays."""
+    unrecorded_ns: Callable[[], tuple[float, float]]
+    """Returns the step before and after the edits if recording costs as much as it may at most, from two replays."""
     unexplained_error: Callable[[], float]
     """Returns the error of the gain from times that the graph cannot explain, from separate replays."""
 
@@ -105,7 +105,7 @@ class Outcome:
 
     def _recording_error(self) -> float:
         """Return the error of the gain from recording cost that is unknown or hidden in the recorded step."""
-        of_ops = 0.0 if self.recording.is_known else abs(self.gain_fraction - self.unrecorded_gain())
+        of_ops = 0.0 if self.recording.is_known else self._error_of_ops()
         if not self.recording.host_ns:
             return of_ops
         hidden = self.recording.hidden_ns(self.edited_ns, self.device_ns()) / self.recorded_ns
@@ -113,6 +113,16 @@ class Outcome:
             return max(of_ops, hidden)
         at_most = share_saved(self.recorded_ns - self.recording.ns, self._unrecorded_after_ns())
         return max(of_ops, hidden, abs(self.gain_fraction - at_most))
+
+    def _error_of_ops(self) -> float:
+        """Return the error of the gain if recording costs up to `OP_NS` per op.
+
+        The edits may then save less of the step, or more time. The same time is a larger share of a shorter step, which
+        is no error.
+        """
+        before_ns, after_ns = self.unrecorded_ns()
+        less, more = share_saved(before_ns, after_ns), (before_ns - after_ns) / self.recorded_ns
+        return max(0.0, self.gain_fraction - less, more - self.gain_fraction)
 
 
 def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[[], TableSet]) -> Outcome:
@@ -145,7 +155,7 @@ def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[
         other,
         recording_cost(tables),
         cache(lambda: without_host(tables, made.graph, made.layout) - saved_ns),
-        lambda: share_saved(unrecorded_ns(tables, graph_of(tables)), unrecorded_ns(tables, made.graph) - saved_ns),
+        lambda: (unrecorded_ns(tables, graph_of(tables)), unrecorded_ns(tables, made.graph) - saved_ns),
         cache(lambda: _unexplained_error(tables, made, replayed_ns)),
     )
 

@@ -76,7 +76,7 @@ class HostBound:
                 least_gain=0.05,
                 # Work that begins as soon as it is launched: the device had nothing else to do.
                 rows=f"SELECT * FROM launches WHERE kernels > 0 AND delay_ns >= 0 ORDER BY delay_ns LIMIT {proof.MOST}",
-                covers=(*FAULTS_OF_HOSTS, RuleCode.UNFUSED_OPTIMIZER),
+                covers=(*FAULTS_OF_HOSTS, RuleCode.LATE_INPUT, RuleCode.UNFUSED_OPTIMIZER),
                 settings={"torch": 'torch.compile(mode="reduce-overhead")', "Megatron-LM": "--enable-cuda-graph"},
             )
 
