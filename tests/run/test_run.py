@@ -60,7 +60,7 @@ def test_one_of_several_runs_is_named_in_the_log(folder: Path, caplog: pytest.Lo
 
 
 def test_several_paths_are_refused(folder: Path) -> None:
-    with pytest.raises(UsageError, match="opens one run") as refused:
+    with pytest.raises(UsageError, match="takes one path") as refused:
         open_run([folder, folder])  # type: ignore[arg-type]
     assert refused.value.hint
 
