@@ -85,11 +85,12 @@ def pauses(graph: Graph, tables: TableSet) -> Pauses:
 
 def long_thinking(graph: Graph, tables: TableSet) -> Ints:
     """Return the nodes before which a host works for itself or pauses, for much longer than before others."""
-    return np.flatnonzero(_long_thinking(graph, tables))
+    return np.flatnonzero(_long_thinking(graph, tables, _own_thinking(graph, tables)))
 
 
 def _pauses(graph: Graph, tables: TableSet) -> Pauses:
-    places, long_ns = _Places(graph, tables), _long_thinking(graph, tables)
+    own = _own_thinking(graph, tables)
+    places, long_ns = _Places(graph, tables, own), _long_thinking(graph, tables, own)
     long_ns[places.recurring() & _in_op_of_host(graph, tables, np.flatnonzero(long_ns))] = 0
     longer = np.maximum(long_ns, places.pauses())
     lengths = {Where.BEFORE: longer, Where.WITHIN: _long_calls(graph, tables), Where.START: _late_starts(graph, tables)}
@@ -118,7 +119,7 @@ def _seen(graph: Graph, tables: TableSet) -> Iterator[int]:
     return (rank for rank, is_seen in hosts_seen(graph, tables).items() if is_seen)
 
 
-def _long_thinking(graph: Graph, tables: TableSet) -> Ints:
+def _long_thinking(graph: Graph, tables: TableSet, own: Ints) -> Ints:
     """Return the pauses that are long for their rank, by the node after them; rank by rank.
 
     1. A rank's ordinary think time is its 99th percentile, or that of the median rank if that is less.
@@ -126,7 +127,7 @@ def _long_thinking(graph: Graph, tables: TableSet) -> Ints:
        and memory allocation. With a device, think times that stand out from all others are pauses, too.
     3. A CPU rank waits for its turn on a core. If that happens more than once per step, only longer waits are pauses.
     """
-    nodes, think, own = graph.nodes, think_times(graph), _own_thinking(graph, tables)
+    nodes, think = graph.nodes, think_times(graph)
     paused_ns = np.zeros(len(nodes), np.int64)
     # By rank: its nodes with think time before them.
     thinking = {}
@@ -187,8 +188,8 @@ def _in_op_of_host(graph: Graph, tables: TableSet, rows: Ints) -> Flags:
 class _Places:
     """What hosts do at each place of a step, in steps of one or several ranks with the same calls."""
 
-    def __init__(self, graph: Graph, tables: TableSet) -> None:
-        nodes, self._own = graph.nodes, _own_thinking(graph, tables)
+    def __init__(self, graph: Graph, tables: TableSet, own: Ints) -> None:
+        nodes, self._own = graph.nodes, own
         starts = np.full(len(nodes), -1)
         launch = graph.edges.take(graph.edges.kind == EdgeKind.LAUNCH)
         starts[launch.source] = nodes.name[launch.target]
@@ -232,8 +233,9 @@ def _long_calls(graph: Graph, tables: TableSet) -> Ints:
     nodes = graph.nodes
     paused_ns = np.zeros(len(nodes), np.int64)
     launch = graph.edges.take(graph.edges.kind == EdgeKind.LAUNCH)
-    for rank in _seen(graph, tables):
-        of_rank = nodes.rank[launch.source] == rank
+    launches_of_rank = rows_by_code(nodes.rank[launch.source])
+    for rank in set(launches_of_rank).intersection(_seen(graph, tables)):
+        of_rank = launches_of_rank[rank]
         rows = distinct(launch.source[of_rank])
         rows = rows[(nodes.kind[rows] == NodeKind.HOST) & graph.measured[rows]]
         if not len(rows):
