@@ -28,6 +28,8 @@ SHARED = (Axis.EP, Axis.CP)
 """The axes over which work can be shared unevenly by design."""
 BEST = 0.1
 """Share of the work in which a rank compares best: a slow rank is slower there, too."""
+UNSHARED = 0.05
+"""Least share of a usual rank's work in kernels of equal work. In our paced trainer's experts they have 8%."""
 AGREES = 1.03
 """Ranks do the same work in a kernel if their times differ by at most this factor."""
 
@@ -107,7 +109,8 @@ def _by_kernel(tables: TableSet, graph: Graph, ranks: tuple[int, ...], rank: int
     own = ranks.index(rank)
     work = work[:, runs[own] == np.median(runs, axis=0)]
     is_same = _same_work(work)
-    return _best_tenth(work[:, is_same] if work[own, is_same].sum() >= BEST * work[own].sum() else work, own)
+    tells_enough = work[own, is_same].sum() >= UNSHARED * np.median(work.sum(axis=1))
+    return _best_tenth(work[:, is_same] if tells_enough else work, own)
 
 
 def _same_work(work: Floats) -> Flags:
