@@ -35,6 +35,8 @@ def _tables(
     ranks: int = 2,
     depth: int = 0,
     with_op: bool = True,
+    slow_ns: int = SLOW_NS,
+    in_op: bool = False,
 ) -> TableSet:
     """Make runs of two steps of 20 launches; the device is never behind, unless `depth` kernels are queued at first."""
     traces = {}
@@ -47,7 +49,11 @@ def _tables(
                 trace.op("aten::view", at, 1000)
             at += MS + (opening if (rank, step) == (1, 0) else 0)
             for call in range(CALLS):
-                at += before.get((rank, step, call), 0) + (SLOW_NS if call == SLOW_CALL else 0)
+                if call == SLOW_CALL:
+                    if in_op:
+                        trace.op("DeepSpeedCPUAdam::adam_update", at, slow_ns)
+                    at += slow_ns
+                at += before.get((rank, step, call), 0)
                 length = LAUNCH + (within or {}).get((rank, step, call), 0)
                 starts = max(at + length, free)
                 correlation = 10_000 * rank + 100 * step + call + 1
@@ -72,6 +78,12 @@ def _pauses_of(tables: TableSet) -> list[tuple[int, int, Where, float]]:
 
 def test_work_that_recurs_on_all_ranks_is_no_pause() -> None:
     assert _pauses_of(_tables({})) == []
+
+
+@pytest.mark.parametrize(("in_op", "count"), [(True, 0), (False, 4)])
+def test_an_op_of_the_host_that_recurs_on_all_ranks_is_work(in_op: bool, count: int) -> None:
+    """An optimizer on the host takes as long in every step; garbage collection may too, but is no op."""
+    assert len(_pauses_of(_tables({}, slow_ns=90 * MS, in_op=in_op))) == count
 
 
 def test_a_pause_is_long_for_its_place() -> None:

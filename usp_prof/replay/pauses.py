@@ -37,8 +37,6 @@ STANDS_OUT = 3.0
 recorded GPU runs, such steps between unexplained think times of hosts without a fault were up to 2.74."""
 FEWEST_ALIKE = 4
 """Minimum number of steps, over ranks, with the same calls. Their times at one place tell what is usual there."""
-
-
 FULL = 0.5
 """A queue that contains at least this share of the largest number of pending launches may be full."""
 
