@@ -41,6 +41,8 @@ LEFT = "left"
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a job: from torchrun, a scheduler, or a closed terminal."""
 HANDLED = (signal.SIGINT, *ENDING)
+BROKEN = ("gloo", "Application timeout caused pair closure")
+"""What gloo's errors contain; the second is what other messages in flight get when one times out."""
 LOST = 3
 """Exit status of a rank that ends because another one is lost or has left."""
 
@@ -211,7 +213,7 @@ def failure(error: BaseException) -> str:
 
 def is_broken_connection(error: BaseException) -> bool:
     """Return whether an error means that another rank cannot be reached."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error)
+    return isinstance(error, dist.DistError) or any(words in str(error) for words in BROKEN)
 
 
 @contextmanager

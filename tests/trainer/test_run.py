@@ -145,11 +145,15 @@ def test_a_stalled_rank_is_named_within_the_timeout() -> None:
     process = begin(torchrun(2), "--dp 2 --steps 100000 --timeout 15")
     victim = training(process, 1)
     os.kill(victim, signal.SIGSTOP)  # its connections stay open
-    final_line = next((line for line in process.stderr if "gives up" in line), "")
+    printed = []
+    for line in process.stderr:
+        printed.append(line)
+        if "gives up" in line:
+            break
     with contextlib.suppress(ProcessLookupError):  # torchrun may have killed it
         os.kill(victim, signal.SIGKILL)
     finish(process, 150)
-    assert final_line.startswith(f"error: rank 1 (pid {victim} on ")
+    assert printed[-1].startswith(f"error: rank 1 (pid {victim} on "), "".join(printed)
 
 
 def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path: Path) -> None:

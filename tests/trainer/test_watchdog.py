@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch.distributed as dist
 
-from trainer.watchdog import HANDLED, Heartbeat, Stopped, key_of, watched
+from trainer.watchdog import HANDLED, Heartbeat, Stopped, is_broken_connection, key_of, watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,3 +104,18 @@ def test_a_rank_whose_peers_saw_first_that_torchrun_is_gone_is_stopped(monkeypat
         for number, handler in handlers.items():
             signal.signal(number, handler)
     assert stopped.value.number == signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:29501",
+        "Application timeout caused pair closure",  # for messages in flight when another one timed out
+    ],
+)
+def test_errors_of_gloo_are_broken_connections(message: str) -> None:
+    assert is_broken_connection(RuntimeError(message))
+
+
+def test_an_error_of_the_program_is_no_broken_connection() -> None:
+    assert not is_broken_connection(RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"))
