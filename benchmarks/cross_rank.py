@@ -34,7 +34,7 @@ from usp_prof.store.workers import Workers
 from usp_prof.tables import activities, calls, clock, collectives, steps
 from usp_prof.tables import ranks as rank_table
 from usp_prof.tables.build import empty, table
-from usp_prof.tables.catalogue import SCHEMAS
+from usp_prof.tables.catalog import SCHEMAS
 from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:

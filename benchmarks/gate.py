@@ -24,7 +24,7 @@ import numpy as np
 from usp_prof.checking import measured
 from usp_prof.gate.change_points import find_trend
 from usp_prof.gate.facts import Fact, FactKind
-from usp_prof.gate.judgement import Verdict
+from usp_prof.gate.judgment import Verdict
 from usp_prof.gate.measured import Baseline, Measured
 from usp_prof.gate.policy import Judge, Policy
 from usp_prof.gate.series import Series

@@ -13,7 +13,7 @@ from usp_prof.analyses import NAMES
 from usp_prof.findings import find
 from usp_prof.findings.engine import found_in
 from usp_prof.gate import measured as baselines
-from usp_prof.gate.judgement import Verdict
+from usp_prof.gate.judgment import Verdict
 from usp_prof.gate.measured import Baseline, Measured, measure, seen_findings
 from usp_prof.gate.policy import Judge, Policy, load_policy, pattern_of
 from usp_prof.gate.series import SHARES

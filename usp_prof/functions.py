@@ -56,7 +56,7 @@ class Checked:
     @property
     def passed(self) -> bool:
         """Whether everything could be judged and nothing regressed."""
-        from usp_prof.gate.judgement import Verdict as Judged  # noqa: PLC0415 - loaded with the report
+        from usp_prof.gate.judgment import Verdict as Judged  # noqa: PLC0415 - loaded with the report
 
         return self.report.verdict is Judged.PASS
 
@@ -71,10 +71,10 @@ class Checked:
         rows = self.report.judgements
         return frame(
             {
-                "metric": [judgement.key for judgement in rows],
-                "unit": [str(judgement.unit) for judgement in rows],
+                "metric": [judgment.key for judgment in rows],
+                "unit": [str(judgment.unit) for judgment in rows],
                 **columns_of(rows, "before", "after"),
-                "verdict": [str(judgement.verdict) for judgement in rows],
+                "verdict": [str(judgment.verdict) for judgment in rows],
                 **columns_of(rows, "reason"),
             }
         )

@@ -36,7 +36,7 @@ from usp_prof.store.load import LoadedRank, gather_late_health
 from usp_prof.store.places import open_cache
 from usp_prof.store.reading import read_run
 from usp_prof.store.workers import Workers
-from usp_prof.tables.catalogue import assemble
+from usp_prof.tables.catalog import assemble
 from usp_prof.tables.sql_cells import Cells
 from usp_prof.tables.table_set import TableSet
 

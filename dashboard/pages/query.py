@@ -15,7 +15,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import DataTable, Section, TableColumn, Text
 from usp_prof.report.format import quantity
-from usp_prof.tables.catalogue import SCHEMAS as TABLE_SCHEMAS
+from usp_prof.tables.catalog import SCHEMAS as TABLE_SCHEMAS
 from usp_prof.tables.sql_cells import Cells
 
 from .. import data, state

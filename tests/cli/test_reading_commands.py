@@ -19,7 +19,7 @@ from usp_prof.cli.app import main
 from usp_prof.cli.opening import parse_numbers
 from usp_prof.model.errors import UsageError
 from usp_prof.run import open_run
-from usp_prof.tables import catalogue
+from usp_prof.tables import catalog
 
 
 def trace(rank: int) -> tiny.Trace:
@@ -112,12 +112,12 @@ def test_query_writes_every_format(run: str, capsys: pytest.CaptureFixture[str],
 def test_tables_lists_all_tables(run: str, sql: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", run, sql, "-q", "--format", "json"]) == 0
     names = {row["name"] for row in json.loads(capsys.readouterr().out)}
-    assert names == {schema.name for schema in catalogue.SCHEMAS}
+    assert names == {schema.name for schema in catalog.SCHEMAS}
 
 
 def test_listed_tables_can_be_queried(run: str) -> None:
     opened = open_run(run)
-    assert len(opened.query("SHOW TABLES").fetchall()) == len(catalogue.SCHEMAS)
+    assert len(opened.query("SHOW TABLES").fetchall()) == len(catalog.SCHEMAS)
     assert opened.query("SELECT count(*) FROM steps").fetchall() == [(4,)]
 
 
@@ -159,11 +159,11 @@ def test_tables_document_every_column(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setenv("COLUMNS", "400")
     assert main(["tables"]) == 0
     out = capsys.readouterr().out
-    for schema in catalogue.SCHEMAS:
+    for schema in catalog.SCHEMAS:
         assert schema.doc in out
         assert all(column.doc in out for column in schema.columns)
     assert main(["tables", "--names"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(catalogue.SCHEMAS)
+    assert len(capsys.readouterr().out.splitlines()) == len(catalog.SCHEMAS)
 
 
 def test_the_cache_is_measured_and_cleared(run: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,9 +53,7 @@ def test_a_repeat_passes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_a_slow_rank_regresses_and_the_reason_is_its_compute(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _check(runs, "slow", "--format", "json") == 1
     report = json.loads(capsys.readouterr().out)
-    assert "step_time" in {
-        judgement["key"] for judgement in report["judgements"] if judgement["verdict"] == "regressed"
-    }
+    assert "step_time" in {judgment["key"] for judgment in report["judgements"] if judgment["verdict"] == "regressed"}
     assert report["why"]["parts"]
     grown = sum(part["after_ns"] - part["before_ns"] for part in report["why"]["parts"])
     assert grown == pytest.approx(report["why"]["step_after_ns"] - report["why"]["step_before_ns"], rel=0.1)
@@ -131,7 +129,7 @@ def test_runs_of_different_shape_cannot_form_a_baseline(
 def test_compare_shows_runs_next_to_each_other(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(runs / "first"), str(runs / "slow"), "--format", "json", *_cache(runs)]) == 0
     (pair,) = json.loads(capsys.readouterr().out)["pairs"]
-    step = next(judgement for judgement in pair["judgements"] if judgement["key"] == "step_time")
+    step = next(judgment for judgment in pair["judgements"] if judgment["key"] == "step_time")
     assert step["low"] > 0
 
 

@@ -43,7 +43,7 @@ OTHER = measured(
 
 def test_each_change_has_a_direction() -> None:
     (pair,) = compare([A, B]).pairs
-    assert {judgement.key: direction(judgement) for judgement in pair.judgements} == {
+    assert {judgment.key: direction(judgment) for judgment in pair.judgements} == {
         "bubble_fraction": "",
         "compute_time": "changed",
         "idle_time[cause=host]": "within noise",
@@ -79,7 +79,7 @@ def test_times_near_zero_are_compared_by_difference() -> None:
         )
         for idle, wait in ((5e3, 5e6), (4e4, 4e7))
     ]
-    judged = {judgement.key: judgement for pair in compare(runs).pairs for judgement in pair.judgements}
+    judged = {judgment.key: judgment for pair in compare(runs).pairs for judgment in pair.judgements}
     assert change(judged["idle_time[cause=sync]"]) == "+35.0 μs"
     assert change(judged["wait_time"]) == "+700%"
 
@@ -89,7 +89,7 @@ def test_an_undetermined_change_is_not_shown() -> None:
     runs = [
         measured(series("step_time", steps(RNG, mean=1e8)), series("wait_time", wild * factor)) for factor in (1, 1.3)
     ]
-    judged = {judgement.key: judgement for pair in compare(runs).pairs for judgement in pair.judgements}
+    judged = {judgment.key: judgment for pair in compare(runs).pairs for judgment in pair.judgements}
     assert (change(judged["wait_time"]), interval(judged["wait_time"])) == ("-", "too wide")
 
 
@@ -111,7 +111,7 @@ def test_the_steps_are_those_of_the_reports() -> None:
         for label, ns in zip("ab", lengths, strict=True)
     ]
     (pair,) = compare(runs).pairs
-    shown = {judgement.key: (judgement.before, judgement.after) for judgement in pair.judgements}
+    shown = {judgment.key: (judgment.before, judgment.after) for judgment in pair.judgements}
     assert shown["job_step_time"] == (median_step_ns(lengths[0]), median_step_ns(lengths[1])) == (2e8, 1e8)
     assert shown["step_time"] == (pytest.approx(7.6e8 / 3), pytest.approx(5e8 / 3))
     (compute,) = pair.waterfall
@@ -127,10 +127,10 @@ def test_a_change_within_noise_is_that_between_the_two_figures() -> None:
     """The reports leave two outliers out, so that the first run has the shorter median and the longer mean."""
     lengths = [[58.4e6, 58.6e6, 58.6e6, 61.5e6, 62.5e6], [58.7e6, 59.0e6, 59.2e6, 60.9e6, 61.3e6]]
     (pair,) = compare([measured(series("job_step_time", ns)) for ns in lengths]).pairs
-    (judgement,) = pair.judgements
-    assert (judgement.before, judgement.after) == (58.6e6, 59.2e6)
-    assert judgement.change == pytest.approx(59.2 / 58.6 - 1)
-    assert judgement.low < judgement.change < judgement.high
+    (judgment,) = pair.judgements
+    assert (judgment.before, judgment.after) == (58.6e6, 59.2e6)
+    assert judgment.change == pytest.approx(59.2 / 58.6 - 1)
+    assert judgment.low < judgment.change < judgment.high
 
 
 def test_rates_are_those_of_the_reports() -> None:
@@ -140,7 +140,7 @@ def test_rates_are_those_of_the_reports() -> None:
     tokens = series("tokens_per_second", [136_000], steps=[-1], unit=Unit.PER_SECOND, better=Better.HIGHER)
     run = measured(*with_derived([series("step_time", lengths), tokens, *rates]))
     (pair,) = compare([run, run]).pairs
-    before = {judgement.key: judgement.before for judgement in pair.judgements}
+    before = {judgment.key: judgment.before for judgment in pair.judgements}
     assert before["mfu"] == pytest.approx(2e7 / (sum(lengths) / 3))
     assert before["tokens_per_second"] == pytest.approx(136_000)
 
@@ -150,12 +150,12 @@ def test_only_comparable_metrics_are_judged() -> None:
     assert [pair.label for pair in comparison.pairs] == ["b", "other"]
     assert "mfu" in comparison.keys
     other = comparison.pairs[1]
-    assert {direction(judgement) for judgement in other.judgements} == {""}
+    assert {direction(judgment) for judgment in other.judgements} == {""}
     assert "rank 3 missing" in other.doubts[0]
-    step = next(judgement for judgement in other.judgements if judgement.key == "step_time")
+    step = next(judgment for judgment in other.judgements if judgment.key == "step_time")
     assert step.after > step.before
     across = compare([A, OTHER], (FactKind.HARDWARE,)).pairs[0]
-    assert direction(next(judgement for judgement in across.judgements if judgement.key == "step_time")) == "worse"
+    assert direction(next(judgment for judgment in across.judgements if judgment.key == "step_time")) == "worse"
 
 
 @pytest.mark.parametrize(

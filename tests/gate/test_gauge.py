@@ -7,7 +7,7 @@ from gate_runs import series
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.gate.judgement import Gauge, Limit, Scale, gauge_for
+from usp_prof.gate.judgment import Gauge, Limit, Scale, gauge_for
 from usp_prof.model.metric import Better, Unit
 
 POSITIVE = st.floats(1e-6, 1e12)

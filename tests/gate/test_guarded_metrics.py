@@ -6,7 +6,7 @@ from usp_prof.analyses import NAMES
 from usp_prof.checking import Demand, analyses_for, check_run, measured
 from usp_prof.extras.synth.declaration import Declaration
 from usp_prof.extras.synth.write import write
-from usp_prof.gate.judgement import Verdict
+from usp_prof.gate.judgment import Verdict
 from usp_prof.gate.measured import Baseline, save
 from usp_prof.gate.policy import Policy, policy_from
 from usp_prof.run import open_run

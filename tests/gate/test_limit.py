@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from usp_prof.gate.judgement import Limit, Scale, parse_limit
+from usp_prof.gate.judgment import Limit, Scale, parse_limit
 from usp_prof.model.errors import UsageError
 
 

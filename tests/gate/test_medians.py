@@ -38,10 +38,10 @@ def test_medians_state_how_many_more_steps_would_decide() -> None:
     rng = np.random.default_rng(2)
     before = measured(series("step_time", steps(rng, noise=0.3, number=12)), facts=CPU)
     after = measured(series("step_time", steps(rng, mean=1.2e9, noise=0.3, number=12)), facts=CPU)
-    judgement = check(Baseline((before,)), after, BY_MEDIANS).judgements[0]
-    assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert judgement.more_steps > 0
-    assert "more steps in both runs would decide it" in judgement.reason
+    judgment = check(Baseline((before,)), after, BY_MEDIANS).judgements[0]
+    assert judgment.verdict is Verdict.INCONCLUSIVE
+    assert judgment.more_steps > 0
+    assert "more steps in both runs would decide it" in judgment.reason
 
 
 def test_the_error_of_a_median_is_that_of_repeated_runs() -> None:

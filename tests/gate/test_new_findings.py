@@ -36,9 +36,9 @@ def test_a_gain_within_the_noise_between_runs_is_inconclusive() -> None:
     report = _check(after, before)
     assert report.new_findings == ()
     assert report.verdict is Verdict.INCONCLUSIVE
-    judgement = next(candidate for candidate in report.judgements if candidate.key == "finding slow-rank[rank=3]")
-    assert (judgement.after, judgement.before) == (0.15, 0.0)
-    assert "several runs" in judgement.reason
+    judgment = next(candidate for candidate in report.judgements if candidate.key == "finding slow-rank[rank=3]")
+    assert (judgment.after, judgment.before) == (0.15, 0.0)
+    assert "several runs" in judgment.reason
 
 
 def test_a_finding_that_costs_less_than_the_allowed_slowdown_does_not_count() -> None:

@@ -69,7 +69,7 @@ def test_figures_of_the_whole_run_vary_like_its_steps() -> None:
     def verdict(noise: float) -> Verdict:
         before, after = run(4, 0.5, noise), run(5, 0.45, noise)
         report = check(Baseline((before,)), after, Policy())  # type: ignore[arg-type]
-        return next(judgement.verdict for judgement in report.judgements if judgement.key == "kernel_efficiency")
+        return next(judgment.verdict for judgment in report.judgements if judgment.key == "kernel_efficiency")
 
     assert verdict(0.2) is Verdict.INCONCLUSIVE
     assert verdict(0.002) is Verdict.REGRESSED

@@ -41,7 +41,7 @@ def test_an_old_baseline_is_compared_with_a_new_run(
     (tmp_path / "policy.toml").write_text('defaults = false\nrule = [{ match = "step_time", allowed = "50%" }]\n')
     status = main([*words, "--policy", str(tmp_path / "policy.toml")])
     report = json.loads(capsys.readouterr().out)
-    (step,) = [judgement for judgement in report["judgements"] if judgement["key"] == "step_time"]
+    (step,) = [judgment for judgment in report["judgements"] if judgment["key"] == "step_time"]
     assert status == 0, "the same declaration is no slower today"
     assert step["verdict"] == "pass"
 

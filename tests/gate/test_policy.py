@@ -8,7 +8,7 @@ from gate_runs import measured, series
 
 from usp_prof.checking import check_names
 from usp_prof.gate.facts import FactKind
-from usp_prof.gate.judgement import Scale, Verdict
+from usp_prof.gate.judgment import Scale, Verdict
 from usp_prof.gate.measured import Baseline
 from usp_prof.gate.policy import Policy, fits, load_policy, parse_pairs, policy_from
 from usp_prof.gate.sample import PRIORS, Machine, Prior

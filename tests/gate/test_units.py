@@ -5,13 +5,13 @@ import math
 import pytest
 
 from usp_prof.gate.facts import Difference, FactKind
-from usp_prof.gate.judgement import Judgement, Scale, Verdict
+from usp_prof.gate.judgment import Judgment, Scale, Verdict
 from usp_prof.model.metric import Better, Unit
 from usp_prof.report.answers.wording import condition_changes, interval, signed, signed_time
 
 
 def test_changes_have_their_signs_and_units() -> None:
-    bytes_ = Judgement("m", "m", Unit.BYTES, Better.LOWER, Verdict.PASS, scale=Scale.ABSOLUTE)
+    bytes_ = Judgment("m", "m", Unit.BYTES, Better.LOWER, Verdict.PASS, scale=Scale.ABSOLUTE)
     assert signed(-2048, bytes_) == "-2.00 KiB"
     assert interval(bytes_) == "-"
     assert signed(math.nan, bytes_) == "-"
@@ -33,16 +33,16 @@ def test_changes_have_their_signs_and_units() -> None:
 def test_intervals_are_limited_to_a_readable_range(
     scale: Scale, unit: Unit, low: float, high: float, text: str
 ) -> None:
-    judgement = Judgement("m", "m", unit, Better.LOWER, Verdict.INCONCLUSIVE, scale=scale, low=low, high=high)
-    assert interval(judgement) == text
+    judgment = Judgment("m", "m", unit, Better.LOWER, Verdict.INCONCLUSIVE, scale=scale, low=low, high=high)
+    assert interval(judgment) == text
 
 
 def test_an_interval_contains_its_change() -> None:
     """A change of +1255% had the interval +597 .. > +1000%."""
-    judgement = Judgement(
+    judgment = Judgment(
         "m", "m", Unit.NS, Better.LOWER, Verdict.REGRESSED, scale=Scale.RELATIVE, change=12.55, low=5.97, high=25.0
     )
-    assert interval(judgement) == "+597 .. +2500%"
+    assert interval(judgment) == "+597 .. +2500%"
 
 
 def test_a_changed_model_is_split_into_the_parts_that_differ() -> None:

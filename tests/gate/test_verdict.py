@@ -8,7 +8,7 @@ import pytest
 from gate_runs import FACTS, measured, series, steps, with_fact
 
 from usp_prof.gate.facts import Fact, FactKind
-from usp_prof.gate.judgement import Verdict
+from usp_prof.gate.judgment import Verdict
 from usp_prof.gate.measured import Baseline, Damage, Measured, SeenFinding
 from usp_prof.gate.policy import Policy, policy_from
 from usp_prof.gate.sample import Machine, Prior
@@ -41,8 +41,8 @@ def test_a_repeat_passes() -> None:
 def test_a_slowdown_regresses() -> None:
     report = _check(_run(2, mean=1.05e9))
     assert (report.verdict, report.exit_code) == (Verdict.REGRESSED, 1)
-    (judgement,) = report.judgements
-    assert judgement.low < 0.05 < judgement.high
+    (judgment,) = report.judgements
+    assert judgment.low < 0.05 < judgment.high
 
 
 def test_a_speedup_is_an_improvement() -> None:
@@ -62,10 +62,10 @@ def test_too_few_steps_are_inconclusive_and_state_how_many_more() -> None:
     rng = np.random.default_rng(9)
     noisy = measured(series("step_time", steps(rng, mean=1.04e9, noise=0.04, number=8)))
     report = check(Baseline((measured(series("step_time", steps(rng, noise=0.01, number=200))),)), noisy, POLICY)
-    (judgement,) = report.judgements
+    (judgment,) = report.judgements
     assert report.verdict is Verdict.INCONCLUSIVE
-    assert judgement.more_steps > 0
-    assert f"{judgement.more_steps} more steps" in judgement.reason
+    assert judgment.more_steps > 0
+    assert f"{judgment.more_steps} more steps" in judgment.reason
     assert report.exit_code == 0
     assert replace(report, inconclusive=Inconclusive.FAIL).exit_code == 1
 
@@ -77,10 +77,10 @@ def test_the_requested_number_of_steps_decides() -> None:
     for _ in range(40):
         sample = steps(rng, mean=1.03e9, noise=0.02, number=400)
         first = check(calm, measured(series("step_time", sample[:8])), POLICY)
-        (judgement,) = first.judgements
-        if first.verdict is Verdict.INCONCLUSIVE and 0 < judgement.more_steps < 190:
+        (judgment,) = first.judgements
+        if first.verdict is Verdict.INCONCLUSIVE and 0 < judgment.more_steps < 190:
             requests += 1
-            longer = measured(series("step_time", sample[: 8 + 2 * judgement.more_steps]))
+            longer = measured(series("step_time", sample[: 8 + 2 * judgment.more_steps]))
             settled += check(calm, longer, POLICY).verdict is Verdict.REGRESSED
     assert requests >= 10
     assert settled >= 0.6 * requests
@@ -195,7 +195,7 @@ def test_amounts_are_not_compared_across_work_but_fractions_are() -> None:
         )
 
     report = _check(run(0.3, with_fact(FactKind.WORK, "tokens per step", "4096")), run(0.4, FACTS))
-    assert {judgement.key: judgement.verdict for judgement in report.judgements} == {
+    assert {judgment.key: judgment.verdict for judgment in report.judgements} == {
         "mfu": Verdict.REGRESSED,
         "step_time": Verdict.NOT_COMPARED,
     }
@@ -210,9 +210,9 @@ def test_other_software_is_stated_and_compared() -> None:
 def test_a_missing_metric_is_inconclusive() -> None:
     before = measured(series("step_time", [1.0] * 8), series("bubble_fraction", [0.1] * 8, unit=Unit.FRACTION))
     report = _check(measured(series("step_time", [1.0] * 8)), before)
-    assert [judgement.key for judgement in report.with_verdict(Verdict.INCONCLUSIVE)] == ["bubble_fraction"]
+    assert [judgment.key for judgment in report.with_verdict(Verdict.INCONCLUSIVE)] == ["bubble_fraction"]
     report = _check(before, measured(series("step_time", [1.0] * 8)))
-    assert [judgement.key for judgement in report.with_verdict(Verdict.NOT_COMPARED)] == ["bubble_fraction"]
+    assert [judgment.key for judgment in report.with_verdict(Verdict.NOT_COMPARED)] == ["bubble_fraction"]
 
 
 def test_new_critical_findings_regress() -> None:
@@ -341,12 +341,12 @@ def test_a_window_of_unknown_steps_is_not_comparable_and_does_not_pass(sides: st
     report = check(Baseline((before,)), after, POLICY)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert report.exit_code == 2
-    judgement_by_key = {judgement.key: judgement for judgement in report.judgements}
-    assert judgement_by_key["step_time"].verdict is Verdict.NOT_COMPARED
-    assert judgement_by_key["step_time"].reason.startswith("not comparable: the steps of run are unknown")
-    assert judgement_by_key["exposed_comm_fraction[axis=dp]"].verdict is Verdict.PASS
+    judgment_by_key = {judgment.key: judgment for judgment in report.judgements}
+    assert judgment_by_key["step_time"].verdict is Verdict.NOT_COMPARED
+    assert judgment_by_key["step_time"].reason.startswith("not comparable: the steps of run are unknown")
+    assert judgment_by_key["exposed_comm_fraction[axis=dp]"].verdict is Verdict.PASS
     if sides != "both":
-        assert judgement_by_key["mfu"].verdict is Verdict.NOT_COMPARED
+        assert judgment_by_key["mfu"].verdict is Verdict.NOT_COMPARED
 
 
 def test_one_slowdown_has_one_threshold() -> None:
@@ -383,8 +383,8 @@ def test_a_run_passes_against_itself(number: int) -> None:
 
 
 def test_the_interval_of_an_undetermined_change_is_too_wide() -> None:
-    (judgement,) = _check(
+    (judgment,) = _check(
         measured(series("step_time", [1e9, 9e9])), measured(series("step_time", [2e9, 3e8]))
     ).judgements
-    assert (judgement.low, judgement.high > 10) == (pytest.approx(-1.0, abs=0.05), True)
-    assert interval(judgement) == "too wide"
+    assert (judgment.low, judgment.high > 10) == (pytest.approx(-1.0, abs=0.05), True)
+    assert interval(judgment) == "too wide"

@@ -11,7 +11,7 @@ from gate_runs import measured, series, steps, with_fact
 
 from usp_prof import checking
 from usp_prof.gate.facts import FactKind
-from usp_prof.gate.judgement import Judgement, Verdict
+from usp_prof.gate.judgment import Judgment, Verdict
 from usp_prof.gate.measured import Baseline, Measured, SeenFinding
 from usp_prof.gate.policy import Policy
 from usp_prof.gate.verdict import Inconclusive, Report, check
@@ -73,7 +73,7 @@ def test_the_terminal_starts_with_the_verdict() -> None:
 def test_the_json_is_valid() -> None:
     data = json.loads(checking.render(_report(), "json"))
     assert (data["format"], data["verdict"], data["exit_code"]) == ("usp-prof-check", "regressed", 1)
-    step = next(judgement for judgement in data["judgements"] if judgement["key"] == "step_time")
+    step = next(judgment for judgment in data["judgements"] if judgment["key"] == "step_time")
     assert step["change"] == pytest.approx(0.08)
     assert step["low"] < 0.08 < step["high"]
 
@@ -107,7 +107,7 @@ def test_annotations_are_workflow_commands() -> None:
 
 def test_passed_metrics_and_bounds_are_counted_separately() -> None:
     """One metric used to be "1 metrics", and a bound without a baseline "as before"."""
-    judged = Judgement("step_time", "Step time", Unit.NS, Better.LOWER, Verdict.PASS)
+    judged = Judgment("step_time", "Step time", Unit.NS, Better.LOWER, Verdict.PASS)
     bound = replace(judged, key="mfu >= 0.38")
     report = replace(_report(1e9), judgements=(judged,))
     assert headline(report) == "pass: 1 metric unchanged"

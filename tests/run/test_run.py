@@ -17,7 +17,7 @@ import tiny
 from usp_prof import Run, check, compare, open_run, plan
 from usp_prof.contract import Manifest
 from usp_prof.model.errors import InputError, UsageError
-from usp_prof.tables import catalogue
+from usp_prof.tables import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +111,7 @@ def test_without_a_cache_derived_files_are_temporary(folder: Path, tmp_path: Pat
 
 def test_every_table_has_its_schema(folder: Path) -> None:
     run = open_run(folder)
-    for schema in catalogue.SCHEMAS:
+    for schema in catalog.SCHEMAS:
         assert tuple(run.table(schema.name).columns) == schema.names, schema.name
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.schema import Scope
-from usp_prof.tables import build, catalogue
+from usp_prof.tables import build, catalog
 from usp_prof.tables.table_set import MemorySource, TableSet
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from usp_prof.contract import Manifest
 
-SCHEMAS = tuple(schema for schema in catalogue.SCHEMAS if schema.scope is Scope.RANK)
+SCHEMAS = tuple(schema for schema in catalog.SCHEMAS if schema.scope is Scope.RANK)
 Row = dict[str, Any]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from usp_prof.analyses import breakdown, step_time, stragglers
 from usp_prof.columns.table import Columns
 from usp_prof.run import open_run
-from usp_prof.tables.catalogue import RUN_TABLES, SCHEMAS
+from usp_prof.tables.catalog import RUN_TABLES, SCHEMAS
 from usp_prof.tables.step_cuts.boundaries import recut, with_host
 from usp_prof.tables.table_set import MemorySource, TableSet
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from usp_prof.contract import MANIFEST_NAME, Manifest
 from usp_prof.inputs.kineto.reader import read
-from usp_prof.tables.catalogue import assemble, build_rank
+from usp_prof.tables.catalog import assemble, build_rank
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import usp_prof.tables
 from usp_prof.inputs.trace_record import EVENTS, THREADS
 from usp_prof.model.schema import Schema, Scope
 from usp_prof.tables.build import arrow_schema
-from usp_prof.tables.catalogue import SCHEMAS
+from usp_prof.tables.catalog import SCHEMAS
 
 MODULES = {
     name: module

@@ -38,10 +38,10 @@ class Compared:
         rows = self._pair.judgements
         return frame(
             {
-                "metric": [judgement.key for judgement in rows],
-                "unit": [str(judgement.unit) for judgement in rows],
+                "metric": [judgment.key for judgment in rows],
+                "unit": [str(judgment.unit) for judgment in rows],
                 **columns_of(rows, "before", "after"),
-                "direction": [direction(judgement) or judgement.reason for judgement in rows],
+                "direction": [direction(judgment) or judgment.reason for judgment in rows],
             }
         )
 
@@ -53,12 +53,12 @@ class Compared:
         as `slowdown` and `straggler_cost`, for which the answer of a single run uses the worst rank.
         """
         rows = [
-            judgement for judgement in self._pair.judgements if "[" not in judgement.key
+            judgment for judgment in self._pair.judgements if "[" not in judgment.key
         ]  # without figures of one rank, axis, ...
         return {
-            judgement.key: (judgement.before, judgement.after)
-            for judgement in rows
-            if judgement.before == judgement.before and judgement.after == judgement.after
+            judgment.key: (judgment.before, judgment.after)
+            for judgment in rows
+            if judgment.before == judgment.before and judgment.after == judgment.after
         }
 
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure

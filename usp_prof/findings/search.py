@@ -106,17 +106,17 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
     drafts = _drafts(tables, skipped)
     judged = _in_order(_judged(tables, drafts, selection, doubt, skipped))
     cumulative = together(
-        tables, [judgement.draft.edit for judgement in judged], judged[0].gain.gain_fraction if judged else 0.0
+        tables, [judgment.draft.edit for judgment in judged], judged[0].gain.gain_fraction if judged else 0.0
     )
     findings = with_causes(
-        [_finding(judgement, gain) for judgement, gain in zip(judged, cumulative.gains, strict=True)],
-        {judgement.rule.CODE: judgement.draft.covers for judgement in judged},
+        [_finding(judgment, gain) for judgment, gain in zip(judged, cumulative.gains, strict=True)],
+        {judgment.rule.CODE: judgment.draft.covers for judgment in judged},
     )
     unrecorded_ns = _unrecorded_step_ns(tables)
     span = "window" if all(is_window(tables, rank) for rank in tables.ranks) else "step"
     findings = [replace(finding, span=span, without_recording=unrecorded_ns > 0) for finding in findings]
     if selection == EVERYTHING and not doubt:  # otherwise the step breakdown shows other steps or ranks
-        replays = {str(judgement.draft.edit): judgement.replayed for judgement in judged if judgement.replayed}
+        replays = {str(judgment.draft.edit): judgment.replayed for judgment in judged if judgment.replayed}
         findings = with_changed_parts(tables, findings, replays)
     notes = skipped_rules(skipped) + _recording_notes(tables) + _clock_notes(tables)
     notes += unexplained_notes(tables)

@@ -12,7 +12,7 @@ import numpy as np
 from usp_prof.analyses.step_time import JOB_STEP_TIME, median_step_ns, ordinary_steps
 from usp_prof.gate.facts import BARRED, Difference, FactKind, barred, differences, uncompared
 from usp_prof.gate.judge import FROM_ZERO, judge
-from usp_prof.gate.judgement import Judgement, Limit, Scale, Verdict, unjudged
+from usp_prof.gate.judgment import Judgment, Limit, Scale, Verdict, unjudged
 from usp_prof.gate.measured import Measured
 from usp_prof.gate.policy import Rule
 from usp_prof.gate.sample import PRIORS, Noise, noise_of
@@ -36,7 +36,8 @@ class Pair:
     """The first run compared with another one: judgments of the metrics of both, and the difference of their steps."""
 
     label: str
-    judgements: tuple[Judgement, ...]
+    judgements: tuple[Judgment, ...]
+    """A key of the JSON output, which keeps its spelling."""
     differences: tuple[Difference, ...]
     doubts: tuple[str, ...]
     """Damage, missing ranks, and the differences that prevent metrics from being compared."""
@@ -54,7 +55,7 @@ class Comparison:
     @property
     def keys(self) -> tuple[str, ...]:
         """Keys of all metrics of all pairs, sorted."""
-        return tuple(sorted({judgement.key for pair in self.pairs for judgement in pair.judgements}))
+        return tuple(sorted({judgment.key for pair in self.pairs for judgment in pair.judgements}))
 
 
 def compare(runs: Sequence[Measured], across: Sequence[FactKind] = ()) -> Comparison:
@@ -68,14 +69,14 @@ def _pair(first: Measured, other: Measured, across: Sequence[FactKind]) -> Pair:
     old, new = first.by_key(), other.by_key()
     noise = noise_of((first, other), PRIORS)
     near_zero_ns = _NEAR_ZERO * min(_median(old.get(STEP_TIME)), _median(new.get(STEP_TIME)))
-    judgements = []
+    judgments = []
     for key in sorted({*old, *new}):
         series = new[key] if key in new else old[key]
         rule = rule_for(series)
         if series.unit is Unit.NS and max(_median(old.get(key)), _median(new.get(key))) < near_zero_ns:
             rule = _by_difference(rule, _median(old.get(key)))
         bar = barred(series.unit, differing, across)
-        judgements.append(_judgement(series, old.get(key), new.get(key), rule, bar, noise))
+        judgments.append(_judgment(series, old.get(key), new.get(key), rule, bar, noise))
     parts_before, parts_after = dict(waterfall(first)), dict(waterfall(other))
     steps = tuple(
         PartChange(name, parts_before.get(name, 0.0), parts_after.get(name, 0.0))
@@ -83,7 +84,7 @@ def _pair(first: Measured, other: Measured, across: Sequence[FactKind]) -> Pair:
     )
     doubts = unusable_input((first,), other, Severity.DATA_LOSS, differing)
     doubts += uncompared(differing, across)
-    return Pair(other.label, tuple(judgements), differing, doubts, steps, explain(first, other))
+    return Pair(other.label, tuple(judgments), differing, doubts, steps, explain(first, other))
 
 
 def _median(series: Series | None) -> float:
@@ -100,20 +101,20 @@ def _by_difference(rule: Rule, before_ns: float) -> Rule:
     )
 
 
-def _judgement(
+def _judgment(
     series: Series, before: Series | None, after: Series | None, rule: Rule, bar: Difference | None, noise: Noise
-) -> Judgement:
+) -> Judgment:
     blank = unjudged(series, Verdict.NOT_COMPARED)
     if before is None or after is None:
         if after is None:
             return replace(blank, reason="only in the first run", before=_reported(series))
         return replace(blank, reason="not in the first run", after=_reported(series))
-    judgement = judge((before,), after, rule, _DOUBT, noise)
-    if judgement.reason == FROM_ZERO:
-        judgement = replace(judgement, reason="before is 0")
+    judgment = judge((before,), after, rule, _DOUBT, noise)
+    if judgment.reason == FROM_ZERO:
+        judgment = replace(judgment, reason="before is 0")
     if bar is not None:
-        judgement = replace(blank, reason=f"{BARRED}{bar}")
-    return _as_reported(replace(judgement, before=_reported(before), after=_reported(after)))
+        judgment = replace(blank, reason=f"{BARRED}{bar}")
+    return _as_reported(replace(judgment, before=_reported(before), after=_reported(after)))
 
 
 def _reported(series: Series) -> float:
@@ -129,16 +130,16 @@ def _reported(series: Series) -> float:
     return series.mean
 
 
-def _as_reported(judgement: Judgement) -> Judgement:
+def _as_reported(judgment: Judgment) -> Judgment:
     """Return the judgment with the change between the two figures, if its interval contains that change.
 
     The judged change is that of robust centers, which may even have the other sign.
     """
-    if not judgement.low < judgement.high or not judgement.before:
-        return judgement
-    difference = judgement.after - judgement.before
-    change = difference / abs(judgement.before) if judgement.scale is Scale.RELATIVE else difference
-    return replace(judgement, change=change) if judgement.low <= change <= judgement.high else judgement
+    if not judgment.low < judgment.high or not judgment.before:
+        return judgment
+    difference = judgment.after - judgment.before
+    change = difference / abs(judgment.before) if judgment.scale is Scale.RELATIVE else difference
+    return replace(judgment, change=change) if judgment.low <= change <= judgment.high else judgment
 
 
 _OF_PEAK = frozenset({"mfu", "hfu", "kernel_efficiency", "link_fraction"})
@@ -157,14 +158,14 @@ BETTER, WORSE, CHANGED, SAME, WITHIN_NOISE = "better", "worse", "changed", "same
 """Results of a comparison."""
 
 
-def direction(judgement: Judgement) -> str:
+def direction(judgment: Judgment) -> str:
     """Return the result of a comparison, or "" if the metric was not compared."""
-    if judgement.verdict is Verdict.NOT_COMPARED or math.isnan(judgement.low):
+    if judgment.verdict is Verdict.NOT_COMPARED or math.isnan(judgment.low):
         return ""
-    if judgement.low == judgement.high == 0:
+    if judgment.low == judgment.high == 0:
         return SAME
-    if judgement.low <= 0 <= judgement.high:
+    if judgment.low <= 0 <= judgment.high:
         return WITHIN_NOISE
-    if judgement.better is Better.NEITHER:
+    if judgment.better is Better.NEITHER:
         return CHANGED
-    return WORSE if judgement.worse > 0 else BETTER
+    return WORSE if judgment.worse > 0 else BETTER

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from usp_prof.gate.judgement import Gauge, Judgement, Scale, Verdict, gauge_for, unjudged, worsening
+from usp_prof.gate.judgment import Gauge, Judgment, Scale, Verdict, gauge_for, unjudged, worsening
 from usp_prof.gate.measured import Measured
 from usp_prof.gate.policy import Policy, Rule
 from usp_prof.gate.sample import Noise, Sample, boil_down, boil_down_to_median, pseudo_median, steps_alone, t_quantile
@@ -95,7 +95,7 @@ def _within(sample: Sample) -> float:
     return sample.error**2 if sample.freedom else 0.0
 
 
-def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, noise: Noise) -> Judgement:
+def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, noise: Noise) -> Judgment:
     """Judge one series against the same series of the baseline's runs; `tail` is its share of the alarm budget.
 
     1. Convert all values to the scale on which they are compared (logarithms if changes are relative).
@@ -136,7 +136,7 @@ def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, nois
 FROM_ZERO = "the baseline is 0, so there is no relative change; give an absolute limit"
 
 
-def _from_zero(blank: Judgement, after: Series) -> Judgement:
+def _from_zero(blank: Judgment, after: Series) -> Judgment:
     """Judge against a baseline of 0: only a value of 0 is unchanged."""
     new = boil_down(after.samples, after.steps)
     measured = replace(blank, before=0.0, after=new.center, steps=new.steps)
@@ -145,18 +145,18 @@ def _from_zero(blank: Judgement, after: Series) -> Judgement:
     return replace(measured, reason=FROM_ZERO)
 
 
-def _worsening(judgement: Judgement) -> tuple[float, float, float]:
+def _worsening(judgment: Judgment) -> tuple[float, float, float]:
     """Return a change's interval and the change itself, with signs flipped so that positive means worse."""
-    low, high, change = judgement.low, judgement.high, judgement.change
-    if judgement.better is Better.LOWER:
+    low, high, change = judgment.low, judgment.high, judgment.change
+    if judgment.better is Better.LOWER:
         return low, high, change
-    if judgement.better is Better.HIGHER:
+    if judgment.better is Better.HIGHER:
         return -high, -low, -change
     least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
     return least, max(abs(low), abs(high)), abs(change)
 
 
-def _with_verdict(judgement: Judgement, rule: Rule) -> Judgement:
+def _with_verdict(judgment: Judgment, rule: Rule) -> Judgment:
     """Set the verdict that the interval allows; leave it inconclusive if it allows none.
 
     With 2% allowed and a resolution of 4%:
@@ -166,22 +166,22 @@ def _with_verdict(judgement: Judgement, rule: Rule) -> Judgement:
         -1% to +3%      pass if the likely change is allowed: the interval ends below the resolution
         -1% to +5%      inconclusive
     """
-    least, most, likely = _worsening(judgement)
+    least, most, likely = _worsening(judgment)
     allowed = rule.allowed.amount
     slack = 1e-12 * max(1.0, abs(likely))
     if least > allowed + slack:
-        return replace(judgement, verdict=Verdict.REGRESSED)
+        return replace(judgment, verdict=Verdict.REGRESSED)
     if most < -allowed - slack:
-        return replace(judgement, verdict=Verdict.IMPROVED)
+        return replace(judgment, verdict=Verdict.IMPROVED)
     if likely <= allowed + slack and most <= max(rule.resolve.amount, allowed) + slack:
-        return replace(judgement, verdict=Verdict.PASS)
-    return judgement
+        return replace(judgment, verdict=Verdict.PASS)
+    return judgment
 
 
-def _with_steps_needed(judgement: Judgement, shift: Shift, rule: Rule, tail: float, gauge: Gauge) -> Judgement:
+def _with_steps_needed(judgment: Judgment, shift: Shift, rule: Rule, tail: float, gauge: Gauge) -> Judgment:
     """Add how many more steps would settle the judgment, if the measured difference is the true one."""
-    amount = worsening(judgement.better, shift.amount)
-    allowed, resolve = gauge.limit(rule.allowed, judgement.better), gauge.limit(rule.resolve, judgement.better)
+    amount = worsening(judgment.better, shift.amount)
+    allowed, resolve = gauge.limit(rule.allowed, judgment.better), gauge.limit(rule.resolve, judgment.better)
     # Distance from the limit that decides the verdict, and the largest variance that still resolves it.
     margin = amount - allowed if amount > allowed else resolve - amount
     needed = (margin / t_quantile(tail, max(shift.freedom, 10.0))) ** 2
@@ -189,14 +189,14 @@ def _with_steps_needed(judgement: Judgement, shift: Shift, rule: Rule, tail: flo
     if needed <= fixed:
         for_one = "one baseline run does not show how much runs differ; save a baseline of several runs"
         for_many = "runs differ too much for more steps to decide it; save a baseline of more and longer runs"
-        return replace(judgement, more_steps=-1, reason=for_one if shift.runs == 1 else for_many)
-    steps_in_all = judgement.steps * shift.reducible / (needed - fixed)
+        return replace(judgment, more_steps=-1, reason=for_one if shift.runs == 1 else for_many)
+    steps_in_all = judgment.steps * shift.reducible / (needed - fixed)
     if not math.isfinite(steps_in_all):
-        return replace(judgement, more_steps=-1, reason="the steps of this run do not show its noise")
-    more = max(math.ceil(steps_in_all) - judgement.steps, 1)
+        return replace(judgment, more_steps=-1, reason="the steps of this run do not show its noise")
+    more = max(math.ceil(steps_in_all) - judgment.steps, 1)
     where = " in both runs" if rule.medians else ""
     steps = "1 more step" if more == 1 else f"{more} more steps"
-    return replace(judgement, more_steps=more, reason=f"about {steps}{where} would decide it")
+    return replace(judgment, more_steps=more, reason=f"about {steps}{where} would decide it")
 
 
 # Absolute bounds (`--min`): below with certainty is a regression, below within noise is inconclusive
@@ -213,7 +213,7 @@ With two steps the interval is 32 standard errors wide, so a value of half the b
 """
 
 
-def judge_bounds(after: Measured, policy: Policy) -> tuple[Judgement, ...]:
+def judge_bounds(after: Measured, policy: Policy) -> tuple[Judgment, ...]:
     """Judge each absolute bound of the policy."""
     news = after.by_key()
     return tuple(
@@ -222,12 +222,12 @@ def judge_bounds(after: Measured, policy: Policy) -> tuple[Judgement, ...]:
     )
 
 
-def _missing(name: str, floor: float) -> Judgement:
+def _missing(name: str, floor: float) -> Judgment:
     reason = f"{name} was not measured, so its bound {floor:g} cannot be checked"
-    return Judgement(f"{name}{SIGN}{floor:g}", name, Unit.RATIO, Better.HIGHER, Verdict.INCONCLUSIVE, reason)
+    return Judgment(f"{name}{SIGN}{floor:g}", name, Unit.RATIO, Better.HIGHER, Verdict.INCONCLUSIVE, reason)
 
 
-def _judge_bound(series: Series, floor: float, false_alarm: float) -> Judgement:
+def _judge_bound(series: Series, floor: float, false_alarm: float) -> Judgment:
     sample = boil_down(series.samples, series.steps)
     is_noisy = series.per_step and sample.freedom >= 1
     reach = t_quantile(false_alarm, sample.freedom) * sample.error if is_noisy else 0.0
@@ -239,7 +239,7 @@ def _judge_bound(series: Series, floor: float, false_alarm: float) -> Judgement:
     if verdict is Verdict.INCONCLUSIVE and sample.steps < FEWEST_STEPS:
         few = f"{counted(sample.steps, 'step')} {'does' if sample.steps == 1 else 'do'}"
         reason += f", and {few} not show how much steps differ: record {FEWEST_STEPS} or more"
-    return Judgement(
+    return Judgment(
         f"{series.key}{SIGN}{floor:g}",
         f"{series.title}, lower bound",
         series.unit,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from usp_prof.gate.facts import FactKind
-from usp_prof.gate.judgement import Limit, parse_limit
+from usp_prof.gate.judgment import Limit, parse_limit
 from usp_prof.gate.sample import PRIORS, Machine, Prior
 from usp_prof.gate.series import Series
 from usp_prof.model.errors import InputError, UsageError, unknown_name

@@ -10,7 +10,7 @@ from shlex import quote
 
 from usp_prof.gate.facts import BARRED, Difference, FactKind, barred, differences
 from usp_prof.gate.judge import FEWEST_STEPS, SIGN, judge, judge_bounds
-from usp_prof.gate.judgement import Judgement, Verdict, unjudged
+from usp_prof.gate.judgment import Judgment, Verdict, unjudged
 from usp_prof.gate.measured import Baseline, Measured, SeenFinding
 from usp_prof.gate.policy import STEP_FAMILY, Policy, fits
 from usp_prof.gate.sample import Noise, noise_of
@@ -79,7 +79,8 @@ class Report:
     """A whole check. `unusable` lists why there is no verdict; `new_findings` are the new findings that count."""
 
     verdict: Verdict
-    judgements: tuple[Judgement, ...]
+    judgements: tuple[Judgment, ...]
+    """A key of the JSON output, which keeps its spelling."""
     differences: tuple[Difference, ...]
     unusable: tuple[str, ...]
     new_findings: tuple[SeenFinding, ...]
@@ -95,7 +96,7 @@ class Report:
     @property
     def is_comparable(self) -> bool:
         """Whether any metric could be compared with the baseline."""
-        return any(judgement.verdict is not Verdict.NOT_COMPARED for judgement in self.judgements)
+        return any(judgment.verdict is not Verdict.NOT_COMPARED for judgment in self.judgements)
 
     @property
     def ratchet(self) -> str:
@@ -115,9 +116,9 @@ class Report:
             return 1
         return 2 if self.unusable or self.unanswered else 0
 
-    def with_verdict(self, verdict: Verdict) -> tuple[Judgement, ...]:
+    def with_verdict(self, verdict: Verdict) -> tuple[Judgment, ...]:
         """Return the judgments with one verdict."""
-        return tuple(judgement for judgement in self.judgements if judgement.verdict is verdict)
+        return tuple(judgment for judgment in self.judgements if judgment.verdict is verdict)
 
 
 def check(
@@ -128,25 +129,25 @@ def check(
     last = runs[-1] if runs else None
     differing = differences(last.facts, after.facts) if last else ()
     noise = noise_of((*runs, after), policy.noise)
-    judgements = _compared(runs, after, policy, differing, noise) + judge_bounds(after, policy)
+    judgments = _compared(runs, after, policy, differing, noise) + judge_bounds(after, policy)
     fresh: tuple[SeenFinding, ...] = ()
     changes_machine = any(difference.kind is FactKind.HARDWARE and difference.is_in_both for difference in differing)
     if runs and not changes_machine:
         fresh, unsure = new_findings(runs, after, policy, noise)
-        judgements += unsure
+        judgments += unsure
     unusable = unusable_input(runs, after, policy.health, differing)
     if unusable:
-        judgements = tuple(_in_doubt(judgement) for judgement in judgements)
-    elif all(judgement.verdict is Verdict.NOT_COMPARED for judgement in judgements):
+        judgments = tuple(_in_doubt(judgment) for judgment in judgments)
+    elif all(judgment.verdict is Verdict.NOT_COMPARED for judgment in judgments):
         unusable = (_nothing_compared(differing, policy.across),)
-    unanswered = () if unusable else _unanswered(judgements, policy, no_steps_in(runs, after))
-    verdict = _overall(judgements, fresh, unusable, unanswered)
+    unanswered = () if unusable else _unanswered(judgments, policy, no_steps_in(runs, after))
+    verdict = _overall(judgments, fresh, unusable, unanswered)
     why = explain(last, after) if last and verdict is not Verdict.PASS else EMPTY_WHY
     before = last.label if last else ""
     if last is None:  # nothing to compare with: report only the bounds
-        judgements = tuple(judgement for judgement in judgements if judgement.verdict is not Verdict.NOT_COMPARED)
+        judgments = tuple(judgment for judgment in judgments if judgment.verdict is not Verdict.NOT_COMPARED)
     return Report(
-        verdict, judgements, differing, unusable, fresh, why, before, after.label, len(runs), inconclusive, unanswered
+        verdict, judgments, differing, unusable, fresh, why, before, after.label, len(runs), inconclusive, unanswered
     )
 
 
@@ -160,14 +161,14 @@ def _nothing_compared(differing: Sequence[Difference], across: Sequence[FactKind
 
 def _compared(
     runs: Sequence[Measured], after: Measured, policy: Policy, differing: Sequence[Difference], noise: Noise
-) -> tuple[Judgement, ...]:
+) -> tuple[Judgment, ...]:
     no_steps = no_steps_in(runs, after)
     olds = [run.by_key() for run in runs]
     news = after.by_key()
     keys = sorted(set(news).union(*olds))
     families: dict[str, str] = {}
     judged: dict[str, tuple[list[Series], Series]] = {}
-    done: dict[str, Judgement] = {}
+    done: dict[str, Judgment] = {}
     for key in keys:
         series = news.get(key) or next(old[key] for old in olds if key in old)
         rule = policy.rule(series)
@@ -190,7 +191,7 @@ def _compared(
             judged[key] = (before, series)
             families[key] = rule.family or key
     if no_steps and STEP_TIME not in done and judged:
-        done[STEP_TIME] = Judgement(STEP_TIME, "A step", Unit.NS, Better.LOWER, Verdict.NOT_COMPARED, no_steps)
+        done[STEP_TIME] = Judgment(STEP_TIME, "A step", Unit.NS, Better.LOWER, Verdict.NOT_COMPARED, no_steps)
     tails = _tails(families, policy.false_alarm)
     for key, (before, series) in judged.items():
         rule = policy.rule(series)
@@ -224,47 +225,47 @@ def _tails(families: dict[str, str], false_alarm: float) -> dict[str, float]:
     return {name: false_alarm / 2 if name == STEP_FAMILY else rest / n_others for name in names}
 
 
-def _unanswered(judgements: Sequence[Judgement], policy: Policy, no_steps: str) -> tuple[str, ...]:
+def _unanswered(judgments: Sequence[Judgment], policy: Policy, no_steps: str) -> tuple[str, ...]:
     """Return the requests of the command line, and the step itself, that could not be judged at all."""
-    unjudged = [judgement for judgement in judgements if math.isnan(judgement.change)]
-    judged = [judgement.key for judgement in judgements if not math.isnan(judgement.change)]
-    inconclusive = [judgement for judgement in judgements if judgement.verdict is Verdict.INCONCLUSIVE]
+    unjudged = [judgment for judgment in judgments if math.isnan(judgment.change)]
+    judged = [judgment.key for judgment in judgments if not math.isnan(judgment.change)]
+    inconclusive = [judgment for judgment in judgments if judgment.verdict is Verdict.INCONCLUSIVE]
     # Order: the step itself, bounds without a value, bounds that too few steps leave open.
     reasons = [
-        (judgement.key, judgement.reason)
-        for judgement in inconclusive
-        if judgement.key == STEP_TIME and math.isnan(judgement.change) and judgement.more_steps == 0
+        (judgment.key, judgment.reason)
+        for judgment in inconclusive
+        if judgment.key == STEP_TIME and math.isnan(judgment.change) and judgment.more_steps == 0
     ]
     reasons += [(STEP_TIME, no_steps)] if no_steps else []
-    reasons += [(judgement.key, judgement.reason) for judgement in unjudged if SIGN in judgement.key]
+    reasons += [(judgment.key, judgment.reason) for judgment in unjudged if SIGN in judgment.key]
     reasons += [
-        (judgement.key, judgement.reason)
-        for judgement in inconclusive
-        if SIGN in judgement.key and 0 < judgement.steps < FEWEST_STEPS
+        (judgment.key, judgment.reason)
+        for judgment in inconclusive
+        if SIGN in judgment.key and 0 < judgment.steps < FEWEST_STEPS
     ]
     for name in policy.requested:
         if not any(fits(name, key) for key in judged):
             reason = next(
-                (judgement.reason for judgement in unjudged if fits(name, judgement.key)), "no such value in either run"
+                (judgment.reason for judgment in unjudged if fits(name, judgment.key)), "no such value in either run"
             )
             reasons.append((name, reason))
     return tuple(dict.fromkeys(f"{name}: {reason}" for name, reason in reasons))
 
 
-def _in_doubt(judgement: Judgement) -> Judgement:
+def _in_doubt(judgment: Judgment) -> Judgment:
     """Replace a verdict that was based on damaged input by an inconclusive one."""
-    if judgement.verdict in (Verdict.NOT_COMPARED, Verdict.INCONCLUSIVE):
-        return judgement
-    return replace(judgement, verdict=Verdict.INCONCLUSIVE, reason="the input is damaged, see above", more_steps=0)
+    if judgment.verdict in (Verdict.NOT_COMPARED, Verdict.INCONCLUSIVE):
+        return judgment
+    return replace(judgment, verdict=Verdict.INCONCLUSIVE, reason="the input is damaged, see above", more_steps=0)
 
 
 def _overall(
-    judgements: Sequence[Judgement],
+    judgments: Sequence[Judgment],
     fresh: Sequence[SeenFinding],
     unusable: Sequence[str],
     unanswered: Sequence[str],
 ) -> Verdict:
-    verdicts = {judgement.verdict for judgement in judgements}
+    verdicts = {judgment.verdict for judgment in judgments}
     if unusable:
         return Verdict.INCONCLUSIVE
     if Verdict.REGRESSED in verdicts or fresh:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from usp_prof.gate.judgement import Judgement, Scale, Verdict
+from usp_prof.gate.judgment import Judgment, Scale, Verdict
 from usp_prof.gate.measured import Measured, SeenFinding, Work
 from usp_prof.gate.policy import Policy
 from usp_prof.gate.sample import Noise, boil_down, t_quantile
@@ -186,7 +186,7 @@ def _mark(finding: SeenFinding) -> tuple[str, str]:
 
 def new_findings(
     before: Sequence[Measured], after: Measured, policy: Policy, noise: Noise
-) -> tuple[tuple[SeenFinding, ...], tuple[Judgement, ...]]:
+) -> tuple[tuple[SeenFinding, ...], tuple[Judgment, ...]]:
     """Return the new findings that count, and a judgment for each new finding that noise may explain.
 
     A finding that costs no more than the allowed slowdown does not count.
@@ -206,7 +206,7 @@ def new_findings(
         if finding.gain - gain_before > doubt or not finding.gain:
             sure.append(finding)
         else:
-            unsure.append(_judgement(finding, gain_before, doubt))
+            unsure.append(_judgment(finding, gain_before, doubt))
     return tuple(sure), tuple(unsure)
 
 
@@ -257,10 +257,10 @@ def _doubt(policy: Policy, noise: Noise, runs: int) -> float:
     return t_quantile(policy.false_alarm / 2, noise.prior.worth) * spread
 
 
-def _judgement(finding: SeenFinding, gain_before: float, doubt: float) -> Judgement:
+def _judgment(finding: SeenFinding, gain_before: float, doubt: float) -> Judgment:
     more = finding.gain - gain_before
     reason = f"new, but runs may differ by {100 * doubt:.0f}% of a step: save a baseline of several runs"
-    return Judgement(
+    return Judgment(
         f"finding {finding.code}" + (f"[{finding.where.replace(' ', ',')}]" if finding.where else ""),
         finding.title,
         Unit.FRACTION,

@@ -18,7 +18,7 @@ from typing import IO
 
 import pyarrow as pa
 
-HELD = 64 << 20
+MOST_IN_MEMORY = 64 << 20
 """Bytes kept in memory before a file is started."""
 
 _ADVICE: int | None = getattr(mmap, "MADV_DONTNEED", None)
@@ -52,7 +52,7 @@ class LongText:
 
     def add(self, text: bytes) -> None:
         """Append text."""
-        if self._file is None and self._may_spill and self._size + len(text) > HELD:
+        if self._file is None and self._may_spill and self._size + len(text) > MOST_IN_MEMORY:
             self._spill()
         if self._file is None or not self._append(self._file, text):
             self._held.write(text)

@@ -165,7 +165,7 @@ def _outstanding(paused: Ints, steps: int) -> float:
     return float(longest[1:][stands_out].max(initial=PAUSE_NS)) if stands_out.any() else float("inf")
 
 
-HELD = 0.8
+LEAST_COVERED_BY_OPS = 0.8
 """Share of a think time that ops must cover to be its cause."""
 
 
@@ -179,7 +179,9 @@ def _in_op_of_host(graph: Graph, tables: TableSet, rows: Ints) -> Flags:
         alone = np.searchsorted(launched, begin) == np.searchsorted(launched, end)
         busy = on_common_clock((begin[alone], end[alone]), clocks, rank)
         own = rows[nodes.rank[rows] == rank]
-        is_in_op[own] = busy.within(nodes.start[own] - think[own], nodes.start[own]) >= HELD * think[own]
+        is_in_op[own] = (
+            busy.within(nodes.start[own] - think[own], nodes.start[own]) >= LEAST_COVERED_BY_OPS * think[own]
+        )
     return is_in_op
 
 

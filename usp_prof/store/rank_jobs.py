@@ -25,7 +25,7 @@ from usp_prof.model.health import Severity
 from usp_prof.model.printable import readable
 from usp_prof.store.cache import UNBOUNDED, CacheUnwritableError
 from usp_prof.store.places import cache_at
-from usp_prof.tables.catalogue import ROOMS, build_rank
+from usp_prof.tables.catalog import ROOMS, build_rank
 
 # Keys. The trace's content, the rank, the manifest, this package's version, and the code that reads and builds
 # determine a rank's tables: all of them are part of the key.

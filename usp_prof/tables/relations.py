@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from usp_prof.model.errors import UsageError, unknown_name
-from usp_prof.tables import catalogue
+from usp_prof.tables import catalog
 from usp_prof.tables.bounded_query import Question, RefusedError, ask
 from usp_prof.tables.build import empty
 from usp_prof.tables.sql_cells import Cells, answer_of
@@ -57,7 +57,7 @@ def _refused(error: str) -> UsageError:
     """Return why DuckDB refuses a SELECT as one line, with the nearest table name if one is unknown."""
     missing = _MISSING_TABLE.search(error)
     if missing is not None:
-        unknown = unknown_name("table", missing[1], [schema.name for schema in catalogue.SCHEMAS])
+        unknown = unknown_name("table", missing[1], [schema.name for schema in catalog.SCHEMAS])
         return UsageError(unknown.message, hint=f"{unknown.hint} ({_HINT})")
     return UsageError(f"the SQL failed: {_in_a_line(error)}", hint=_HINT)
 
@@ -76,13 +76,13 @@ class Relations:
         self._files = dict(files or {})
         self._connection = duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": _place_of_overflow()})
         self._connection.execute("SET lock_configuration = true")
-        self._known = {schema.name for schema in catalogue.SCHEMAS}
+        self._known = {schema.name for schema in catalog.SCHEMAS}
         self._registered: set[str] = set()
         self._lock = threading.Lock()
 
     def table(self, name: str) -> Any:  # noqa: ANN401 - a DuckDB relation
         """Return one table of all ranks."""
-        catalogue.schema(name)
+        catalog.schema(name)
         return self.query(f'SELECT * FROM "{name}"')  # noqa: S608 - a known name
 
     def query(self, sql: str) -> Any:  # noqa: ANN401 - a DuckDB relation
@@ -160,7 +160,7 @@ class Relations:
         sources = {word: self._source(word) for word in words if word in self._known - registered}
         if _LISTINGS & words.keys():
             # A list of tables needs only names and columns; each table is registered when a query names it.
-            sources |= {name: empty(catalogue.schema(name)) for name in sorted(self._known - registered - words.keys())}
+            sources |= {name: empty(catalog.schema(name)) for name in sorted(self._known - registered - words.keys())}
         return sources
 
     def _source(self, name: str) -> Any:  # noqa: ANN401 - anything that DuckDB can scan
@@ -172,5 +172,5 @@ class Relations:
 
     def arrow(self, name: str) -> pa.Table:
         """Return one table of all ranks as Arrow."""
-        build = catalogue.RUN_TABLES.get(name)
+        build = catalog.RUN_TABLES.get(name)
         return build(self._tables) if build is not None else self._tables.arrow(name)

@@ -27,7 +27,7 @@ from usp_prof.replay.graph import events_of
 from usp_prof.schedule_orders import Kind
 from usp_prof.tables import clock
 from usp_prof.tables.build import table_from_rows
-from usp_prof.tables.catalogue import assemble, build_rank
+from usp_prof.tables.catalog import assemble, build_rank
 from usp_prof.tables.table_set import MemorySource, TableSet
 from usp_prof.whatif.layout import AXES, Layout
 from usp_prof.whatif.predict import Prediction

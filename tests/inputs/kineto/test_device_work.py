@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tiny import Trace, raw_trace
 
 from usp_prof.inputs.trace_record import DEVICE_WORK, RepeatedArguments
-from usp_prof.tables.catalogue import build_rank
+from usp_prof.tables.catalog import build_rank
 
 if TYPE_CHECKING:
     from usp_prof.inputs.trace_record import TraceRecord

@@ -24,7 +24,7 @@ from usp_prof import open_run
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.schema import Scope
 from usp_prof.store.load import build
-from usp_prof.tables import catalogue
+from usp_prof.tables import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +147,7 @@ def test_damaged_input_raises_only_our_own_error(tmp_path: Path, chunk: int) -> 
     nowhere.write_text("")
     hints: list[str] = []
     read = 0
-    names = {schema.name for schema in catalogue.SCHEMAS if schema.scope is Scope.RANK}
+    names = {schema.name for schema in catalog.SCHEMAS if schema.scope is Scope.RANK}
     seeds_of_chunk = range(FIRST + chunk, FIRST + COUNT, CHUNKS)
     for seed in seeds_of_chunk:
         path.write_bytes(mutated(seed, texts))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import output
 from usp_prof.model.schema import Kind, Schema
-from usp_prof.tables import catalogue
+from usp_prof.tables import catalog
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.padding import Padding  # noqa: PLC0415 - only for printing
     from rich.text import Text  # noqa: PLC0415
 
-    schemas = [catalogue.schema(name) for name in args.names] or list(catalogue.SCHEMAS)
+    schemas = [catalog.schema(name) for name in args.names] or list(catalog.SCHEMAS)
     console = output(args)
     for schema in schemas:
         console.print(Text.assemble((schema.name, "bold"), f"  {schema.doc}"))

@@ -30,7 +30,7 @@ from usp_prof.model.selection import Selection
 from usp_prof.report.run_facts import run_facts
 from usp_prof.report.words import finding_lines, health_lines, run_lines
 from usp_prof.run import Run, open_run
-from usp_prof.tables import catalogue
+from usp_prof.tables import catalog
 from usp_prof.tables.sql_cells import Cells
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
 
@@ -145,9 +145,9 @@ class Answers:
     def tables(self, name: str = "") -> Reply:
         """List the tables for `sql`, or the columns of one table with unit and meaning."""
         if not name:
-            table_rows = tuple((schema.name, schema.doc) for schema in catalogue.SCHEMAS)
+            table_rows = tuple((schema.name, schema.doc) for schema in catalog.SCHEMAS)
             return Reply("", (Table("usp-prof tables", ("table", "meaning"), table_rows),))
-        schema = catalogue.schema(name)
+        schema = catalog.schema(name)
         columns = tuple((column.name, str(column.kind), column.unit, column.doc) for column in schema.columns)
         return Reply(schema.doc, (Table(f"usp-prof tables {name}", ("column", "kind", "unit", "meaning"), columns),))
 

@@ -67,7 +67,7 @@ def _communication(sheet: Sheet, workers: dict[str, int]) -> Iterator[str]:
         start = np.array([part.call.start[rank] for part in parts])
         end = np.array([part.call.end[rank] for part in parts])
         sequence = np.array([part.sequence for part in parts])
-        dims = json.dumps([[head.call.bytes // sheet.simulation.catalogue.element_bytes]])
+        dims = json.dumps([[head.call.bytes // sheet.simulation.catalog.element_bytes]])
         posted = _event(sheet, "cpu_op", _C10D[name], sheet.pid, f'"Input type": ["float"], "Input Dims": {dims}')
         yield from fill(posted, *sheet.span(host, host + post), np.zeros_like(host))
         args = f'"Input type": ["float"], "Input Dims": {dims}, {_metadata(sheet, head)}'
@@ -86,7 +86,7 @@ def _event(sheet: Sheet, category: str, name: str, thread: int, args: str, tail:
 def _metadata(sheet: Sheet, part: Part) -> str:
     """Write what the recorder restores onto gloo's ranges: the group in NCCL's words."""
     group = part.call.group
-    elements = part.call.bytes // sheet.simulation.catalogue.element_bytes
+    elements = part.call.bytes // sheet.simulation.catalog.element_bytes
     fields: dict[str, Any] = {
         "Collective name": part.direction or part.call.op,
         "In msg nelems": elements // len(group.ranks) if part.call.op == "all_gather" else elements,

@@ -146,8 +146,8 @@ def _kernel(name: str, stream: int, meta: str) -> str:
 
 def _metadata(sheet: Sheet, part: Part) -> str:
     """Write NCCL's arguments like PyTorch, except the sequence number."""
-    group, catalogue = part.call.group, sheet.simulation.catalogue
-    elements = part.call.bytes // catalogue.element_bytes
+    group, catalog = part.call.group, sheet.simulation.catalog
+    elements = part.call.bytes // catalog.element_bytes
     share = elements // len(part.call.members)
     fields: dict[str, Any] = {
         "Collective name": _NCCL[part.direction or part.call.op][0],

@@ -44,7 +44,7 @@ class Block:
     share: float
 
 
-class Catalogue:
+class Catalog:
     """The blocks of a layer, from the declared shapes: the sizes that one rank sees."""
 
     def __init__(self, run: Declaration) -> None:

@@ -9,7 +9,7 @@ from usp_prof import contract
 from usp_prof.extras.synth.declaration import Declaration, Work, check
 from usp_prof.extras.synth.history import BACKWARD, MAIN, ActionTime, Call, Exchange, Part, RankLog
 from usp_prof.extras.synth.mesh import Topology
-from usp_prof.extras.synth.ops import Catalogue, Uneven
+from usp_prof.extras.synth.ops import Catalog, Uneven
 from usp_prof.extras.synth.worker import Gradients, Worker
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.schedule import Schedule, Shape, schedule_by_name
@@ -46,7 +46,7 @@ class Setting:
         check(run)
         self.run = run
         self.topology = Topology(run.mesh)
-        self.catalogue = Catalogue(run)
+        self.catalog = Catalog(run)
         self.orders = orders(run.work, run.mesh.pp)
         self.stage_of = {action.stage: rank for rank, order in enumerate(self.orders) for action in order}
         self.exchange = Exchange(run)
@@ -70,7 +70,7 @@ class Program:
         self._run = setting.run
         self._topology = setting.topology
         self._groups = setting.topology.by_rank[rank]
-        self._catalogue = setting.catalogue
+        self._catalog = setting.catalog
         self._stage_of = setting.stage_of
         self._exchange = setting.exchange
         self._place = setting.topology.coordinates(rank)["pp"]
@@ -80,7 +80,7 @@ class Program:
         self._done = 0  # completed actions of this step
         self._worker = Worker(self._run, setting.exchange, rank)
         self._uneven = Uneven(self._run, self._topology, rank)
-        self._gradients = Gradients(self._run, self._catalogue, self._worker, setting.exchange, self._groups)
+        self._gradients = Gradients(self._run, self._catalog, self._worker, setting.exchange, self._groups)
 
     @property
     def log(self) -> RankLog:
@@ -137,16 +137,16 @@ class Program:
 
     def _layer(self, action: Action) -> Iterator[Call]:
         """Run one layer of an action: its blocks, each ended by the axis that splits it."""
-        speed, catalogue = self._run.speed, self._catalogue
+        speed, catalog = self._run.speed, self._catalog
         factor = speed.last_stage_factor if action.stage == self._last_stage else 1.0
         if action.kind != "W" and "cp" in self._groups:
-            yield from self._collective("all_gather", "cp", catalogue.key_value_bytes * self._run.mesh.cp)
+            yield from self._collective("all_gather", "cp", catalog.key_value_bytes * self._run.mesh.cp)
         again = "F" * self._run.work.recompute if action.kind in "BI" else ""
         for half in again + _HALVES[action.kind]:
             blocks, length = {
-                "F": (catalogue.forward, speed.forward_ns),
-                "I": (catalogue.input_gradient, speed.input_gradient_ns),
-                "W": (catalogue.weight_gradient, speed.weight_gradient_ns),
+                "F": (catalog.forward, speed.forward_ns),
+                "I": (catalog.input_gradient, speed.input_gradient_ns),
+                "W": (catalog.weight_gradient, speed.weight_gradient_ns),
             }[half]
             for number, block in enumerate(blocks):
                 feed = number == (1 if half == "F" else 0)
@@ -158,25 +158,25 @@ class Program:
                 if routed:
                     yield from self._route()
                 if half != "W" and "tp" in self._groups:
-                    yield from self._collective("all_reduce", "tp", catalogue.activation_bytes)
+                    yield from self._collective("all_reduce", "tp", catalog.activation_bytes)
 
     def _head(self, action: Action, parts: str) -> None:
         """Run the output layer: after the last layer in forward, before it in backward."""
         if action.stage == self._last_stage and self._run.speed.head_ns:
             for half in _HALVES[action.kind]:
                 if half in parts:
-                    self._worker.compute(self._catalogue.head(half), float(self._run.speed.head_ns))
+                    self._worker.compute(self._catalog.head(half), float(self._run.speed.head_ns))
 
     def _route(self) -> Iterator[Call]:
         """Send tokens to their experts, or return them."""
-        size = self._catalogue.activation_bytes * self._run.shape.experts_per_token
+        size = self._catalog.activation_bytes * self._run.shape.experts_per_token
         return self._collective("all_to_all", "ep", size)
 
     def _optimize(self) -> Iterator[Call]:
         """Wait for all gradients and step."""
         yield from self._gradients.finish()
         begin = self._worker.host
-        for block in self._catalogue.optimizer(self._worker.optimizer_kernels()):
+        for block in self._catalog.optimizer(self._worker.optimizer_kernels()):
             self._worker.compute(block, float(self._run.speed.optimizer_ns))
         self._worker.span("Optimizer.step#AdamW.step", "user_annotation", begin)
         yield from self._gradients.share_parameters(self._layers)
@@ -201,7 +201,7 @@ class Program:
         letter = "f" if action.kind == "F" else "b"
         origin = action.stage if direction == "send" else other
         key = (worker.step, origin, action.micro_batch)
-        size = self._catalogue.activation_bytes
+        size = self._catalog.activation_bytes
         call = self._exchange.join(f"send_recv_{letter}", self._groups["pp"], key, members, size)
         part = Part(call, MAIN, worker.host, worker.number("pp"), peer, direction)
         worker.arrive(call, f"pp {direction} {letter} {peer}", part)

@@ -27,7 +27,7 @@ from usp_prof.extras.synth.history import (
     Span,
 )
 from usp_prof.extras.synth.mesh import Group
-from usp_prof.extras.synth.ops import Block, Catalogue
+from usp_prof.extras.synth.ops import Block, Catalog
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule_orders import Action
 
@@ -226,11 +226,11 @@ class Gradients:
     """
 
     def __init__(
-        self, run: Declaration, catalogue: Catalogue, worker: Worker, exchange: Exchange, groups: Mapping[str, Group]
+        self, run: Declaration, catalog: Catalog, worker: Worker, exchange: Exchange, groups: Mapping[str, Group]
     ) -> None:
         self._stage = run.work.zero_stage
         self._overlap = run.work.overlap_dp
-        self._size = catalogue.layer_parameters * catalogue.element_bytes // run.mesh.tp
+        self._size = catalog.layer_parameters * catalog.element_bytes // run.mesh.tp
         self._worker = worker
         self._exchange = exchange
         self._group = groups.get("dp")

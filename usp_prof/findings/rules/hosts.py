@@ -84,8 +84,8 @@ class HostBound:
 GARBAGE = re.compile(r"\bcollect\b|gc\.py|garbage", re.IGNORECASE)
 """Python's collector as a stack names it: `<built-in function collect>`."""
 HOST_RANGES = ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver")
-HELD = 0.8
-"""Share of the pause that a range must hold."""
+LEAST_COVERED = 0.8
+"""Minimum share of a pause that a range must cover to be its cause."""
 COLLECT = "Collect garbage on all ranks at the same time"
 MANY = 3
 """Pauses per rank and step from which the host seems to lose its cores."""
@@ -200,9 +200,9 @@ def _ran_in(tables: TableSet, rank: int, begin: int, length: int) -> str:
     of_host = lookup([name in HOST_RANGES for name in names], codes, missing=False)
     start, duration = events["start_ns"], events["dur_ns"]
     covered = np.minimum(start + duration, begin + length) - np.maximum(start, begin)
-    rows = np.flatnonzero(of_host & (covered >= HELD * length))
+    rows = np.flatnonzero(of_host & (covered >= LEAST_COVERED * length))
     codes, names = events.codes("name")
-    # The step holds every pause, and says nothing of it.
+    # The range of a step covers every pause, so it explains none.
     is_step = lookup([name.startswith("ProfilerStep#") for name in names], codes, missing=False)
     rows = rows[~is_step[rows]]
     if not len(rows):

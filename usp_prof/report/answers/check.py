@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from usp_prof.gate.judgement import Judgement, Verdict
+from usp_prof.gate.judgment import Judgment, Verdict
 from usp_prof.gate.verdict import Inconclusive, Report
 from usp_prof.model.printable import counted, for_log, printable
 from usp_prof.report.answers.wording import (
@@ -83,21 +83,21 @@ def _terminal_table(report: Report, width: int) -> Table:
     for name in ("before", "after", "change", "interval"):
         table.add_column(name, justify="right", no_wrap=True)
     for verdict in _ORDER:
-        for judgement in (
+        for judgment in (
             worst_first(report.with_verdict(verdict)) if verdict is Verdict.REGRESSED else report.with_verdict(verdict)
         ):
-            table.add_row(*_row(judgement, width))
+            table.add_row(*_row(judgment, width))
     return table
 
 
-def _row(judgement: Judgement, width: int) -> tuple[Text, ...]:
+def _row(judgment: Judgment, width: int) -> tuple[Text, ...]:
     return (
-        Text(judgement.verdict, style=_STYLES[judgement.verdict]),
-        metric_cell(judgement.key, width),
-        Text(quantity(judgement.before, judgement.unit)),
-        Text(quantity(judgement.after, judgement.unit)),
-        Text(change(judgement)),
-        Text(interval(judgement)),
+        Text(judgment.verdict, style=_STYLES[judgment.verdict]),
+        metric_cell(judgment.key, width),
+        Text(quantity(judgment.before, judgment.unit)),
+        Text(quantity(judgment.after, judgment.unit)),
+        Text(change(judgment)),
+        Text(interval(judgment)),
     )
 
 
@@ -151,17 +151,17 @@ def as_markdown(report: Report) -> str:
     return printable("\n".join(lines).rstrip() + "\n")
 
 
-def _markdown_table(judgements: tuple[Judgement, ...]) -> list[str]:
+def _markdown_table(judgments: tuple[Judgment, ...]) -> list[str]:
     lines = ["| | metric | before | after | change | interval | |", "|---|---|---:|---:|---:|---:|---|"]
-    for judgement in judgements:
-        note = "; ".join(part for part in (judgement.reason, removed(judgement)) if part)
+    for judgment in judgments:
+        note = "; ".join(part for part in (judgment.reason, removed(judgment)) if part)
         cells = (
-            f"{_MARKS[judgement.verdict]} {judgement.verdict}",
-            f"`{judgement.key}`",
-            quantity(judgement.before, judgement.unit),
-            quantity(judgement.after, judgement.unit),
-            change(judgement),
-            interval(judgement),
+            f"{_MARKS[judgment.verdict]} {judgment.verdict}",
+            f"`{judgment.key}`",
+            quantity(judgment.before, judgment.unit),
+            quantity(judgment.after, judgment.unit),
+            change(judgment),
+            interval(judgment),
             note,
         )
         lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
@@ -188,7 +188,7 @@ def as_junit(report: Report) -> str:
     """Format the check as JUnit XML."""
     why = "\n".join(why_of(report))
     fails = report.inconclusive is Inconclusive.FAIL
-    cases = [_case(judgement, why, fails=fails) for judgement in report.judgements]
+    cases = [_case(judgment, why, fails=fails) for judgment in report.judgements]
     cases += [_broken("input", reason, "error") for reason in report.unusable + report.unanswered]
     cases += [_broken(f"finding {finding.code}", finding_words(finding), "failure") for finding in report.new_findings]
     body = "".join(cases)
@@ -200,14 +200,14 @@ def as_junit(report: Report) -> str:
     )
 
 
-def _case(judgement: Judgement, why: str, *, fails: bool) -> str:
-    text = sentence(judgement)
-    if judgement.verdict is Verdict.REGRESSED or (judgement.verdict is Verdict.INCONCLUSIVE and fails):
-        return _broken(judgement.key, text, "failure", why)
-    if judgement.verdict in (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARED):
-        message = quoteattr(f"{judgement.verdict}: {judgement.reason}")
-        return f"{_open(judgement.key)}<skipped message={message}/></testcase>\n"
-    return f"{_open(judgement.key)}<system-out>{escape(text)}</system-out></testcase>\n"
+def _case(judgment: Judgment, why: str, *, fails: bool) -> str:
+    text = sentence(judgment)
+    if judgment.verdict is Verdict.REGRESSED or (judgment.verdict is Verdict.INCONCLUSIVE and fails):
+        return _broken(judgment.key, text, "failure", why)
+    if judgment.verdict in (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARED):
+        message = quoteattr(f"{judgment.verdict}: {judgment.reason}")
+        return f"{_open(judgment.key)}<skipped message={message}/></testcase>\n"
+    return f"{_open(judgment.key)}<system-out>{escape(text)}</system-out></testcase>\n"
 
 
 def _broken(name: str, message: str, tag: str, detail: str = "") -> str:
@@ -236,16 +236,16 @@ def as_annotations(report: Report) -> str:
     lines = [_command("error", "usp-prof", reason) for reason in report.unusable + report.unanswered]
     why = "\n".join(why_of(report))
     lines += [
-        _command("error", f"usp-prof: {judgement.key} regressed", f"{sentence(judgement)}\n{why}".rstrip())
-        for judgement in worst_first(report.with_verdict(Verdict.REGRESSED))
+        _command("error", f"usp-prof: {judgment.key} regressed", f"{sentence(judgment)}\n{why}".rstrip())
+        for judgment in worst_first(report.with_verdict(Verdict.REGRESSED))
     ]
     lines += [
         _command("error", f"usp-prof: new finding {finding.code}", finding.title) for finding in report.new_findings
     ]
     if not report.unusable:
         lines += [
-            _command("warning", f"usp-prof: {judgement.key} inconclusive", sentence(judgement))
-            for judgement in report.with_verdict(Verdict.INCONCLUSIVE)
+            _command("warning", f"usp-prof: {judgment.key} inconclusive", sentence(judgment))
+            for judgment in report.with_verdict(Verdict.INCONCLUSIVE)
         ]
     if report.ratchet:
         lines.append(_command("notice", "usp-prof: improved", f"{headline(report)}\nto keep it: {report.ratchet}"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from usp_prof.analyses.result import columns_of, frame
 from usp_prof.charts.inputs import Waterfall
 from usp_prof.gate.comparison import BETTER, CHANGED, WITHIN_NOISE, WORSE, Comparison, Pair, direction
-from usp_prof.gate.judgement import Judgement, Scale, Verdict
+from usp_prof.gate.judgment import Judgment, Scale, Verdict
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.answers.wording import change, condition_changes, ends, interval, is_undetermined, part_label
@@ -103,9 +103,9 @@ def waterfall(pair: Pair, before: str, after: str) -> Section:
     return Section("waterfall", "Why the step is longer or shorter", (key, Chart("", as_waterfall(pair)), table))
 
 
-def headline_step(pair: Pair) -> tuple[str, Judgement | None]:
+def headline_step(pair: Pair) -> tuple[str, Judgment | None]:
     """Return the judgment of the job's step and its name; that of the mean rank step if a run has no job step."""
-    judged = {judgement.key: judgement for judgement in pair.judgements}
+    judged = {judgment.key: judgment for judgment in pair.judgements}
     job, rank = judged.get("job_step_time"), judged.get("step_time")
     if job is not None and math.isfinite(job.before + job.after):
         return "step", job
@@ -138,11 +138,11 @@ def verdict(pair: Pair, before: str, after: str) -> str:
 def are_times_compared(pair: Pair) -> bool:
     """Return whether any time was compared; none is for different devices or models."""
     measured = [
-        judgement
-        for judgement in pair.judgements
-        if judgement.unit is Unit.NS and math.isfinite(judgement.before + judgement.after)
+        judgment
+        for judgment in pair.judgements
+        if judgment.unit is Unit.NS and math.isfinite(judgment.before + judgment.after)
     ]
-    return not measured or any(judgement.verdict is not Verdict.NOT_COMPARED for judgement in measured)
+    return not measured or any(judgment.verdict is not Verdict.NOT_COMPARED for judgment in measured)
 
 
 def picture(pair: Pair) -> Chart:
@@ -170,22 +170,22 @@ def as_waterfall(pair: Pair) -> Waterfall:
 def metrics(pair: Pair, *, everything: bool) -> Section:
     """Build the table of metrics; `everything` includes unimportant ones without a change, and each axis and rank."""
     judged = sorted(_judged(pair, everything=everything), key=_importance)
-    shown = [judgement for judgement in judged if everything or _is_shown(judgement)]
+    shown = [judgment for judgment in judged if everything or _is_shown(judgment)]
     columns = ("metric", "before", "after", "change", "result", "interval")  # narrow screens drop the last
     rows = tuple(
         (
-            judgement.key,
-            quantity(judgement.before, judgement.unit) if math.isfinite(judgement.before) else None,
-            quantity(judgement.after, judgement.unit) if math.isfinite(judgement.after) else None,
-            change(judgement) if math.isfinite(judgement.change) else None,
-            direction(judgement) or str(judgement.reason),
-            interval(judgement) if math.isfinite(judgement.low) else None,
+            judgment.key,
+            quantity(judgment.before, judgment.unit) if math.isfinite(judgment.before) else None,
+            quantity(judgment.after, judgment.unit) if math.isfinite(judgment.after) else None,
+            change(judgment) if math.isfinite(judgment.change) else None,
+            direction(judgment) or str(judgment.reason),
+            interval(judgment) if math.isfinite(judgment.low) else None,
         )
-        for judgement in shown
+        for judgment in shown
     )
     table = data_table("", dict.fromkeys(columns), rows, prose=("result",))
     notes = [MEANS_NOTE, RESULTS_NOTE]
-    if any(is_undetermined(judgement) for judgement in shown):
+    if any(is_undetermined(judgment) for judgment in shown):
         notes.append(TOO_WIDE_NOTE)
     more = "usp-prof explain METRIC describes a metric."
     if hidden := len(judged) - len(shown):
@@ -199,22 +199,22 @@ def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:
     import pandas as pd  # noqa: PLC0415 - only for those who ask for a frame
 
     rows = []
-    for judgement in sorted(_judged(pair, everything=everything), key=_importance):
-        scale = column_scale([judgement.before, judgement.after], judgement.unit)
-        own = judgement.scale is Scale.ABSOLUTE and judgement.unit is not Unit.FRACTION
-        interval_ends = (judgement.low, judgement.high) if own else ends(judgement)
+    for judgment in sorted(_judged(pair, everything=everything), key=_importance):
+        scale = column_scale([judgment.before, judgment.after], judgment.unit)
+        own = judgment.scale is Scale.ABSOLUTE and judgment.unit is not Unit.FRACTION
+        interval_ends = (judgment.low, judgment.high) if own else ends(judgment)
         before, after, change, low, high = (
             _digits(value / (scale.factor if own or place < _OWN else 0.01), 4 if place < _OWN else 3)
-            for place, value in enumerate((judgement.before, judgement.after, judgement.change, *interval_ends))
+            for place, value in enumerate((judgment.before, judgment.after, judgment.change, *interval_ends))
         )
-        if is_undetermined(judgement):
+        if is_undetermined(judgment):
             change = low = high = None
         rows.append(
             {
-                "metric": judgement.title, "of": judgement.key, "before": before, "after": after, "unit": scale.suffix,
+                "metric": judgment.title, "of": judgment.key, "before": before, "after": after, "unit": scale.suffix,
                 "change": change, "from": low, "to": high,
-                "in": scale.suffix if own else "%" if judgement.scale is Scale.RELATIVE else "points",
-                "shows": direction(judgement) or str(judgement.reason),
+                "in": scale.suffix if own else "%" if judgment.scale is Scale.RELATIVE else "points",
+                "shows": direction(judgment) or str(judgment.reason),
             }
         )  # fmt: skip
     return pd.DataFrame(rows)
@@ -231,10 +231,10 @@ def metrics_frame(pair: Pair, *, everything: bool) -> pd.DataFrame:
     return frame(
         {
             **columns_of(judged, metric="title", key="key"),
-            "unit": [str(judgement.unit) for judgement in judged],
+            "unit": [str(judgment.unit) for judgment in judged],
             **columns_of(judged, "before", "after", "change", change_low="low", change_high="high"),
-            "change_scale": [str(judgement.scale) for judgement in judged],
-            "shows": [direction(judgement) or str(judgement.reason) for judgement in judged],
+            "change_scale": [str(judgment.scale) for judgment in judged],
+            "shows": [direction(judgment) or str(judgment.reason) for judgment in judged],
         }
     )
 
@@ -279,19 +279,19 @@ def _compared(before_ns: float, after_ns: float) -> tuple[float, float, float]:
     return after_ns - before_ns, before_ns, after_ns
 
 
-def _importance(judgement: Judgement) -> tuple[int, float, str]:
+def _importance(judgment: Judgment) -> tuple[int, float, str]:
     """Return the sort key: important metrics first, the others by size of their change."""
-    is_near_zero = judgement.scale is Scale.ABSOLUTE and judgement.unit is Unit.NS
-    size = abs(judgement.change) if math.isfinite(judgement.change) and not is_near_zero else -1.0
-    metric = judgement.key.partition("[")[0]
-    return IMPORTANT.index(metric) if metric in IMPORTANT else len(IMPORTANT), -size, judgement.key
+    is_near_zero = judgment.scale is Scale.ABSOLUTE and judgment.unit is Unit.NS
+    size = abs(judgment.change) if math.isfinite(judgment.change) and not is_near_zero else -1.0
+    metric = judgment.key.partition("[")[0]
+    return IMPORTANT.index(metric) if metric in IMPORTANT else len(IMPORTANT), -size, judgment.key
 
 
-def _is_shown(judgement: Judgement) -> bool:
+def _is_shown(judgment: Judgment) -> bool:
     """Return whether a metric is important, or changed beyond noise."""
-    metric = judgement.key.partition("[")[0]
-    return metric in IMPORTANT or direction(judgement) in {BETTER, WORSE, CHANGED}
+    metric = judgment.key.partition("[")[0]
+    return metric in IMPORTANT or direction(judgment) in {BETTER, WORSE, CHANGED}
 
 
-def _judged(pair: Pair, *, everything: bool) -> list[Judgement]:
-    return [judgement for judgement in pair.judgements if everything or "[" not in judgement.key]
+def _judged(pair: Pair, *, everything: bool) -> list[Judgment]:
+    return [judgment for judgment in pair.judgements if everything or "[" not in judgment.key]

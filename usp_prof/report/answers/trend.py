@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from usp_prof.gate.change_points import FEWEST
 from usp_prof.gate.history import MetricTrend
-from usp_prof.gate.judgement import worsening
+from usp_prof.gate.judgment import worsening
 from usp_prof.model.printable import counted
 from usp_prof.report.format import quantity
 from usp_prof.report.writers.json_text import answer_text

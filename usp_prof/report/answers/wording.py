@@ -13,7 +13,7 @@ from rich.text import Text
 
 from usp_prof.gate.facts import BARRED, MEASURED_PEAK, PEAK, UNRECORDED, Difference
 from usp_prof.gate.judge import SIGN
-from usp_prof.gate.judgement import Judgement, Scale, Verdict
+from usp_prof.gate.judgment import Judgment, Scale, Verdict
 from usp_prof.gate.measured import SeenFinding
 from usp_prof.gate.verdict import Report
 from usp_prof.gate.why import COPIES, PartChange, Why, WorkChange
@@ -30,37 +30,37 @@ _LOWEST = -0.95
 """A change with an interval from below this to above `_WIDEST` is undetermined."""
 
 
-def change(judgement: Judgement) -> str:
+def change(judgment: Judgment) -> str:
     """Format a change: in percent of the baseline, in percentage points, or in the unit; "-" if noise hides it."""
-    return "-" if is_undetermined(judgement) else signed(judgement.change, judgement)
+    return "-" if is_undetermined(judgment) else signed(judgment.change, judgment)
 
 
-def is_undetermined(judgement: Judgement) -> bool:
+def is_undetermined(judgment: Judgment) -> bool:
     """Return whether the interval of a relative change is so wide that nearly any change is possible."""
-    return judgement.scale is Scale.RELATIVE and judgement.low <= _LOWEST and judgement.high > _WIDEST
+    return judgment.scale is Scale.RELATIVE and judgment.low <= _LOWEST and judgment.high > _WIDEST
 
 
-def interval(judgement: Judgement) -> str:
+def interval(judgment: Judgment) -> str:
     """Format the interval of a change, limited to a readable range."""
-    if not (math.isfinite(judgement.low) and math.isfinite(judgement.high)):
+    if not (math.isfinite(judgment.low) and math.isfinite(judgment.high)):
         return "-"
-    if is_undetermined(judgement):
+    if is_undetermined(judgment):
         return "too wide"
-    low, high = ends(judgement)
-    if judgement.scale is Scale.RELATIVE:
-        beyond = "> " if judgement.high > high else ""
+    low, high = ends(judgment)
+    if judgment.scale is Scale.RELATIVE:
+        beyond = "> " if judgment.high > high else ""
         return f"{_bound(low)} .. {beyond}{_bound(high)}%"
-    if judgement.unit is Unit.FRACTION:
+    if judgment.unit is Unit.FRACTION:
         return f"{_bound(low)} .. {_bound(high)} pp"
-    return f"{signed(judgement.low, judgement)} .. {signed(judgement.high, judgement)}"
+    return f"{signed(judgment.low, judgment)} .. {signed(judgment.high, judgment)}"
 
 
-def ends(judgement: Judgement) -> tuple[float, float]:
+def ends(judgment: Judgment) -> tuple[float, float]:
     """Return the ends of an interval of relative changes or of points, limited to a readable range."""
-    if judgement.scale is not Scale.RELATIVE:
-        return max(judgement.low, -1.0), min(judgement.high, 1.0)
-    is_beyond = judgement.low > _WIDEST or judgement.change > _WIDEST
-    return max(judgement.low, -1.0), judgement.high if is_beyond else min(judgement.high, _WIDEST)
+    if judgment.scale is not Scale.RELATIVE:
+        return max(judgment.low, -1.0), min(judgment.high, 1.0)
+    is_beyond = judgment.low > _WIDEST or judgment.change > _WIDEST
+    return max(judgment.low, -1.0), judgment.high if is_beyond else min(judgment.high, _WIDEST)
 
 
 def _bound(value: float) -> str:
@@ -69,15 +69,15 @@ def _bound(value: float) -> str:
     return f"{value * 100:+z.{places}f}"
 
 
-def signed(value: float, judgement: Judgement) -> str:
-    """Format a change in the scale of the judgement."""
+def signed(value: float, judgment: Judgment) -> str:
+    """Format a change in the scale of the judgment."""
     if not math.isfinite(value):
         return "-"
-    if judgement.scale is Scale.RELATIVE:
+    if judgment.scale is Scale.RELATIVE:
         return f"{value * 100:+z.{2 if abs(value) < 1 else 0}f}%"
-    if judgement.unit is Unit.FRACTION:
+    if judgment.unit is Unit.FRACTION:
         return f"{value * 100:+z.2f} pp"
-    return signed_quantity(value, judgement.unit)
+    return signed_quantity(value, judgment.unit)
 
 
 def signed_time(value_ns: float) -> str:
@@ -123,7 +123,7 @@ def headline(report: Report) -> str:
         return f"inconclusive: {report.unanswered[0]}"
     if report.verdict is Verdict.REGRESSED:
         worst = [
-            f"{judgement.key} {change(judgement)}" for judgement in worst_first(report.with_verdict(Verdict.REGRESSED))
+            f"{judgment.key} {change(judgment)}" for judgment in worst_first(report.with_verdict(Verdict.REGRESSED))
         ]
         worst += [f"new finding {finding.code}" for finding in report.new_findings]
         return f"regressed: {first_and_more(worst, 3)}"
@@ -132,22 +132,22 @@ def headline(report: Report) -> str:
         return f"inconclusive: {first.key}{_doubt(first)} {first.reason}"
     if report.verdict is Verdict.IMPROVED:
         best = report.with_verdict(Verdict.IMPROVED)
-        return "improved: " + ", ".join(f"{judgement.key} {change(judgement)}" for judgement in best[:3])
+        return "improved: " + ", ".join(f"{judgment.key} {change(judgment)}" for judgment in best[:3])
     return f"pass: {' and '.join(_passed(report))}"
 
 
-def _doubt(judgement: Judgement) -> str:
+def _doubt(judgment: Judgment) -> str:
     """Return that a change exceeds the allowed one but may be noise, up to the reason."""
-    if judgement.worse <= judgement.allowed or math.isnan(judgement.worse):
+    if judgment.worse <= judgment.allowed or math.isnan(judgment.worse):
         return ":"
-    if is_undetermined(judgement):
+    if is_undetermined(judgment):
         return " may have changed by more than allowed;"
-    return f" {change(judgement)} exceeds the allowed change and may be noise;"
+    return f" {change(judgment)} exceeds the allowed change and may be noise;"
 
 
 def _passed(report: Report) -> Iterator[str]:
     """Yield how many metrics match the baseline, and how many meet their lower bound."""
-    passed = [SIGN in judgement.key for judgement in report.with_verdict(Verdict.PASS)]
+    passed = [SIGN in judgment.key for judgment in report.with_verdict(Verdict.PASS)]
     if as_before := passed.count(False):
         yield f"{counted(as_before, 'metric')} unchanged"
     if bounded := passed.count(True):
@@ -205,27 +205,27 @@ def differing(differences: Iterable[Difference]) -> list[str]:
 def reasons(report: Report) -> list[str]:
     """Return why metrics have no plain verdict: each reason once, with its metrics."""
     keys_of: dict[tuple[str, bool], list[str]] = {}
-    for judgement in report.judgements:
-        if judgement.reason and judgement.verdict is not Verdict.PASS:
-            is_compared = judgement.verdict is not Verdict.NOT_COMPARED
-            keys_of.setdefault((judgement.reason, is_compared), []).append(judgement.key)
+    for judgment in report.judgements:
+        if judgment.reason and judgment.verdict is not Verdict.PASS:
+            is_compared = judgment.verdict is not Verdict.NOT_COMPARED
+            keys_of.setdefault((judgment.reason, is_compared), []).append(judgment.key)
     lines = [
         f"{first_and_more(keys, _MOST_NAMED)}: {reason}"
         if is_compared
         else f"not compared: {first_and_more(keys, _MOST_NAMED)} ({reason.removeprefix(BARRED)})"
         for (reason, is_compared), keys in keys_of.items()
     ]
-    left_out = next((text for judgement in report.judgements if (text := removed(judgement))), "")
+    left_out = next((text for judgment in report.judgements if (text := removed(judgment))), "")
     return [*lines, f"steps not counted: {left_out}"] if left_out else lines
 
 
-def worst_first(judgements: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
-    """Sort judgements by their change relative to the allowed one; unmeasured ones come last."""
-    return tuple(sorted(judgements, key=lambda judgement: (-_times_allowed(judgement), judgement.key)))
+def worst_first(judgments: tuple[Judgment, ...]) -> tuple[Judgment, ...]:
+    """Sort judgments by their change relative to the allowed one; unmeasured ones come last."""
+    return tuple(sorted(judgments, key=lambda judgment: (-_times_allowed(judgment), judgment.key)))
 
 
-def _times_allowed(judgement: Judgement) -> float:
-    return -math.inf if math.isnan(judgement.worse) else judgement.worse / max(judgement.allowed, 1e-9)
+def _times_allowed(judgment: Judgment) -> float:
+    return -math.inf if math.isnan(judgment.worse) else judgment.worse / max(judgment.allowed, 1e-9)
 
 
 def consequence(report: Report) -> str:
@@ -234,7 +234,7 @@ def consequence(report: Report) -> str:
         return "save a baseline of runs like this one, or list what may differ in `across` of a policy file"
     if report.verdict is not Verdict.INCONCLUSIVE or report.unusable or report.unanswered:
         return ""
-    if all(math.isnan(judgement.change) for judgement in report.with_verdict(Verdict.INCONCLUSIVE)):
+    if all(math.isnan(judgment.change) for judgment in report.with_verdict(Verdict.INCONCLUSIVE)):
         return ""
     code = report.exit_code
     means = f"NOT DECIDED, exit code {code}"
@@ -244,20 +244,20 @@ def consequence(report: Report) -> str:
     return f"{means}: {'; '.join(ways)}"
 
 
-def sentence(judgement: Judgement) -> str:
-    """Return one judgement as a line."""
-    before, after = quantity(judgement.before, judgement.unit), quantity(judgement.after, judgement.unit)
-    text = f"{judgement.key}: {before} -> {after}, {change(judgement)} ({interval(judgement)})"
-    return f"{text}: {judgement.reason}" if judgement.reason else text
+def sentence(judgment: Judgment) -> str:
+    """Return one judgment as a line."""
+    before, after = quantity(judgment.before, judgment.unit), quantity(judgment.after, judgment.unit)
+    text = f"{judgment.key}: {before} -> {after}, {change(judgment)} ({interval(judgment)})"
+    return f"{text}: {judgment.reason}" if judgment.reason else text
 
 
-def removed(judgement: Judgement) -> str:
+def removed(judgment: Judgment) -> str:
     """Return which steps were left out."""
     parts = []
-    if judgement.warm_up:
-        parts.append(f"warm-up {_steps(judgement.warm_up)}")
-    if judgement.odd:
-        parts.append(f"outlier {_steps(judgement.odd)}")
+    if judgment.warm_up:
+        parts.append(f"warm-up {_steps(judgment.warm_up)}")
+    if judgment.odd:
+        parts.append(f"outlier {_steps(judgment.odd)}")
     return ", ".join(parts)
 
 

@@ -14,7 +14,7 @@ import usp_prof.tables
 from usp_prof._version import fingerprint
 from usp_prof.model.errors import UsageError
 from usp_prof.model.schema import RANK, Schema, Scope
-from usp_prof.tables import catalogue
+from usp_prof.tables import catalog
 
 
 def test_every_schema_of_every_module_is_listed() -> None:
@@ -24,17 +24,17 @@ def test_every_schema_of_every_module_is_listed() -> None:
             if not module.name.endswith("__main__"):
                 made = import_module(module.name)
                 declared |= {value.name for value in vars(made).values() if isinstance(value, Schema)}
-    assert {schema.name for schema in catalogue.SCHEMAS} == declared
+    assert {schema.name for schema in catalog.SCHEMAS} == declared
 
 
 def test_the_fingerprint_covers_the_packages_that_build_tables() -> None:
     package = Path(usp_prof.__file__).parent
-    assert all((package / room).is_file() or any((package / room).rglob("*.py")) for room in catalogue.ROOMS)
+    assert all((package / room).is_file() or any((package / room).rglob("*.py")) for room in catalog.ROOMS)
 
 
 def test_names_are_unique_and_everything_is_documented() -> None:
-    assert len({schema.name for schema in catalogue.SCHEMAS}) == len(catalogue.SCHEMAS)
-    for schema in catalogue.SCHEMAS:
+    assert len({schema.name for schema in catalog.SCHEMAS}) == len(catalog.SCHEMAS)
+    for schema in catalog.SCHEMAS:
         assert schema.doc.endswith((".", ")")), schema.name
         assert len(set(schema.names)) == len(schema.names), schema.name
         assert all(column.doc for column in schema.columns)
@@ -42,23 +42,23 @@ def test_names_are_unique_and_everything_is_documented() -> None:
 
 
 def test_tables_of_one_rank_begin_with_the_rank() -> None:
-    assert all(schema.columns[0].name == RANK.name for schema in catalogue.SCHEMAS if schema.scope is Scope.RANK)
+    assert all(schema.columns[0].name == RANK.name for schema in catalog.SCHEMAS if schema.scope is Scope.RANK)
 
 
 def test_tables_of_the_run_have_a_builder() -> None:
-    of_run = {schema.name for schema in catalogue.SCHEMAS if schema.scope is Scope.RUN}
-    assert set(catalogue.RUN_TABLES) == of_run | {"health"}  # per rank, and for the whole run
+    of_run = {schema.name for schema in catalog.SCHEMAS if schema.scope is Scope.RUN}
+    assert set(catalog.RUN_TABLES) == of_run | {"health"}  # per rank, and for the whole run
 
 
 def test_an_unknown_table_suggests_the_nearest() -> None:
-    assert catalogue.schema("kernels").name == "kernels"
+    assert catalog.schema("kernels").name == "kernels"
     with pytest.raises(UsageError) as caught:
-        catalogue.schema("kernel")
+        catalog.schema("kernel")
     assert "kernels" in caught.value.hint
 
 
 def test_the_fingerprint_follows_the_code_of_these_packages() -> None:
-    tables = fingerprint(*catalogue.ROOMS)
-    assert tables == fingerprint.__wrapped__(*catalogue.ROOMS)
+    tables = fingerprint(*catalog.ROOMS)
+    assert tables == fingerprint.__wrapped__(*catalog.ROOMS)
     fingerprints = [fingerprint(), fingerprint("columns"), fingerprint("schedule_orders.py"), fingerprint("nothing")]
     assert len({tables, *fingerprints}) == 5

@@ -131,7 +131,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgment:
     """The verdict on one series.
 
     `change` and its interval are after minus before, in `scale`. `more_steps` is -1 if steps alone cannot settle it.
@@ -168,6 +168,6 @@ def worsening(better: Better, change: float) -> float:
     return change if better is Better.LOWER else abs(change)
 
 
-def unjudged(series: Series, verdict: Verdict, reason: str = "") -> Judgement:
+def unjudged(series: Series, verdict: Verdict, reason: str = "") -> Judgment:
     """Return a judgment of a metric without figures."""
-    return Judgement(series.key, series.title, series.unit, series.better, verdict, reason)
+    return Judgment(series.key, series.title, series.unit, series.better, verdict, reason)
