@@ -124,7 +124,7 @@ def test_a_missing_free_port_is_reported(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_missing_run_is_refused_before_the_server_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dashboard", str(tmp_path / "nothing")]) == 2
-    assert "there is no" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
 
 
 def test_a_published_sweep_needs_a_known_form_and_a_table(capsys: pytest.CaptureFixture[str]) -> None:

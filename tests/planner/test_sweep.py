@@ -148,6 +148,15 @@ def test_cells_run_and_failures_keep_their_reason(
     assert "512 tokens/s" in captured.out  # the first two steps, ten times as long, do not count
 
 
+def test_a_sweep_in_which_all_cells_failed_lists_no_configurations(
+    trainer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", str(tmp_path / "s"), "--trainer", trainer, "--grid", "tp=3"]) == 1
+    written = capsys.readouterr().out
+    assert "Failed: 1 of 1" in written
+    assert "fastest first" not in written
+
+
 def test_finished_cells_are_not_run_again(trainer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["sweep", str(tmp_path / "s"), "--trainer", trainer]
     assert main([*words, "--grid", "tp=1,3"]) == 0

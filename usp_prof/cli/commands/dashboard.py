@@ -123,7 +123,7 @@ def _check_path(path: str) -> None:
     """Raise an error for a path that does not exist; why a path cannot be read is reported on its page."""
     is_here = isinstance(location(path), RemotePath) or Path(path).exists()
     if not is_here and not any(letter in path for letter in "*?[") and not is_made_name(Path(path).name):
-        raise InputError(f"there is no {path}", hint="name a folder of traces: usp-prof dashboard traces/my-run")
+        raise InputError(f"{path} does not exist", hint="name a folder of traces: usp-prof dashboard traces/my-run")
 
 
 def package() -> str:

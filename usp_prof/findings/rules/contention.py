@@ -32,8 +32,7 @@ EFFECTS = (
     RuleCode.HOST_PAUSE,
     RuleCode.SLOWED_COMPUTE,
 )
-"""What ranks that are taken off their cores look like, and what may be a fault of its own that costs more. A late rank
-alone is no such fault: it stands behind this finding, which says why it is late."""
+"""Findings that shared cores can cause. Each may also be a fault of its own, which comes first if it costs more."""
 
 
 class SharedCores:
@@ -60,8 +59,8 @@ class SharedCores:
         hosts. Separate cores would save more, but this run cannot show how much.
 
     When it is wrong
-        If ops differ in something that shapes do not show, such as sparse data. A rank that is slow in everything it
-        does is not an effect of shared cores, and comes first if it costs more.
+        If ops differ in something that shapes do not show, such as sparse data. Shared cores do not explain a rank that
+        is slow in everything it does: it is a finding of its own, and comes first if it costs more.
     """
 
     CODE = RuleCode.SHARED_CORES

@@ -98,13 +98,16 @@ class HostPause:
     """The host pauses.
 
     What it finds
-        Times in which a host does nothing for at least 2 ms and far longer than usual, if removing them would shorten
-        the mean step by at least 2%: gaps before a call that are 20 times the 99th percentile, 3 times as long as all
-        others, or (from 1 ms) 3 times as long as at the same place in other steps and on other ranks; launches that are
-        as long although their queue is not full; and a late first call. Data loading, allocator calls, waits for the
-        device and work that recurs at its place on all ranks are excluded. The title names a rank whose pauses alone
-        cost what those of all ranks cost, or are much longer than those of all others, and the innermost op, annotation
-        or Python frame of the longest pause.
+        Times in which a host does nothing for far longer than usual, if removing them would shorten the mean step by at
+        least 2%. Data loading, allocator calls, waits for the device, and work that recurs at its place on all ranks
+        are no pauses.
+        - Before a call: at least 2 ms, and 20 times the 99th percentile or 3 times as long as all shorter gaps.
+        - Before a call: at least 1 ms, and 3 times as long as at the same place in other steps and on other ranks.
+        - Within a launch whose queue is not full: at least 2 ms and 20 times the 99th percentile.
+        - Before the first call: at least 2 ms, and 3 times as long as on the peers.
+
+        The title names a rank if its pauses alone cost as much as those of all ranks, or are much longer than all
+        others. It also names the innermost op, annotation or Python frame of the longest pause.
 
     Why it costs time
         The device runs out of work. Ranks pause at different times, so each pause stops all ranks that communicate with

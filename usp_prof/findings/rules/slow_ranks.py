@@ -242,10 +242,10 @@ class LateRank:
     """A rank keeps the others waiting.
 
     What it finds
-        A rank that is late for its collectives because of its own work. Since the group's previous call it took longer
-        than every other member, not counting its waits for others, by at least 2% of its step. No rank is blamed for a
-        broadcast or scatter, in which the others depend on one rank's data. In rings and pipelines, also a rank that
-        needs that much more time of its own than its peers between sends and receives.
+        A rank that is late for its collectives because of its own work. Since the group's previous call, it took longer
+        than every other member by at least 2% of its step, not counting its waits for others. Broadcasts and scatters
+        are not counted, because the others depend on one rank's data. In rings and pipelines, the rank's own time
+        between sends and receives is compared with that of its peers.
 
     Why it costs time
         All participants of a collective wait for the last one. The wait appears as long communication on the *other*
@@ -265,8 +265,8 @@ class LateRank:
         peers (longer sequences, fuller experts, a longer part of a sequence) shares it evenly instead (`even_work`).
 
     When it is wrong
-        If the rank has more work by design. A rank without peers, alone in its pipeline stage, is not judged; see
-        `stage-imbalance`. A slow link is not part of the replayed change; see `slow-link`.
+        If the rank has more work by design. A rank without peers, alone in its pipeline stage, is not
+        reported; see `stage-imbalance`. The replayed change leaves slow links as they are; see `slow-link`.
     """
 
     CODE = RuleCode.LATE_RANK

@@ -44,9 +44,9 @@ def compute_faster(graph: Graph, request: Request) -> Graph:
 def rank_as_peers(graph: Graph, request: Request) -> Graph:
     """Make a rank as fast as the median of its peers; the value is one rank, several (2+3) or `all` slower ones.
 
-    This covers compute and everything that its host does: think time, data loading, pauses and launches. Both then take
-    at most as long as those of the peers over all steps, and no part takes unusually long. The host waits for the
-    device as often as those of the peers. Faster parts are unchanged.
+    This covers compute and everything that its host does: think time, data loading, pauses and launches. Compute and
+    host then take at most as long as those of the peers, in total and in each unusually long part. The host waits for
+    the device as often as the hosts of the peers. Parts that are faster than the peers' do not change.
     """
     edit, slow_ranks = request.edit, slowness(request.tables, graph)
     every = edit.value in ("all", "")

@@ -41,7 +41,8 @@ def sections(
             parts.append(best_map(rows, models, sizes, drawn=drawn))
         parts += degree_maps(rows, axes or varied_axes(rows), drawn=drawn)
     parts += _failures(rows)
-    parts.append(Section("sweep-rows", "Configurations, fastest first", (fastest_rows(rows),)))
+    if any(row.is_ok for row in rows):
+        parts.append(Section("sweep-rows", "Configurations, fastest first", (fastest_rows(rows),)))
     if score is not None:
         parts.append(planner_accuracy(score))
     return tuple(parts)
