@@ -200,6 +200,26 @@ def test_missing_findings_are_stated_only_if_rules_ran(tables: TableSet) -> None
     assert Findings(()) not in blind.summary.blocks
 
 
+@pytest.mark.parametrize(
+    ("gain", "expected"),
+    [
+        ((), "rank 1 delays the others by 9.00 ms; what its repair saves is unknown"),
+        (
+            (value("repair_gain", 0.019, Unit.FRACTION, rank=1),),
+            "none: rank 1 arrives last by 9.00 ms per step, but its repair saves only 1.9% of the step",
+        ),
+    ],
+)
+def test_a_late_rank_without_a_finding_is_named_with_what_its_repair_saves(
+    tables: TableSet, gain: tuple[Value, ...], expected: str
+) -> None:
+    late = value("step_time", 100 * MS), value("straggler_cost", 9 * MS, rank=1), *gain
+    results = {**analyze(tables, only=["stragglers"]), "x": GivenResult(late)}
+    document = build(tables, results, name="x", search_result=Found((), ()))
+    (block,) = (block for block in document.summary.blocks if isinstance(block, Findings))
+    assert block.nothing == expected
+
+
 def test_the_ranks_that_others_wait_for_are_listed_when_they_matter(tables: TableSet) -> None:
     slow = [value("slowdown", 1 + 0.1 * number, Unit.RATIO, rank=number) for number in range(6)]
     late = [

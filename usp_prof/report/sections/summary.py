@@ -353,13 +353,17 @@ def _findings(context: Context) -> Findings | None:
 
 
 def _straggler_without_finding(figures: Figures) -> str:
-    """Name the rank that the others wait for, if no rule could predict the gain of its repair."""
+    """Name the rank that the others wait for, and what its repair saves: too little for a finding, or unknown."""
     cost = figures.along("straggler_cost", "rank")
     step = figures.overall("window_time" if _is_window(figures) else "step_time") or 0
     rank = max(cost, key=lambda key: (cost[key], str(key)), default=None)
     if rank is None or cost[rank] <= step * NOTABLE:
         return ""
-    return f"rank {rank} delays the others by {quantity(cost[rank], Unit.NS)}; what its repair saves is unknown"
+    late, gain = quantity(cost[rank], Unit.NS), figures.along("repair_gain", "rank").get(rank)
+    if gain is None:
+        return f"rank {rank} delays the others by {late}; what its repair saves is unknown"
+    saved = quantity(gain, Unit.FRACTION)
+    return f"none: rank {rank} arrives last by {late} per step, but its repair saves only {saved} of the step"
 
 
 def _health(context: Context) -> Health:
