@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from usp_prof.columns.arrays import Ints
-from usp_prof.columns.rows import lookup, rows_by_code, rows_of, sorted_by
+from usp_prof.columns.rows import last_by, lookup, rows_by_code, rows_of, sorted_by
 from usp_prof.replay.full_queues import ADMITTED_NS, ends_awaited
 from usp_prof.replay.graph import EdgeKind, NodeKind
-from usp_prof.replay.rank_edges import RankEdges
+from usp_prof.replay.rank_edges import PartialWaits
 from usp_prof.replay.rank_nodes import RankNodes
 
 
-def add_admissions(nodes: RankNodes, edges: RankEdges, gap: Ints) -> None:
+def add_admissions(rank: PartialWaits) -> None:
     """Make each launch that waited for room in the queue return when the work that it waited for has ended."""
+    nodes, gap = rank.nodes, rank.gap
     freeing, admitted = freed_by(nodes)
-    edges.add(freeing, admitted, nodes.start[admitted] - nodes.end[freeing], EdgeKind.QUEUE)
+    rank.edges.add(freeing, admitted, nodes.start[admitted] - nodes.end[freeing], EdgeKind.QUEUE)
     gap[admitted] = np.minimum(gap[admitted], 0)
 
 
@@ -30,16 +31,13 @@ def freed_by(nodes: RankNodes) -> tuple[Ints, Ints]:
     if not len(admitted):
         return admitted, admitted
     # Lane of the launched work, by event number of the call. Work without a call (-1) writes to the last entry.
-    lane_of = np.full(int(max(nodes.event[admitted].max(), nodes.launch.max())) + 2, -1)
-    lane_of[nodes.launch[device]] = nodes.lane[device]
-    of_lane = rows_by_code(nodes.lane[device])
+    lane_of_call = np.full(int(max(nodes.event[admitted].max(), nodes.launch.max())) + 2, -1)
+    lane_of_call[nodes.launch[device]] = nodes.lane[device]
+    work_of_lane = {lane: device[rows] for lane, rows in rows_by_code(nodes.lane[device]).items()}
     source = np.full(len(admitted), -1)
-    for lane, rows in rows_by_code(lane_of[nodes.event[admitted]]).items():
-        if lane not in of_lane:
-            continue
-        by_end = sorted_by(nodes.end, device[of_lane[lane]])
-        place = np.searchsorted(nodes.end[by_end], nodes.start[admitted[rows]], side="right") - 1
-        source[rows] = lookup(by_end, place, missing=-1)
+    for lane, rows in rows_by_code(lane_of_call[nodes.event[admitted]]).items():
+        if lane in work_of_lane:
+            source[rows] = last_by(nodes.end, work_of_lane[lane], by=nodes.start[admitted[rows]])
     returned = nodes.start[admitted]
     is_other = (source < 0) | (returned - nodes.end[source] > ADMITTED_NS)
     by_end = sorted_by(nodes.end, device)

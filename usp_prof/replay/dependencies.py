@@ -12,18 +12,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from usp_prof.columns.arrays import Flags, Ints
+from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import last_by, last_of_run, lookup, rows_of
 from usp_prof.replay.admissions import add_admissions
-from usp_prof.replay.full_queues import LONG_NS
-from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, EdgeKind, NodeKind
-from usp_prof.replay.host_waits import HostWaits, add_returns, host_waits, names_that_wait
-from usp_prof.replay.rank_edges import RankEdges, RankWaits
+from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
+from usp_prof.replay.host_waits import add_returns, host_waits, names_that_wait
+from usp_prof.replay.rank_edges import PartialWaits, RankEdges, RankWaits
 from usp_prof.replay.rank_nodes import RankNodes
 from usp_prof.replay.recorded_waits import recorded_waits
 from usp_prof.replay.stream_syncs import with_other_streams
 from usp_prof.replay.stream_waits import MOST_LATENCY_NS, accepted, candidates
-from usp_prof.replay.untraced_waits import add_untraced_waits, silences_of
+from usp_prof.replay.untraced_waits import add_untraced_waits
 from usp_prof.tables.table_set import TableSet
 
 CLOSED_NS = 300_000
@@ -37,16 +36,12 @@ class _Needs:
     """What each node of a rank needed before it could start: one entry per node in each array.
 
     Each *_at array holds when a need was satisfied, or NEVER if there is none. Each *_source array holds the node that
-    was waited for, or -1.
+    was waited for, or -1. A launch is in `nodes` (`launch_node`, `launched_at`).
     """
 
+    nodes: RankNodes
     lane_at: Ints
     """When the previous node of its lane ended."""
-    launch_source: Ints
-    launched_at: Ints
-    """When the host called, or when the call returned (`late_in_call`)."""
-    late_in_call: Flags
-    """Marks of work that was submitted at the end of a long call."""
     least_latency: Ints
     """Minimum launch latency on this rank; 0 if unknown."""
     issue_source: Ints
@@ -61,7 +56,7 @@ class _Needs:
     @property
     def launch_at(self) -> Ints:
         """When the launch could reach the device."""
-        return np.where(self.launch_source >= 0, self.launched_at + self.least_latency, NEVER)
+        return _launch_at(self.nodes, self.least_latency)
 
     @property
     def latest_at(self) -> Ints:
@@ -81,84 +76,55 @@ def waits_of_run(tables: TableSet, ranks: Sequence[RankNodes]) -> list[RankWaits
               (`stream_waits`), on a CPU a communication that ended inside the gap that the first three leave
     """
     needs = [_needs(tables, nodes) for nodes in ranks]
-    with_device = [pair for pair in zip(ranks, needs, strict=True) if pair[0].on_device]
-    recorded = [recorded_waits(tables, own, need.launched_at) for own, need in with_device]
-    inferred = accepted(
+    waits_on_devices = iter(_device_waits(tables, [need for need in needs if need.nodes.on_device]))
+    return [next(waits_on_devices) if need.nodes.on_device else _cpu_waits(need) for need in needs]
+
+
+def _device_waits(tables: TableSet, needs: Sequence[_Needs]) -> list[RankWaits]:
+    """Return the waits of the ranks with a device; what waits for what is inferred from all of them together."""
+    ranks = [need.nodes for need in needs]
+    recorded = [recorded_waits(tables, nodes) for nodes in ranks]
+    pairs = accepted(
         [
-            candidates(tables, own, need.explained_at, need.launched_at, of_rank)
-            for (own, need), of_rank in zip(with_device, recorded, strict=True)
+            candidates(tables, need.nodes, need.explained_at, recorded_of_rank)
+            for need, recorded_of_rank in zip(needs, recorded, strict=True)
         ]
     )
-    stream_waits = [of_rank.added_to(*pairs) for pairs, of_rank in zip(inferred, recorded, strict=True)]
-    waits = [
-        host_waits(tables, own, need.launched_at, of_rank)
-        for (own, need), of_rank in zip(with_device, recorded, strict=True)
-    ]
     waits = with_other_streams(
-        [(own, of_rank, need.launched_at) for (own, need), of_rank in zip(with_device, waits, strict=True)]
+        [host_waits(tables, nodes, recorded_of_rank) for nodes, recorded_of_rank in zip(ranks, recorded, strict=True)]
     )
-    names = names_that_wait([own for own, _ in with_device], waits)
-    explained = [
-        _device_waits(own, need, *waits_of_rank, names)
-        for (own, need), waits_of_rank in zip(with_device, zip(stream_waits, waits, strict=True), strict=True)
-    ]
-    add_untraced_waits(
-        tables,
-        [
-            (own, of_rank.edges, of_rank.gap, need.launched_at)
-            for (own, need), of_rank in zip(with_device, explained, strict=True)
-        ],
-        [
-            silences_of(tables, own, of_rank.gap, need.launched_at)
-            for (own, need), of_rank in zip(with_device, explained, strict=True)
-        ],
-    )
-    of_device = iter(explained)
-    return [
-        _collected(own, next(of_device)) if own.on_device else _cpu_waits(own, need)
-        for own, need in zip(ranks, needs, strict=True)
-    ]
+    names = names_that_wait(waits)
+    complete_needs, partial_waits = [], []
+    for need, pairs_of_rank, recorded_of_rank, waits_of_rank in zip(needs, pairs, recorded, waits, strict=True):
+        source, target = recorded_of_rank.added_to(*pairs_of_rank)
+        complete = replace(need, stream_at=_latest_end(need.nodes, source, target))
+        rank = PartialWaits(need.nodes, RankEdges(), _gaps(complete))
+        _add_stream_waits(complete, source, target, rank.edges)
+        _add_needs(complete, rank.edges)
+        # Each of these subtracts from the gaps the time that its edges explain.
+        add_returns(waits_of_rank, names, rank)
+        add_admissions(rank)
+        complete_needs.append(complete)
+        partial_waits.append(rank)
+    add_untraced_waits(tables, partial_waits)
+    return [_complete(*of_rank) for of_rank in zip(complete_needs, partial_waits, strict=True)]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Explained:
-    """The needs of a rank's nodes, its edges, and the gaps that they leave."""
-
-    needs: _Needs
-    edges: RankEdges
-    gap: Ints
-
-
-def _device_waits(
-    nodes: RankNodes, needs: _Needs, stream_waits: tuple[Ints, Ints], waits: HostWaits, names: set[str]
-) -> _Explained:
+def _cpu_waits(needs: _Needs) -> RankWaits:
     edges = RankEdges()
-    needs = replace(needs, stream_at=_latest_end(nodes, *stream_waits))
-    _waited_for_streams(nodes, needs, *stream_waits, edges)
-    _needed(nodes, needs, edges)
-    # Each of these subtracts from the gaps the time that its edges explain.
-    gap = _gaps(nodes, needs)
-    add_returns(waits, names, nodes, edges, gap, needs.launched_at)
-    add_admissions(nodes, edges, gap)
-    return _Explained(needs, edges, gap)
+    _add_needs(needs, edges)
+    _add_boundaries(needs.nodes, edges)
+    return _complete(needs, PartialWaits(needs.nodes, edges, _gaps(needs)))
 
 
-def _cpu_waits(nodes: RankNodes, needs: _Needs) -> RankWaits:
-    edges = RankEdges()
-    _needed(nodes, needs, edges)
-    _boundaries(nodes, edges)
-    return _collected(nodes, _Explained(needs, edges, _gaps(nodes, needs)))
-
-
-def _collected(nodes: RankNodes, explained: _Explained) -> RankWaits:
-    needs = explained.needs
-    has_source = (needs.launch_source >= 0) | (needs.issue_source >= 0) | (needs.wait_source >= 0)
+def _complete(needs: _Needs, waits: PartialWaits) -> RankWaits:
+    """Return one rank's waits; nodes that are first on their lane and wait for nothing keep their start."""
+    nodes = needs.nodes
+    has_source = (nodes.launch_node >= 0) | (needs.issue_source >= 0) | (needs.wait_source >= 0)
     has_source |= needs.stream_at > NEVER
     earliest = np.where(nodes.first_of_lane & ~has_source, nodes.start, NEVER)
-    source, at_end, target, lag, kind = (
-        np.concatenate(column) for column in zip(*explained.edges.columns, strict=True)
-    )
-    return RankWaits(source, at_end, target, lag, kind, explained.gap, earliest)
+    source, at_end, target, lag, kind = (np.concatenate(column) for column in zip(*waits.edges.columns, strict=True))
+    return RankWaits(source, at_end, target, lag, kind, waits.gap, earliest)
 
 
 def _latest_end(nodes: RankNodes, source: Ints, target: Ints) -> Ints:
@@ -168,8 +134,9 @@ def _latest_end(nodes: RankNodes, source: Ints, target: Ints) -> Ints:
     return latest
 
 
-def _waited_for_streams(nodes: RankNodes, needs: _Needs, source: Ints, target: Ints, edges: RankEdges) -> None:
+def _add_stream_waits(needs: _Needs, source: Ints, target: Ints, edges: RankEdges) -> None:
     """Add an edge for each wait for another stream; the last need keeps the time until its node started."""
+    nodes = needs.nodes
     is_last = (nodes.end[source] == needs.latest_at[target]) & (needs.lane_at[target] < needs.latest_at[target])
     is_last &= needs.launch_at[target] < needs.latest_at[target]
     since = nodes.start[target] - nodes.end[source]  # negative where timestamps are rounded
@@ -183,90 +150,77 @@ def _needs(tables: TableSet, nodes: RankNodes) -> _Needs:
     """Return the needs of each node; time that lane, launch and issue leave unexplained may have been a wait."""
     lane_at = np.full(len(nodes.lane), NEVER)
     lane_at[1:] = np.where(nodes.first_of_lane[1:], NEVER, nodes.end[:-1])
-    launch_source, late_in_call = _launches(nodes)
-    called_at = np.where(late_in_call, nodes.end[launch_source], nodes.start[launch_source])
-    launched_at = np.where(launch_source >= 0, called_at, NEVER)
-    least_latency = _least_latency(nodes, launch_source >= 0, called_at)
-    launch_at = np.where(launch_source >= 0, launched_at + least_latency, NEVER)
+    least_latency = _least_latency(nodes)
     issue_source, issue_at = _issues(tables, nodes)
-    explained_at = np.maximum(np.maximum(lane_at, launch_at), issue_at)
+    explained_at = np.maximum(np.maximum(lane_at, _launch_at(nodes, least_latency)), issue_at)
     wait_source = np.full(len(nodes.lane), -1, np.int64)
     if not nodes.on_device:
         unexplained_ns = nodes.start - np.maximum(explained_at, NEVER // 2)  # a difference to NEVER overflows
         wait_source = _other_lane(nodes, explained_at, unexplained_ns)
         # The host may have waited before it posted: the time from compute to post is that wait, not the issue.
         waited_before_post = _before_post(nodes, issue_source, issue_at)
-        is_held = waited_before_post >= 0
-        wait_source = np.where(is_held, waited_before_post, wait_source)
-        issue_at = np.where(is_held, nodes.end[issue_source], issue_at)
-        explained_at = np.where(is_held, np.maximum(lane_at, issue_at), explained_at)
-    wait_at = np.where(wait_source >= 0, nodes.end[wait_source], NEVER)
+        has_waited = waited_before_post >= 0
+        wait_source = np.where(has_waited, waited_before_post, wait_source)
+        issue_at = np.where(has_waited, nodes.end[issue_source], issue_at)
+        explained_at = np.where(has_waited, np.maximum(lane_at, issue_at), explained_at)
     return _Needs(
-        lane_at,
-        launch_source,
-        launched_at,
-        late_in_call,
-        least_latency,
-        issue_source,
-        issue_at,
-        explained_at,
-        wait_source,
-        wait_at,
-        np.full(len(nodes.lane), NEVER),
+        nodes=nodes,
+        lane_at=lane_at,
+        least_latency=least_latency,
+        issue_source=issue_source,
+        issue_at=issue_at,
+        explained_at=explained_at,
+        wait_source=wait_source,
+        wait_at=np.where(wait_source >= 0, nodes.end[wait_source], NEVER),
+        stream_at=np.full(len(nodes.lane), NEVER),
     )
 
 
-def _needed(nodes: RankNodes, needs: _Needs, edges: RankEdges) -> None:
+def _add_needs(needs: _Needs, edges: RankEdges) -> None:
     """Add an edge for each wait, launch and issue; the latest one keeps the time until its node started."""
-    latest_at = needs.latest_at
+    nodes, latest_at = needs.nodes, needs.latest_at
     rows = np.flatnonzero(needs.wait_source >= 0)
     edges.add(needs.wait_source[rows], rows, nodes.start[rows] - needs.wait_at[rows], EdgeKind.WAIT)
-    rows = np.flatnonzero(needs.launch_source >= 0)
+    rows = np.flatnonzero(nodes.launch_node >= 0)
     is_latest = needs.launch_at[rows] >= latest_at[rows]
-    lag = np.where(is_latest, nodes.start[rows] - needs.launched_at[rows], needs.least_latency[rows])
-    for late in (False, True):
-        chosen = needs.late_in_call[rows] == late
-        source = needs.launch_source[rows[chosen]]
-        edges.add(source, rows[chosen], lag[chosen], EdgeKind.LAUNCH, at_end=late)
+    lag = np.where(is_latest, nodes.start[rows] - nodes.launched_at[rows], needs.least_latency[rows])
+    for at_end in (False, True):
+        chosen = nodes.late_in_call[rows] == at_end
+        source = nodes.launch_node[rows[chosen]]
+        edges.add(source, rows[chosen], lag[chosen], EdgeKind.LAUNCH, at_end=at_end)
     rows = np.flatnonzero(needs.issue_source >= 0)
     issue_source, issue_at = needs.issue_source[rows], needs.issue_at[rows]
     is_latest = issue_at >= latest_at[rows]
-    begun_at = np.where(is_latest, nodes.start[rows], issue_at)
-    edges.add(issue_source, rows, begun_at - nodes.end[issue_source], EdgeKind.ISSUE)
+    started_at = np.where(is_latest, nodes.start[rows], issue_at)
+    edges.add(issue_source, rows, started_at - nodes.end[issue_source], EdgeKind.ISSUE)
 
 
-def _gaps(nodes: RankNodes, needs: _Needs) -> Ints:
+def _gaps(needs: _Needs) -> Ints:
     """Return each node's think time since the previous node of its lane, or 0 if it waited for something later.
 
     Negative gaps are kept because activities of a lane may overlap.
     """
+    nodes = needs.nodes
     since_lane = np.where(nodes.first_of_lane, 0, nodes.start - needs.lane_at)
     is_by_lane = needs.lane_at >= needs.latest_at
     return np.where(is_by_lane | (since_lane < 0), since_lane, 0)
 
 
-def _launches(nodes: RankNodes) -> tuple[Ints, Flags]:
-    """Return the launching call of each device node (-1: none), and whether it was submitted at the end of the call.
-
-    A host that loses its core within a call submits the work afterwards. So work of a long call that starts after it,
-    as exactly as the clocks agree, was submitted at its end.
-    """
-    host = np.flatnonzero(nodes.kind == NodeKind.HOST)
-    source = lookup(host, rows_of(nodes.event[host], nodes.launch), missing=-1)
-    length = nodes.duration[source]
-    uncertain_ns = np.minimum(LEFT_BY_CLOCKS_NS, length // 10)
-    return source, (source >= 0) & (length > LONG_NS) & (nodes.start >= nodes.end[source] - uncertain_ns)
+def _launch_at(nodes: RankNodes, least_latency: Ints) -> Ints:
+    """Return when the launch of each node could reach the device; NEVER without a launch."""
+    return np.where(nodes.launch_node >= 0, nodes.launched_at + least_latency, NEVER)
 
 
-def _least_latency(nodes: RankNodes, is_launched: Flags, called_at: Ints) -> Ints:
+def _least_latency(nodes: RankNodes) -> Ints:
     """Return the minimum launch latency of the rank for each launched node, and 0 for all others."""
-    delay = (nodes.start - called_at)[is_launched]
+    is_launched = nodes.launch_node >= 0
+    delay = (nodes.start - nodes.launched_at)[is_launched]
     # The minimum is unknown if the device's clock is behind the host's, because work then seems to start before its
     # launch. It is also unknown if the queue was never empty: the smallest delay is then queueing, up to a full step.
     least = min(max(0, int(delay.min())), MOST_LATENCY_NS) if len(delay) else 0
-    lag = np.zeros(len(nodes.lane), np.int64)
-    lag[is_launched] = np.minimum(least, delay)
-    return lag
+    latency = np.zeros(len(nodes.lane), np.int64)
+    latency[is_launched] = np.minimum(least, delay)
+    return latency
 
 
 def _issues(tables: TableSet, nodes: RankNodes) -> tuple[Ints, Ints]:
@@ -302,8 +256,8 @@ def _before_post(nodes: RankNodes, compute: Ints, posted: Ints) -> Ints:
     parts, compute_end = parts[waited], compute_end[waited]
     ended = np.flatnonzero(nodes.kind == NodeKind.COMMUNICATION)
     before = last_by(nodes.end, ended, by=posted[parts])  # -1: none has ended by then
-    good = (before >= 0) & (nodes.end[before] > compute_end) & (nodes.lane[before] != nodes.lane[parts])
-    source[parts[good]] = before[good]
+    is_wait = (before >= 0) & (nodes.end[before] > compute_end) & (nodes.lane[before] != nodes.lane[parts])
+    source[parts[is_wait]] = before[is_wait]
     return source
 
 
@@ -314,17 +268,17 @@ def _other_lane(nodes: RankNodes, explained_at: Ints, unexplained_ns: Ints) -> I
     """
     source = np.full(len(nodes.lane), -1, np.int64)
     ended = np.flatnonzero(nodes.kind == NodeKind.COMMUNICATION)
-    seeking = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (unexplained_ns > HOST_WAIT_NS))
+    late = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (unexplained_ns > HOST_WAIT_NS))
     # A communication's range is closed shortly after the thread that waited for it continues.
-    slack = np.minimum(CLOSED_NS, unexplained_ns[seeking] // 2)
-    before = last_by(nodes.end, ended, by=nodes.start[seeking] + slack)
-    good = (before >= 0) & (nodes.end[before] > explained_at[seeking]) & (nodes.lane[before] != nodes.lane[seeking])
-    good &= nodes.start[before] < nodes.start[seeking]
-    source[seeking[good]] = before[good]
+    slack = np.minimum(CLOSED_NS, unexplained_ns[late] // 2)
+    before = last_by(nodes.end, ended, by=nodes.start[late] + slack)
+    is_wait = (before >= 0) & (nodes.end[before] > explained_at[late]) & (nodes.lane[before] != nodes.lane[late])
+    is_wait &= nodes.start[before] < nodes.start[late]
+    source[late[is_wait]] = before[is_wait]
     return source
 
 
-def _boundaries(nodes: RankNodes, edges: RankEdges) -> None:
+def _add_boundaries(nodes: RankNodes, edges: RankEdges) -> None:
     """Make a step's first compute wait for all work of the previous step that had ended by then."""
     device = np.flatnonzero(nodes.of_device & (nodes.step >= 0))
     if not len(device):
@@ -338,5 +292,6 @@ def _boundaries(nodes: RankNodes, edges: RankEdges) -> None:
     tails = ordered[last_of_run(nodes.lane[ordered], nodes.step[ordered])]
     following = lookup(compute[first], rows_of(steps, nodes.step[tails] + 1), missing=-1)
     is_over = nodes.end[tails] <= nodes.start[following]
-    good = (following >= 0) & is_over & (nodes.lane[tails] != nodes.lane[following])
-    edges.add(tails[good], following[good], np.zeros(int(good.sum()), np.int64), EdgeKind.BOUNDARY)
+    is_awaited = (following >= 0) & is_over & (nodes.lane[tails] != nodes.lane[following])
+    tails, following = tails[is_awaited], following[is_awaited]
+    edges.add(tails, following, np.zeros(len(tails), np.int64), EdgeKind.BOUNDARY)

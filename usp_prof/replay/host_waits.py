@@ -29,7 +29,7 @@ from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import distinct, last_by, lookup, rows_by_code, rows_of, sorted_by
 from usp_prof.columns.table import Columns
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, ROUNDING_NS, EdgeKind, NodeKind
-from usp_prof.replay.rank_edges import RankEdges
+from usp_prof.replay.rank_edges import PartialWaits
 from usp_prof.replay.rank_nodes import RankNodes
 from usp_prof.replay.recorded_waits import RecordedWaits
 from usp_prof.tables.table_set import TableSet
@@ -51,6 +51,7 @@ CONTRADICTED = 0.1
 class HostWaits:
     """The waiting calls of one rank's host, and the work that each kind of call waits for."""
 
+    nodes: RankNodes
     return_node: Ints
     """By call: the node of its return."""
     called_at: Ints
@@ -73,15 +74,17 @@ class HostWaits:
     at_start: Flags
     """By awaited work: whether the call waits for its start instead of its end."""
 
-    def ended(self, nodes: RankNodes) -> Ints:
-        """Return for each call when the last work it waited for had ended; NEVER if there was none."""
-        moment = np.where(self.at_start, nodes.start[self.source], nodes.end[self.source])
+    @property
+    def ended(self) -> Ints:
+        """By call: when the last work it waited for had ended; NEVER if there was none."""
+        moment = np.where(self.at_start, self.nodes.start[self.source], self.nodes.end[self.source])
         latest = np.full(len(self.return_node), NEVER)
         np.maximum.at(latest, self.call, moment)
         return latest
 
-    def own_ns(self, nodes: RankNodes) -> Ints:
-        """Return the time of each call that its wait does not explain; negative if it returned before the work ended.
+    @property
+    def own_ns(self) -> Ints:
+        """By call: the time that its wait does not explain; negative if it returned before the work ended.
 
         A call in which work ends, and one that has nothing to wait for:
 
@@ -89,11 +92,12 @@ class HostWaits:
             work  =======|                work  ==|
             own           ^^^^^^^^^^^^    own       ^^^^^^^^^^
         """
-        return self.returned_at - np.maximum(self.ended(nodes), self.called_at)
+        return self.returned_at - np.maximum(self.ended, self.called_at)
 
-    def returned_early(self, nodes: RankNodes) -> Flags:
-        """Mark the calls that returned while the work still ran, beyond the uncertainty of the clocks."""
-        return self.ended(nodes) > self.returned_at + LEFT_BY_CLOCKS_NS
+    @property
+    def returned_early(self) -> Flags:
+        """Marks of the calls that returned while the work still ran, beyond the uncertainty of the clocks."""
+        return self.ended > self.returned_at + LEFT_BY_CLOCKS_NS
 
     def without(self, calls: Flags) -> HostWaits:
         """Return a copy in which the marked calls wait for nothing."""
@@ -112,7 +116,7 @@ class HostWaits:
         )
 
 
-def launches_by_lane(nodes: RankNodes, launched_at: Ints, before: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+def launches_by_lane(nodes: RankNodes, before: Ints) -> Iterator[tuple[int, Ints, Ints]]:
     """Yield each lane of the device, its work in order of launch, and the place of the last launch before each moment.
 
     Work whose launch is not in the trace is left out. The place is -1 if nothing was launched before.
@@ -120,18 +124,13 @@ def launches_by_lane(nodes: RankNodes, launched_at: Ints, before: Ints) -> Itera
         launches on the lane   a       b       c
         moments                    |       |        |    ->   work [a, b, c], places [0, 1, 2]
     """
-    device = _launched_work(nodes, launched_at)
+    device = nodes.launched_work
     for lane, rows in rows_by_code(nodes.lane[device]).items():
-        work = sorted_by(launched_at, device[rows])
-        yield lane, work, np.searchsorted(launched_at[work], before) - 1
+        work = sorted_by(nodes.launched_at, device[rows])
+        yield lane, work, np.searchsorted(nodes.launched_at[work], before) - 1
 
 
-def _launched_work(nodes: RankNodes, launched_at: Ints) -> Ints:
-    """Return the device work whose launch is in the trace."""
-    return np.flatnonzero(nodes.of_device & (launched_at > NEVER))
-
-
-def host_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints, recorded: RecordedWaits) -> HostWaits:
+def host_waits(tables: TableSet, nodes: RankNodes, recorded: RecordedWaits) -> HostWaits:
     """Return the waits of one rank's host calls; `recorded` are those that its trace names."""
     return_node = np.flatnonzero(nodes.kind == NodeKind.RETURN)
     event, returned_at = nodes.event[return_node], nodes.start[return_node]
@@ -140,20 +139,19 @@ def host_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints, recorded: 
     called_at = launches["start_ns"][row] + nodes.host_shift
     name_code, names = launches.codes("name")
     # By call: the node of its own copy, of the work that the trace names, and of its thread's last launch; or -1.
-    device = _launched_work(nodes, launched_at)
+    device = nodes.launched_work
     copy = lookup(device, rows_of(nodes.launch[device], event), missing=-1)
     recorded_work = lookup(recorded.source, rows_of(recorded.call, event), missing=-1)
-    launched_last = _last_launch(launches, row, called_at, nodes, launched_at)
+    launched_last = _last_launch(launches, row, called_at, nodes)
     is_recorded = recorded_work >= 0
     scope = lookup([_scope(text) for text in names], name_code[row], missing=_EVERY_STREAM)
     scope = np.where(is_recorded | (copy >= 0), _ONE_PIECE, scope)
     calls = _Calls(called_at, returned_at, scope, lookup(nodes.lane, launched_last, missing=-1))
     # If a copy had not ended when its call returned, the call waited only for the start.
     until_start = ~is_recorded & (nodes.end[copy] > returned_at + LEFT_BY_CLOCKS_NS)
-    source, call, at_start = _awaited(
-        calls, np.where(is_recorded, recorded_work, copy), until_start, nodes, launched_at
-    )
+    source, call, at_start = _awaited(calls, np.where(is_recorded, recorded_work, copy), until_start, nodes)
     return HostWaits(
+        nodes=nodes,
         return_node=return_node,
         called_at=called_at,
         returned_at=returned_at,
@@ -169,7 +167,7 @@ def host_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints, recorded: 
     )
 
 
-def names_that_wait(nodes: Sequence[RankNodes], waits: Sequence[HostWaits]) -> set[str]:
+def names_that_wait(waits_of_ranks: Sequence[HostWaits]) -> set[str]:
     """Return the names of calls that wait in this run, based on all ranks together.
 
     Whether a call such as `cudaFree` waits depends on the driver and the allocator. If it sometimes returns while the
@@ -178,35 +176,33 @@ def names_that_wait(nodes: Sequence[RankNodes], waits: Sequence[HostWaits]) -> s
     pending: Counter[str] = Counter()
     contradicted: Counter[str] = Counter()
     names: set[str] = set()
-    for of_rank, nodes_of_rank in zip(waits, nodes, strict=True):
-        names.update(of_rank.name)
-        had_to_wait = of_rank.ended(nodes_of_rank) > of_rank.called_at
-        is_judged = ~of_rank.is_sync & ~of_rank.is_copy
-        pending.update(of_rank.name[had_to_wait & is_judged])
-        contradicted.update(of_rank.name[of_rank.returned_early(nodes_of_rank) & is_judged])
+    for waits in waits_of_ranks:
+        names.update(waits.name)
+        had_to_wait = waits.ended > waits.called_at
+        may_not_wait = ~waits.is_sync & ~waits.is_copy
+        pending.update(waits.name[had_to_wait & may_not_wait])
+        contradicted.update(waits.name[waits.returned_early & may_not_wait])
     return {name for name in names if contradicted[name] <= CONTRADICTED * pending[name]}
 
 
-def add_returns(
-    waits: HostWaits, names: set[str], nodes: RankNodes, edges: RankEdges, gap: Ints, launched_at: Ints
-) -> None:
-    """Add the awaited work of each waiting call; `gap` of its return becomes the time the call takes after that."""
+def add_returns(waits: HostWaits, names: set[str], rank: PartialWaits) -> None:
+    """Add the awaited work of each waiting call; the gap of its return becomes the time the call takes after that."""
     if not len(waits.return_node):
         return
-    waits = _corrected(waits, names, nodes, launched_at)
+    waits = _corrected(waits, names)
     # Own time of the call: what follows the wait, or all of it if there was nothing left to wait for.
-    own_ns = np.maximum(waits.own_ns(nodes), 0)
-    gap[waits.return_node] = own_ns
+    own_ns = np.maximum(waits.own_ns, 0)
+    rank.gap[waits.return_node] = own_ns
     # A sync without pending work has no lag when there is some to wait for; freeing memory always takes time.
-    has_waited = waits.ended(nodes) > waits.called_at
+    has_waited = waits.ended > waits.called_at
     lag = np.where(waits.is_sync & ~has_waited, 0, own_ns)[waits.call]
     target = waits.return_node[waits.call]
     for at_start in (False, True):
         rows = waits.at_start == at_start
-        edges.add(waits.source[rows], target[rows], lag[rows], EdgeKind.SYNC, at_end=not at_start)
+        rank.edges.add(waits.source[rows], target[rows], lag[rows], EdgeKind.SYNC, at_end=not at_start)
 
 
-def _corrected(waits: HostWaits, names: set[str], nodes: RankNodes, launched_at: Ints) -> HostWaits:
+def _corrected(waits: HostWaits, names: set[str]) -> HostWaits:
     """Return the waits that agree with the returns of the calls; only calls with these names, and copies, wait.
 
     A copy that returned too early waited for nothing. A sync waited for other work if its inferred work ended after
@@ -217,11 +213,11 @@ def _corrected(waits: HostWaits, names: set[str], nodes: RankNodes, launched_at:
         inferred work       ==============================|    too late: the same
     """
     waits = waits.without(~np.isin(waits.name, list(names)) & ~waits.is_copy)
-    waits = waits.without(waits.is_copy & waits.returned_early(nodes))
-    is_too_early = (waits.ended(nodes) <= waits.called_at + RESUMED_NS) & (waits.own_ns(nodes) > RESUMED_NS)
-    is_wrong = (waits.returned_early(nodes) | is_too_early) & waits.is_sync & ~waits.is_recorded
+    waits = waits.without(waits.is_copy & waits.returned_early)
+    is_too_early = (waits.ended <= waits.called_at + RESUMED_NS) & (waits.own_ns > RESUMED_NS)
+    is_wrong = (waits.returned_early | is_too_early) & waits.is_sync & ~waits.is_recorded
     guessed = np.full(len(waits.return_node), -1)
-    guessed[is_wrong] = _ended_within(nodes, launched_at, waits.called_at[is_wrong], waits.returned_at[is_wrong])
+    guessed[is_wrong] = _ended_within(waits.nodes, waits.called_at[is_wrong], waits.returned_at[is_wrong])
     return waits.without(is_wrong).with_source(guessed)
 
 
@@ -237,26 +233,24 @@ class _Calls:
     """The lane of the work that its thread launched last."""
 
 
-def _awaited(
-    calls: _Calls, piece: Ints, until_start: Flags, nodes: RankNodes, launched_at: Ints
-) -> tuple[Ints, Ints, Flags]:
+def _awaited(calls: _Calls, piece: Ints, until_start: Flags, nodes: RankNodes) -> tuple[Ints, Ints, Flags]:
     """Return what each call waits for: the work, the call, and whether it waits for the start.
 
     `piece` is the work of calls that wait for one piece; they wait for its end or, if marked, for its start.
     """
     has_piece = np.flatnonzero(calls.scope == _ONE_PIECE)
     pairs = [(piece[has_piece], has_piece)]
-    for lane, work, last in launches_by_lane(nodes, launched_at, calls.called_at):
+    for lane, work, last in launches_by_lane(nodes, calls.called_at):
         waits = (calls.scope == _EVERY_STREAM) | ((calls.scope == _ONE_STREAM) & (calls.lane == lane))
         rows = np.flatnonzero((last >= 0) & waits)
         pairs.append((work[last[rows]], rows))
-    pairs += _of_events(calls, nodes, launched_at)
+    pairs += _of_events(calls, nodes)
     source, call = (np.concatenate(column) for column in zip(*pairs, strict=True))
     at_start = np.append(until_start[has_piece], np.zeros(len(call) - len(has_piece), bool))
     return source, call, at_start
 
 
-def _of_events(calls: _Calls, nodes: RankNodes, launched_at: Ints) -> Iterator[tuple[Ints, Ints]]:
+def _of_events(calls: _Calls, nodes: RankNodes) -> Iterator[tuple[Ints, Ints]]:
     """Yield the work that event syncs wait for, and the calls, if it is always the same piece of work.
 
     The syncs that follow launches on one stream are compared. The piece of work is given by its stream and its place
@@ -269,7 +263,7 @@ def _of_events(calls: _Calls, nodes: RankNodes, launched_at: Ints) -> Iterator[t
         waited = returned_at - called_at > RESUMED_NS
         best = np.full(len(rows), -1)
         smallest_spread_ns = float(_SAME_LATENCY_NS)
-        for piece in _pieces_before(nodes, launched_at, called_at) if waited.sum() >= LEAST_WAITS else ():
+        for piece in _pieces_before(nodes, called_at) if waited.sum() >= LEAST_WAITS else ():
             spread_ns = _latency_spread_ns(returned_at - nodes.end[piece], piece >= 0, waited)
             if spread_ns < smallest_spread_ns:
                 best, smallest_spread_ns = piece, spread_ns
@@ -290,9 +284,9 @@ def _latency_spread_ns(latency_ns: Ints, has_piece: Flags, waited: Flags) -> flo
     return float(np.abs(latency_ns[waited] - usual_ns).max())
 
 
-def _pieces_before(nodes: RankNodes, launched_at: Ints, called_at: Ints) -> Iterator[Ints]:
+def _pieces_before(nodes: RankNodes, called_at: Ints) -> Iterator[Ints]:
     """Yield, for each stream and place from the last launch, the work there before each call; -1 for none."""
-    for _, work, last in launches_by_lane(nodes, launched_at, called_at):
+    for _, work, last in launches_by_lane(nodes, called_at):
         for place in range(_FURTHEST_BACK):
             yield lookup(work, np.maximum(last - place, -1), missing=-1)
 
@@ -308,50 +302,50 @@ def _scope(name: str) -> int:
     return _ONE_STREAM if "Stream" in name else _EVERY_STREAM
 
 
-def _last_launch(launches: Columns, row: Ints, called_at: Ints, nodes: RankNodes, launched_at: Ints) -> Ints:
+def _last_launch(launches: Columns, row: Ints, called_at: Ints, nodes: RankNodes) -> Ints:
     """Return the work that the calling thread launched last before each call; -1 if it launched none.
 
     `row` is the call's row in `launches`.
     """
-    device = _launched_work(nodes, launched_at)
+    device = nodes.launched_work
     thread = launches.codes("thread")[0]
     thread_of_work = lookup(thread, rows_of(launches["event"], nodes.launch[device]), missing=-1)
     launched_last = np.full(len(row), -1)
     for number, calls in rows_by_code(thread[row]).items():
         of_thread = device[thread_of_work == number]
-        launched_last[calls] = last_by(launched_at, of_thread, by=called_at[calls])
+        launched_last[calls] = last_by(nodes.launched_at, of_thread, by=called_at[calls])
     return launched_last
 
 
-def _ended_within(nodes: RankNodes, launched_at: Ints, called_at: Ints, returned_at: Ints) -> Ints:
+def _ended_within(nodes: RankNodes, called_at: Ints, returned_at: Ints) -> Ints:
     """Return the last work that was launched before each call and ended within it; -1 if there is none.
 
     If a call returned long after such work, it waited for what ended next, as exactly as the clocks agree.
     """
     within, soon_after = (
-        _last_ended(nodes, launched_at, called_at, returned_at + uncertainty_ns)
+        _last_ended(nodes, called_at, returned_at + uncertainty_ns)
         for uncertainty_ns in (ROUNDING_NS, LEFT_BY_CLOCKS_NS)
     )
     explained_at = np.where(within >= 0, nodes.end[within], called_at)
     return np.where(returned_at - explained_at > RESUMED_NS, soon_after, within)
 
 
-def _last_ended(nodes: RankNodes, launched_at: Ints, called_at: Ints, until: Ints) -> Ints:
+def _last_ended(nodes: RankNodes, called_at: Ints, until: Ints) -> Ints:
     """Return the last work that was launched before each call and ended between the call and `until`; -1 for none.
 
     If the clocks of host and device differ, work may seem to end before its launch. Calls before the launch cannot have
     waited for it.
     """
-    by_end = sorted_by(nodes.end, _launched_work(nodes, launched_at))
+    by_end = sorted_by(nodes.end, nodes.launched_work)
     if not len(by_end):
         return np.full(len(until), -1)
     place = np.searchsorted(nodes.end[by_end], until, side="right") - 1
     # Step back over work that was launched after the call.
     for _ in range(_SEEMINGLY_EARLY):
-        is_early = (place >= 0) & (launched_at[by_end[place]] >= called_at)
+        is_early = (place >= 0) & (nodes.launched_at[by_end[place]] >= called_at)
         if not is_early.any():
             break
         place[is_early] -= 1
     last_ended = lookup(by_end, place, missing=-1)
-    is_within = (last_ended >= 0) & (launched_at[last_ended] < called_at) & (nodes.end[last_ended] > called_at)
+    is_within = (last_ended >= 0) & (nodes.launched_at[last_ended] < called_at) & (nodes.end[last_ended] > called_at)
     return np.where(is_within, last_ended, -1)

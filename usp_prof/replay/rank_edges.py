@@ -1,4 +1,4 @@
-"""Edges of one rank: collected kind by kind, and with the gaps that they leave."""
+"""Edges of one rank: collected kind by kind, with the gaps that they leave."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.replay.graph import EdgeKind
+from usp_prof.replay.rank_nodes import RankNodes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,3 +33,12 @@ class RankEdges:
     def add(self, source: Ints, target: Ints, lag: Ints, kind: EdgeKind, *, at_end: bool = True) -> None:
         """Make each target start `lag` after the end of its source, or after its start if not `at_end`."""
         self.columns.append((source, np.full(len(source), at_end), target, lag, np.full(len(source), int(kind))))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartialWaits:
+    """One rank while its waits are inferred: its edges so far, and the gaps that they leave unexplained."""
+
+    nodes: RankNodes
+    edges: RankEdges
+    gap: Ints

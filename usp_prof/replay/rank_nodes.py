@@ -9,8 +9,8 @@ import numpy as np
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import first_of_run, lookup, rows_of, sorted_within
 from usp_prof.columns.table import Columns
-from usp_prof.replay.full_queues import usual_launch_ns, waited_for_room
-from usp_prof.replay.graph import HOST_KINDS, NodeKind
+from usp_prof.replay.full_queues import LONG_NS, usual_launch_ns, waited_for_room
+from usp_prof.replay.graph import HOST_KINDS, LEFT_BY_CLOCKS_NS, NEVER, NodeKind
 from usp_prof.tables.activities import COMPUTING_LANE, without_unpacking
 from usp_prof.tables.table_set import TableSet
 
@@ -62,11 +62,38 @@ class RankNodes:
     """Ends on the same clock."""
     of_device: Flags = field(init=False)
     """Marks of device work; on ranks without a device, all nodes."""
+    launch_node: Ints = field(init=False)
+    """Node of the call that launched it; -1 if that call is not in the trace."""
+    late_in_call: Flags = field(init=False)
+    """Marks of work that was submitted at the end of a long call."""
+    launched_at: Ints = field(init=False)
+    """When the host called, or when the call returned (`late_in_call`); NEVER if the launch is not in the trace."""
 
     def __post_init__(self) -> None:
         """Compute the columns derived from the others."""
         object.__setattr__(self, "end", self.start + self.duration)
         object.__setattr__(self, "of_device", np.isin(self.kind, HOST_KINDS, invert=True))
+        host = np.flatnonzero(self.kind == NodeKind.HOST)
+        object.__setattr__(self, "launch_node", lookup(host, rows_of(self.event[host], self.launch), missing=-1))
+        object.__setattr__(self, "late_in_call", self._late_in_call())
+        called_at = np.where(self.late_in_call, self.end[self.launch_node], self.start[self.launch_node])
+        object.__setattr__(self, "launched_at", np.where(self.launch_node >= 0, called_at, NEVER))
+
+    def _late_in_call(self) -> Flags:
+        """Mark the work that was submitted at the end of the call that launched it.
+
+        A host that loses its core within a call submits the work afterwards. So work of a long call that starts after
+        it, as exactly as the clocks agree, was submitted at its end.
+        """
+        call_ns = self.duration[self.launch_node]
+        uncertain_ns = np.minimum(LEFT_BY_CLOCKS_NS, call_ns // 10)
+        starts_after = self.start >= self.end[self.launch_node] - uncertain_ns
+        return (self.launch_node >= 0) & (call_ns > LONG_NS) & starts_after
+
+    @property
+    def launched_work(self) -> Ints:
+        """Device work whose launch is in the trace."""
+        return np.flatnonzero(self.of_device & (self.launched_at > NEVER))
 
     @property
     def first_of_lane(self) -> Flags:

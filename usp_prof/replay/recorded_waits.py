@@ -39,7 +39,7 @@ class RecordedWaits:
         return np.append(source, self.source[is_between]), np.append(target, self.target[is_between])
 
 
-def recorded_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints) -> RecordedWaits:
+def recorded_waits(tables: TableSet, nodes: RankNodes) -> RecordedWaits:
     """Return the waits that one rank's trace names, if the awaited work is in the trace."""
     waits = tables.columns("device_waits", nodes.rank)
     if not len(waits):
@@ -62,13 +62,13 @@ def recorded_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints) -> Rec
     row = kernel_row[device_work]
     streams, number = combinations(kernels["device"][row], kernels["stream"][row])
     for place, (device, stream) in enumerate(streams):
-        work = sorted_by(launched_at, device_work[number == place])
+        work = sorted_by(nodes.launched_at, device_work[number == place])
         is_here = is_named & (waits["device"] == device)
         awaits = np.flatnonzero(is_here & (awaited_stream == stream))
-        last = np.searchsorted(launched_at[work], called_at(last_call[awaits]), side="right") - 1
+        last = np.searchsorted(nodes.launched_at[work], called_at(last_call[awaits]), side="right") - 1
         source[awaits] = lookup(work, last, missing=-1)
         delays = np.flatnonzero(is_here & is_stream_wait & (waits["stream"] == stream))
-        following = np.searchsorted(launched_at[work], called_at(call[delays]))
+        following = np.searchsorted(nodes.launched_at[work], called_at(call[delays]))
         target[delays] = lookup(work, following, missing=-1)
     # Work waits for earlier work of its own stream anyway.
     is_between = (target >= 0) & (awaited_stream != waits["stream"])

@@ -53,8 +53,6 @@ class PlacesOfRank:
 
     nodes: RankNodes
     edges: RankEdges
-    launched_at: Ints
-    """By node: when it was launched."""
     host: Ints
     """Nodes of the launches at the places of waits."""
     place: list[str]
@@ -74,9 +72,9 @@ class PlacesOfRank:
             code, names = self.nodes.name
             number = names.index(name) if name in names else -1
             rows = np.flatnonzero(self.nodes.of_device & (code == number))
-            self._work[name] = rows[np.lexsort((self.nodes.start[rows], self.launched_at[rows]))]
+            self._work[name] = rows[np.lexsort((self.nodes.start[rows], self.nodes.launched_at[rows]))]
         work = self._work[name]
-        return work[: np.searchsorted(self.launched_at[work], self.nodes.start[host])]
+        return work[: np.searchsorted(self.nodes.launched_at[work], self.nodes.start[host])]
 
     def lag_ns(self, wait: _Wait) -> int:
         """Return the time from the end of the work to the launch."""

@@ -18,24 +18,17 @@ later than the stream and the launch explain, because other work often ends by c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from usp_prof.columns.arrays import Flags, Floats, Ints
-from usp_prof.columns.rows import (
-    distinct,
-    first_of_run,
-    first_rows,
-    group_codes,
-    sorted_by,
-    stacked_codes,
-)
+from usp_prof.columns.rows import first_of_run, first_rows, group_codes, rows_by_code, sorted_by, stacked_codes
 from usp_prof.replay.graph import NEVER, ROUNDING_NS, NodeKind
 from usp_prof.replay.rank_nodes import RankNodes
 from usp_prof.replay.recorded_waits import RecordedWaits
-from usp_prof.replay.wait_calls import is_of_graph, issuing_lanes, wait_calls
+from usp_prof.replay.wait_calls import WaitCalls, is_of_graph, issuing_lanes, wait_calls
 from usp_prof.tables.table_set import TableSet
 
 NEARLY_ALWAYS = 0.9
@@ -74,109 +67,138 @@ class Candidates:
     """There is one wait call before the launch of the second, so that it waits for one event."""
 
 
-def candidates(
-    tables: TableSet, nodes: RankNodes, explained_at: Ints, launched_at: Ints, recorded: RecordedWaits
-) -> Candidates:
+@dataclass(frozen=True, slots=True, eq=False)
+class _WaitingWork:
+    """Work that may wait for another stream: one entry per piece in each array."""
+
+    node: Ints
+    before: Ints
+    """It can wait only for work that was launched by then."""
+    is_called: Flags
+    """As in `Candidates`."""
+
+
+def candidates(tables: TableSet, nodes: RankNodes, explained_at: Ints, recorded: RecordedWaits) -> Candidates:
     """Return the candidate pairs of one rank; `explained_at` is when stream and launch allowed each node to start.
 
     Work whose launch is not in the trace was launched before it, so other work can wait for it. Nothing is inferred for
-    calls whose wait is `recorded`. If a trace names its waits, work that starts late is a candidate only if it was
-    launched before the recording or belongs to a CUDA graph: the waits inside of a graph are not recorded.
+    calls whose wait is `recorded`.
     """
-    device = np.flatnonzero(nodes.of_device & (launched_at > NEVER))
-    sources = np.flatnonzero(nodes.of_device)
-    calls = wait_calls(tables, nodes, device, recorded)
-    # A wait belongs to the launch that follows its call. Without wait calls in the trace, each launch may have one.
-    recorded_by = calls.recorded_by if calls.in_trace else launched_at
-    with_call = device[
-        recorded_by[device] > NEVER if calls.in_trace else _follows_other_stream(nodes, device, launched_at)
-    ]
-    late = device[nodes.start[device] - np.maximum(explained_at[device], NEVER // 2) > UNEXPLAINED_NS]
-    if len(recorded.call):
-        late = late[is_of_graph(tables, nodes, late)]
-    # Work that starts later than explained may also wait for what another thread launched after the wait call.
-    target = np.concatenate([with_call, late])
-    before = np.concatenate([recorded_by[with_call], launched_at[late]])
-    called = np.concatenate([np.ones(len(with_call), bool), np.zeros(len(late), bool)])
+    calls = wait_calls(tables, nodes, recorded)
+    waiting = _waiting_work(tables, nodes, calls, explained_at, recorded)
     nothing = np.zeros(0, np.int64)
-    pairs = [(nothing, nothing, called[:0])]
-    for lane in distinct(nodes.lane[sources]).tolist():
-        of_lane = sorted_by(launched_at, sources[nodes.lane[sources] == lane])
-        place = np.searchsorted(launched_at[of_lane], before, side="right") - 1  # at equal times, the call came later
-        chosen = np.flatnonzero((place >= 0) & (nodes.lane[target] != lane))
-        last = of_lane[place[chosen]]
-        pairs.append((last, chosen, called[chosen]))
-        # If the last launch cannot be the source (a prefetched gather), use the last one that had ended.
-        late_row = chosen[nodes.end[last] > nodes.start[target[chosen]] + ROUNDING_NS]
-        ended = (
-            np.minimum(
-                np.searchsorted(nodes.end[of_lane], nodes.start[target[late_row]] + ROUNDING_NS, side="right"),
-                place[late_row],
-            )
-            - 1
-        )
-        has_ended = ended >= 0
-        pairs.append((of_lane[ended[has_ended]], late_row[has_ended], np.zeros(int(has_ended.sum()), bool)))
+    pairs = [(nothing, nothing, np.zeros(0, bool))]
+    device = np.flatnonzero(nodes.of_device)
+    for lane, rows in rows_by_code(nodes.lane[device]).items():
+        pairs += _pairs_with_lane(nodes, waiting, lane, sorted_by(nodes.launched_at, device[rows]))
     source, row, is_called = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    queued = _queued_pairs(nodes, explained_at, launched_at)
-    source, target = np.append(source, queued[0]), np.append(target[row], queued[1])
-    is_called = np.append(is_called, np.zeros(len(queued[0]), bool))
-    issuing = issuing_lanes(tables, nodes, device, launched_at)
+    queued_source, queued_target = _queued_pairs(nodes, explained_at)
+    source, target = np.append(source, queued_source), np.append(waiting.node[row], queued_target)
+    is_called = np.append(is_called, np.zeros(len(queued_source), bool))
+    issuing = issuing_lanes(tables, nodes)
     is_issue = (nodes.kind[target] == NodeKind.COMMUNICATION) & (nodes.kind[source] == NodeKind.COMPUTE)
     is_issue &= is_called & ((issuing[target] == nodes.lane[source]) | (issuing[target] < 0))
-    is_marked = is_called & (calls.marked[target] == source)
-    of_calls = (is_called, is_issue, is_marked, calls.is_single[target])
-    return _judged(nodes, (source, target), of_calls, explained_at, launched_at)
+    kind = _kinds(nodes, source, target)
+    holds, decides = _timing(nodes, source, target, explained_at)
+    return Candidates(
+        source=source,
+        target=target,
+        kind=kind,
+        kind_in_place=_in_place(nodes, kind, target),
+        holds=holds,
+        decides=decides,
+        is_called=is_called,
+        is_issue=is_issue,
+        is_marked=is_called & (calls.marked[target] == source),
+        is_single=calls.is_single[target],
+    )
 
 
-def _queued_pairs(nodes: RankNodes, explained_at: Ints, launched_at: Ints) -> tuple[Ints, Ints]:
+def _waiting_work(
+    tables: TableSet, nodes: RankNodes, calls: WaitCalls, explained_at: Ints, recorded: RecordedWaits
+) -> _WaitingWork:
+    """Return the work after wait calls, and work that starts later than explained.
+
+    A wait belongs to the launch that follows its call. Without wait calls in the trace, each launch may have one. Work
+    that starts later than explained may also wait for what another thread launched after the wait call. If the trace
+    names its waits, only such work of a CUDA graph is a candidate: the waits inside of a graph are not recorded.
+    """
+    device, launched_at = nodes.launched_work, nodes.launched_at
+    if calls.in_trace:
+        recorded_by, with_call = calls.recorded_by, device[calls.recorded_by[device] > NEVER]
+    else:
+        recorded_by, with_call = launched_at, device[_follows_other_stream(nodes, device)]
+    late = device[_unexplained_ns(nodes, explained_at, device) > UNEXPLAINED_NS]
+    if len(recorded.call):
+        late = late[is_of_graph(tables, nodes, late)]
+    return _WaitingWork(
+        node=np.append(with_call, late),
+        before=np.append(recorded_by[with_call], launched_at[late]),
+        is_called=np.append(np.ones(len(with_call), bool), np.zeros(len(late), bool)),
+    )
+
+
+def _unexplained_ns(nodes: RankNodes, explained_at: Ints, rows: Ints) -> Ints:
+    """Return how long after its stream and its launch each node started; NEVER is limited, since it would overflow."""
+    return nodes.start[rows] - np.maximum(explained_at[rows], NEVER // 2)
+
+
+def _pairs_with_lane(
+    nodes: RankNodes, waiting: _WaitingWork, lane: int, work: Ints
+) -> Iterator[tuple[Ints, Ints, Flags]]:
+    """Yield work on one lane (in launch order), the rows of the work that may wait for it, and `is_called`."""
+    # At equal times, the launch came before the call.
+    launched = np.searchsorted(nodes.launched_at[work], waiting.before, side="right")
+    rows = np.flatnonzero((launched > 0) & (nodes.lane[waiting.node] != lane))
+    last = work[launched[rows] - 1]
+    yield last, rows, waiting.is_called[rows]
+    # If the last launch cannot be the source (a prefetched gather), use the last one that had ended.
+    latest_end = nodes.start[waiting.node[rows]] + ROUNDING_NS
+    still_runs = nodes.end[last] > latest_end
+    rows, latest_end = rows[still_runs], latest_end[still_runs]
+    ended = np.minimum(np.searchsorted(nodes.end[work], latest_end, side="right"), launched[rows] - 1)
+    has_ended = ended > 0
+    yield work[ended[has_ended] - 1], rows[has_ended], np.zeros(int(has_ended.sum()), bool)
+
+
+def _queued_pairs(nodes: RankNodes, explained_at: Ints) -> tuple[Ints, Ints]:
     """Return pairs of work launched before the recording: late work, and what ended last on each other stream by then.
 
     The order of their launches is unknown.
     """
-    queued = np.flatnonzero(nodes.of_device & (launched_at <= NEVER))
-    late = queued[nodes.start[queued] - np.maximum(explained_at[queued], NEVER // 2) > UNEXPLAINED_NS]
+    queued = np.flatnonzero(nodes.of_device & (nodes.launched_at <= NEVER))
+    late = queued[_unexplained_ns(nodes, explained_at, queued) > UNEXPLAINED_NS]
     late = late[~nodes.first_of_lane[late]]
     sources, targets = [late[:0]], [late[:0]]
-    for lane in distinct(nodes.lane[queued]).tolist():
-        of_lane = queued[nodes.lane[queued] == lane]
-        place = np.searchsorted(nodes.end[of_lane], nodes.start[late] + ROUNDING_NS, side="right") - 1
-        chosen = (place >= 0) & (nodes.lane[late] != lane)
-        sources.append(of_lane[place[chosen]])
-        targets.append(late[chosen])
+    for lane, rows in rows_by_code(nodes.lane[queued]).items():
+        work = queued[rows]
+        ended = np.searchsorted(nodes.end[work], nodes.start[late] + ROUNDING_NS, side="right")
+        may_wait = (ended > 0) & (nodes.lane[late] != lane)
+        sources.append(work[ended[may_wait] - 1])
+        targets.append(late[may_wait])
     return np.concatenate(sources), np.concatenate(targets)
 
 
-def _follows_other_stream(nodes: RankNodes, device: Ints, launched_at: Ints) -> Flags:
+def _follows_other_stream(nodes: RankNodes, device: Ints) -> Flags:
     """Mark work launched right after work of another stream, which may wait for it if the trace has no wait calls."""
-    by_launch = np.argsort(launched_at[device], kind="stable")
+    by_launch = np.argsort(nodes.launched_at[device], kind="stable")
     follows = np.empty(len(device), bool)
     follows[by_launch] = first_of_run(nodes.lane[device][by_launch])
     return np.asarray(follows | (nodes.kind[device] == NodeKind.COMMUNICATION))
 
 
-def _judged(
-    nodes: RankNodes,
-    pairs: tuple[Ints, Ints],
-    calls: tuple[Flags, Flags, Flags, Flags],
-    explained_at: Ints,
-    launched_at: Ints,
-) -> Candidates:
-    """Return pairs of source and target as candidates; `calls` has the last four columns."""
-    source, target = pairs
+def _timing(nodes: RankNodes, source: Ints, target: Ints, explained_at: Ints) -> tuple[Flags, Flags]:
+    """Return the columns `holds` and `decides` of candidate pairs."""
     holds = nodes.end[source] <= nodes.start[target] + ROUNDING_NS
     since = nodes.start[target] - nodes.end[source]
-    unexplained_ns = nodes.start[target] - np.maximum(explained_at[target], NEVER // 2)
-    is_prompt = since <= np.maximum(PROMPT_NS, PROMPT_SHARE * unexplained_ns)
+    is_prompt = since <= np.maximum(PROMPT_NS, PROMPT_SHARE * _unexplained_ns(nodes, explained_at, target))
     decides = holds & (nodes.end[source] > explained_at[target] + UNEXPLAINED_NS) & is_prompt
     # If several activities ended just before, the last one was waited for.
     last_end = np.full(len(nodes.lane), NEVER)
     np.maximum.at(last_end, target[decides], nodes.end[source[decides]])
     decides &= nodes.end[source] == last_end[target]
-    latest = np.maximum(explained_at[target] + PROMPT_NS, launched_at[target] + MOST_LATENCY_NS)
-    decides &= nodes.start[target] > latest
-    kind = _kinds(nodes, source, target)
-    return Candidates(source, target, kind, _in_place(nodes, kind, target), holds, decides, *calls)
+    latest = np.maximum(explained_at[target] + PROMPT_NS, nodes.launched_at[target] + MOST_LATENCY_NS)
+    return holds, decides & (nodes.start[target] > latest)
 
 
 def _kinds(nodes: RankNodes, source: Ints, target: Ints) -> tuple[Ints, list[str]]:
@@ -217,37 +239,54 @@ def _word(nodes: RankNodes, node: int) -> str:
 
 
 def accepted(of_ranks: Sequence[Candidates]) -> list[tuple[Ints, Ints]]:
-    """Return for each rank the pairs that are dependencies, based on all ranks together.
-
-    A pair is accepted by the third rule of the module, or if the timing of that single case decides. If that explains
-    no wait of some work after a wait call, the work waits for what the event before the call marks. After a single wait
-    call, it then waits for nothing else, unless its timing decides.
-    """
+    """Return for each rank the pairs that are dependencies, based on all ranks together."""
     if not sum(len(pairs.source) for pairs in of_ranks):
         return [(pairs.source, pairs.target) for pairs in of_ranks]
-    holds, decides, called, issue, marked, single = (
-        np.concatenate([getattr(pairs, name) for pairs in of_ranks])
-        for name in ("holds", "decides", "is_called", "is_issue", "is_marked", "is_single")
-    )
-    kinds = stacked_codes(pairs.kind for pairs in of_ranks)
-    is_rule = np.zeros(len(holds), bool)
-    for kind, texts in (kinds, stacked_codes(pairs.kind_in_place for pairs in of_ranks)):
-        has_decided = np.bincount(kind, decides | issue, len(texts)) > 0
-        is_rule |= (_share(kind, len(texts), holds, called) >= NEARLY_ALWAYS)[kind] & has_decided[kind]
-    # Targets of all ranks, numbered one after another.
-    first = np.cumsum([0, *(int(pairs.target.max(initial=-1)) + 1 for pairs in of_ranks)])
-    target = np.concatenate([pairs.target + low for pairs, low in zip(of_ranks, first[:-1], strict=True)])
-    kind, texts = kinds
-    is_of_event = holds & marked & (_share(kind, len(texts), holds, marked) >= NEARLY_ALWAYS)[kind]
-    waits_for_other = np.isin(target, target[is_of_event & single]) & ~marked & ~issue
-    is_dependency = (holds & called & is_rule & ~waits_for_other) | decides
-    is_unexplained = ~np.isin(target, target[is_dependency])
-    is_dependency |= is_of_event & is_unexplained
     ends = np.cumsum([len(pairs.source) for pairs in of_ranks])[:-1]
     return [
-        (pairs.source[chosen], pairs.target[chosen])
-        for pairs, chosen in zip(of_ranks, np.split(is_dependency, ends), strict=True)
+        (pairs.source[is_dependency], pairs.target[is_dependency])
+        for pairs, is_dependency in zip(of_ranks, np.split(_dependencies(_stacked(of_ranks)), ends), strict=True)
     ]
+
+
+def _stacked(of_ranks: Sequence[Candidates]) -> Candidates:
+    """Return the candidates of all ranks as those of one rank, with nodes numbered one rank after another."""
+    nodes = [int(max(pairs.source.max(initial=-1), pairs.target.max(initial=-1))) + 1 for pairs in of_ranks]
+    first_node = np.cumsum([0, *nodes[:-1]])
+    return Candidates(
+        source=np.concatenate([pairs.source + low for pairs, low in zip(of_ranks, first_node, strict=True)]),
+        target=np.concatenate([pairs.target + low for pairs, low in zip(of_ranks, first_node, strict=True)]),
+        kind=stacked_codes(pairs.kind for pairs in of_ranks),
+        kind_in_place=stacked_codes(pairs.kind_in_place for pairs in of_ranks),
+        holds=np.concatenate([pairs.holds for pairs in of_ranks]),
+        decides=np.concatenate([pairs.decides for pairs in of_ranks]),
+        is_called=np.concatenate([pairs.is_called for pairs in of_ranks]),
+        is_issue=np.concatenate([pairs.is_issue for pairs in of_ranks]),
+        is_marked=np.concatenate([pairs.is_marked for pairs in of_ranks]),
+        is_single=np.concatenate([pairs.is_single for pairs in of_ranks]),
+    )
+
+
+def _dependencies(pairs: Candidates) -> Flags:
+    """Mark the pairs that are dependencies.
+
+    A pair is one by the third rule of the module, or if the timing of that single case decides. If that explains no
+    wait of some work after a wait call, the work waits for what the event before the call marks. After a single wait
+    call, it then waits for nothing else, unless its timing decides.
+    """
+    is_rule = np.zeros(len(pairs.source), bool)
+    for kind, texts in (pairs.kind, pairs.kind_in_place):
+        has_decided = np.bincount(kind, pairs.decides | pairs.is_issue, len(texts)) > 0
+        nearly_always = _share(kind, len(texts), pairs.holds, pairs.is_called) >= NEARLY_ALWAYS
+        is_rule |= (nearly_always & has_decided)[kind]
+    kind, texts = pairs.kind
+    nearly_always = _share(kind, len(texts), pairs.holds, pairs.is_marked) >= NEARLY_ALWAYS
+    is_of_event = pairs.holds & pairs.is_marked & nearly_always[kind]
+    waits_for_event = np.isin(pairs.target, pairs.target[is_of_event & pairs.is_single])
+    waits_for_other = waits_for_event & ~pairs.is_marked & ~pairs.is_issue
+    is_dependency = (pairs.holds & pairs.is_called & is_rule & ~waits_for_other) | pairs.decides
+    is_unexplained = ~np.isin(pairs.target, pairs.target[is_dependency])
+    return is_dependency | (is_of_event & is_unexplained)
 
 
 def _share(kind: Ints, kinds: int, holds: Flags, of_pairs: Flags) -> Floats:

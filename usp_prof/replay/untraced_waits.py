@@ -30,7 +30,7 @@ from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import combinations, distinct, last_by, lookup, rows_of, sorted_by
 from usp_prof.replay.graph import LEFT_BY_CLOCKS_NS, NEVER, ROUNDING_NS, EdgeKind, NodeKind
 from usp_prof.replay.host_waits import RESUMED_NS
-from usp_prof.replay.rank_edges import RankEdges
+from usp_prof.replay.rank_edges import PartialWaits
 from usp_prof.replay.rank_nodes import RankNodes
 from usp_prof.replay.satisfied_waits import PlacesOfRank, add_satisfied_waits
 from usp_prof.tables.table_set import TableSet
@@ -75,8 +75,9 @@ class Silences:
         return self.resumed_at - self.stopped_at
 
 
-def silences_of(tables: TableSet, nodes: RankNodes, gap: Ints, launched_at: Ints) -> Silences:
+def _silences(tables: TableSet, rank: PartialWaits) -> Silences:
     """Return the silences in the remaining gaps of one rank's host."""
+    nodes, gap = rank.nodes, rank.gap
     host = np.flatnonzero((nodes.kind == NodeKind.HOST) & (gap > UNTRACED_WAIT_NS))
     device = np.flatnonzero(nodes.of_device)
     if not len(device):
@@ -84,15 +85,15 @@ def silences_of(tables: TableSet, nodes: RankNodes, gap: Ints, launched_at: Ints
     stopped_at, resumed_at = _longest_silences(tables, nodes, nodes.start[host] - gap[host], nodes.start[host])
     is_silent = resumed_at - stopped_at > UNTRACED_WAIT_NS
     host, stopped_at, resumed_at = host[is_silent], stopped_at[is_silent], resumed_at[is_silent]
-    idle_from = _end_of_all(nodes, device, launched_at, stopped_at)
-    ended_with = _ended_with(nodes, device, launched_at, stopped_at, resumed_at)
+    idle_from = _end_of_all(nodes, device, stopped_at)
+    ended_with = _ended_with(nodes, device, stopped_at, resumed_at)
     place, places = _places(tables, nodes, host)
     return Silences(
         host=host,
         stopped_at=stopped_at,
         resumed_at=resumed_at,
         place=[places[code] for code in place.tolist()],
-        last_of_stream=_last_of_stream(nodes, device, launched_at, stopped_at, resumed_at),
+        last_of_stream=_last_of_stream(nodes, device, stopped_at, resumed_at),
         ended_with=ended_with,
         is_busy=idle_from > stopped_at,
         is_idle=idle_from < resumed_at - RESUMED_NS,
@@ -121,11 +122,11 @@ def _longest_silences(tables: TableSet, nodes: RankNodes, begin: Ints, end: Ints
     return moment[longest], moment[longest + 1]
 
 
-def _end_of_all(nodes: RankNodes, device: Ints, launched_at: Ints, when: Ints) -> Ints:
+def _end_of_all(nodes: RankNodes, device: Ints, moment: Ints) -> Ints:
     """Return for each moment the end of all work that was launched before it."""
-    by_launch = sorted_by(launched_at, device)
+    by_launch = sorted_by(nodes.launched_at, device)
     latest_end = np.maximum.accumulate(nodes.end[by_launch])
-    last = np.searchsorted(launched_at[by_launch], when, side="right") - 1
+    last = np.searchsorted(nodes.launched_at[by_launch], moment, side="right") - 1
     return lookup(latest_end, last, missing=NEVER)
 
 
@@ -149,11 +150,12 @@ def _places(tables: TableSet, nodes: RankNodes, host: Ints) -> tuple[Ints, list[
     return place, [f"{names[before]} > {names[behind]}" for before, behind in pairs]
 
 
-def _last_of_stream(nodes: RankNodes, device: Ints, launched_at: Ints, stopped_at: Ints, resumed_at: Ints) -> Ints:
+def _last_of_stream(nodes: RankNodes, device: Ints, stopped_at: Ints, resumed_at: Ints) -> Ints:
     """Return the work that ended last before each host resumed, if it was the last launched on its stream; else -1.
 
     With a full launch queue, it need not be the last one.
     """
+    launched_at = nodes.launched_at
     awaited = last_by(nodes.end, device, by=resumed_at + ROUNDING_NS)
     is_launched = (awaited >= 0) & (launched_at[awaited] > NEVER) & (launched_at[awaited] <= stopped_at)
     is_soon = (nodes.end[awaited] > stopped_at) & (resumed_at - nodes.end[awaited] <= RESUMED_NS)
@@ -168,9 +170,7 @@ def _last_of_stream(nodes: RankNodes, device: Ints, launched_at: Ints, stopped_a
     return np.where(is_launched & is_soon & (is_drained | is_full), awaited, -1)
 
 
-def _ended_with(
-    nodes: RankNodes, device: Ints, launched_at: Ints, stopped_at: Ints, resumed_at: Ints
-) -> list[dict[str, int]]:
+def _ended_with(nodes: RankNodes, device: Ints, stopped_at: Ints, resumed_at: Ints) -> list[dict[str, int]]:
     """Return by name the work that ended when each host resumed, as exactly as the clocks of host and device agree.
 
     Work without a known launch was launched before recording began.
@@ -181,8 +181,8 @@ def _ended_with(
     past_last = np.searchsorted(end, resumed_at + LEFT_BY_CLOCKS_NS, side="right").tolist()
     name, names = nodes.name
     return [
-        {names[name[node]]: node for node in by_end[low:high].tolist() if launched_at[node] <= before}
-        for low, high, before in zip(first, past_last, stopped_at.tolist(), strict=True)
+        {names[name[node]]: node for node in by_end[low:high].tolist() if nodes.launched_at[node] <= stopped}
+        for low, high, stopped in zip(first, past_last, stopped_at.tolist(), strict=True)
     ]
 
 
@@ -203,27 +203,31 @@ def _chance(nodes: RankNodes, device: Ints, names: set[str]) -> dict[str, float]
 # Waits among the silences, based on all ranks together.
 
 
-def add_untraced_waits(
-    tables: TableSet, of_ranks: Sequence[tuple[RankNodes, RankEdges, Ints, Ints]], silences: Sequence[Silences]
-) -> None:
-    """Add the untraced waits of all ranks, given each rank's edges, gaps, and when its work was launched."""
+def add_untraced_waits(tables: TableSet, ranks: Sequence[PartialWaits]) -> None:
+    """Add the untraced waits of all ranks to their edges, and remove them from their gaps."""
+    silences = [_silences(tables, rank) for rank in ranks]
     repeated = _repeated(silences)
-    awaited = [_awaited(of_rank, repeated) for of_rank in silences]
+    awaited = [_awaited(silences_of_rank, repeated) for silences_of_rank in silences]
     wait_places = _wait_places(silences, awaited)
-    places = []
-    for (nodes, edges, gap, launched_at), of_rank, source in zip(of_ranks, silences, awaited, strict=True):
-        idle_ns = _idle_length_ns(of_rank)
-        waits = (source >= 0) & np.array([place in wait_places for place in of_rank.place], bool)
-        waits &= np.abs(of_rank.length_ns - idle_ns) > _SAME_LENGTH * idle_ns
-        work, target = source[waits], of_rank.host[waits]
-        edges.add(work, target, nodes.start[target] - nodes.end[work], EdgeKind.SYNC)
-        # The time before and after the silence is the host's own.
-        after_ns = nodes.start[target] - of_rank.resumed_at[waits]
-        gap[target] = np.maximum(gap[target] - of_rank.length_ns[waits], after_ns)
-        host, place = _launches_at(tables, nodes, {of_rank.place[row] for row in np.flatnonzero(waits).tolist()})
-        awaited_work = lookup(work, rows_of(target, host), missing=-1)
-        places.append(PlacesOfRank(nodes, edges, launched_at, host, place, awaited_work))
-    add_satisfied_waits(places)
+    rows = zip(ranks, silences, awaited, strict=True)
+    add_satisfied_waits([_with_waits(tables, rank, silent, work, wait_places) for rank, silent, work in rows])
+
+
+def _with_waits(
+    tables: TableSet, rank: PartialWaits, silences: Silences, awaited: Ints, wait_places: set[str]
+) -> PlacesOfRank:
+    """Add the silences of one rank that are waits; return all launches at the places of these waits."""
+    nodes, gap = rank.nodes, rank.gap
+    idle_ns = _idle_length_ns(silences)
+    is_wait = (awaited >= 0) & np.array([place in wait_places for place in silences.place], bool)
+    is_wait &= np.abs(silences.length_ns - idle_ns) > _SAME_LENGTH * idle_ns
+    work, launch = awaited[is_wait], silences.host[is_wait]
+    rank.edges.add(work, launch, nodes.start[launch] - nodes.end[work], EdgeKind.SYNC)
+    # The time before and after the silence is the host's own.
+    after_ns = nodes.start[launch] - silences.resumed_at[is_wait]
+    gap[launch] = np.maximum(gap[launch] - silences.length_ns[is_wait], after_ns)
+    all_launches, place = _launches_at(tables, nodes, {silences.place[row] for row in np.flatnonzero(is_wait).tolist()})
+    return PlacesOfRank(nodes, rank.edges, all_launches, place, lookup(work, rows_of(launch, all_launches), missing=-1))
 
 
 def _repeated(silences: Sequence[Silences]) -> dict[tuple[str, str], int]:
@@ -234,14 +238,14 @@ def _repeated(silences: Sequence[Silences]) -> dict[tuple[str, str], int]:
     """
     cases = Counter(
         (place, name)
-        for of_rank in silences
-        for place, work_by_name in zip(of_rank.place, of_rank.ended_with, strict=True)
+        for rank in silences
+        for place, work_by_name in zip(rank.place, rank.ended_with, strict=True)
         for name in work_by_name
     )
     return {
         (place, name): number
         for (place, name), number in cases.items()
-        if number >= _FEWEST and max(of_rank.chance.get(name, 0.0) for of_rank in silences) <= _CHANCE
+        if number >= _FEWEST and max(rank.chance.get(name, 0.0) for rank in silences) <= _CHANCE
     }
 
 
@@ -264,10 +268,10 @@ def _wait_places(silences: Sequence[Silences], awaited: Sequence[Ints]) -> set[s
     """Return the places at which at least half of the silences on a busy device are waits."""
     waits: Counter[str] = Counter()
     candidates: Counter[str] = Counter()
-    for of_rank, source in zip(silences, awaited, strict=True):
-        is_wait, place = source >= 0, np.array(of_rank.place, object)
-        waits.update(place[is_wait])
-        candidates.update(place[is_wait | of_rank.is_busy])
+    for rank, work in zip(silences, awaited, strict=True):
+        may_wait, place = work >= 0, np.array(rank.place, object)
+        waits.update(place[may_wait])
+        candidates.update(place[may_wait | rank.is_busy])
     return {place for place in candidates if 2 * waits[place] >= candidates[place]}
 
 

@@ -41,8 +41,8 @@ class WaitCalls:
     """Whether there is just one wait call since the last launch of the thread."""
 
 
-def wait_calls(tables: TableSet, nodes: RankNodes, device: Ints, recorded: RecordedWaits) -> WaitCalls:
-    """Return the wait calls before each of the `device` nodes; calls whose wait is `recorded` do not count."""
+def wait_calls(tables: TableSet, nodes: RankNodes, recorded: RecordedWaits) -> WaitCalls:
+    """Return the wait calls before each launched node; calls whose wait is `recorded` do not count."""
     launches = tables.columns("launches", nodes.rank)
     is_wait = launches.matches("name", *_WAIT_CALLS)
     recorded_by, marked = np.full(len(nodes.lane), NEVER), np.full(len(nodes.lane), -1)
@@ -81,6 +81,7 @@ def wait_calls(tables: TableSet, nodes: RankNodes, device: Ints, recorded: Recor
     following = lookup(by_start, np.searchsorted(started[by_start], started[waits]), missing=-1)
     is_of_other = (following >= 0) & (started[following] < next_call_ns[waits]) & (wait_of_launch[following] < 0)
     wait_of_launch[following[is_of_other]] = waits[is_of_other]
+    device = nodes.launched_work
     row = rows_of(event, nodes.launch[device])
     wait_row = lookup(wait_of_launch, row, missing=-1)
     recorded_by[device] = np.where(wait_row >= 0, recorded_ns[wait_row] + nodes.host_shift, NEVER)
@@ -90,16 +91,16 @@ def wait_calls(tables: TableSet, nodes: RankNodes, device: Ints, recorded: Recor
     return WaitCalls(in_trace=True, recorded_by=recorded_by, marked=marked, is_single=is_single)
 
 
-def issuing_lanes(tables: TableSet, nodes: RankNodes, device: Ints, launched_at: Ints) -> Ints:
+def issuing_lanes(tables: TableSet, nodes: RankNodes) -> Ints:
     """Return for each node the stream of the last work, other than communication, that its thread launched before it.
 
     PyTorch makes communication wait for the current stream, which is normally that one; -1 if there is none.
     """
-    launches = tables.columns("launches", nodes.rank)
+    launches, device = tables.columns("launches", nodes.rank), nodes.launched_work
     thread = lookup(launches.codes("thread")[0], rows_of(launches["event"], nodes.launch[device]), missing=-1)
     lanes = np.full(len(nodes.lane), -1)
     for rows in rows_by_code(thread).values():
-        work = sorted_by(launched_at, device[rows])
+        work = sorted_by(nodes.launched_at, device[rows])
         is_own = nodes.kind[work] != NodeKind.COMMUNICATION
         last = np.maximum.accumulate(np.where(is_own, np.arange(len(work)), -1))
         lanes[work] = lookup(nodes.lane[work], np.append(-1, last[:-1]), missing=-1)
