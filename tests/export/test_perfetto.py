@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import urllib.error
 import urllib.request
 from threading import Thread
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[bytes]:
-    """Serve a file of 1 MB; return its bytes."""
-    content = bytes(range(256)) * 4096
+    """Serve a file of 16 MB; return its bytes."""
+    content = bytes(range(256)) * 65536
     (tmp_path / "trace.json.gz").write_bytes(content)
     with socket.socket() as probe:
         if not probe.connect_ex(("127.0.0.1", PORT)):
@@ -51,3 +52,19 @@ def test_a_port_in_use_is_reported(served: bytes, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=str(PORT)):
         TraceServer(tmp_path / "trace.json.gz")
     fetch("/trace.json.gz")
+
+
+def test_a_connection_without_a_request_does_not_block_the_page(served: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", PORT)):  # as browsers open it in advance
+        assert fetch("/trace.json.gz")[0] == served
+
+
+def test_a_page_that_is_reloaded_fetches_the_trace_again(served: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as page:
+        page.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        page.connect(("127.0.0.1", PORT))
+        page.sendall(f"GET /trace.json.gz HTTP/1.1\r\nHost: 127.0.0.1:{PORT}\r\n\r\n".encode())
+        assert page.recv(100)
+        page.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
+    assert fetch("/trace.json.gz")[0] == served
+    assert "Traceback" not in capfd.readouterr().err

@@ -209,6 +209,12 @@ def test_graph_calls_of_hta_name_the_switch_that_returns_its_graph(tmp_path: Pat
         assert set(graph.critical_path_nodes) <= set(graph.nodes)
 
 
+def test_the_graph_of_hta_needs_device_work(tmp_path: Path) -> None:
+    made = analysis(tmp_path, one_step())
+    with pytest.raises(UspProfError, match="rank 0 has no device work"):
+        made.critical_path_analysis(0, "ProfilerStep", 0, with_hta=True)
+
+
 def test_trace_files_are_not_changed(tmp_path: Path) -> None:
     folder = write(tmp_path / "run")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

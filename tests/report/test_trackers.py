@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,6 +46,42 @@ def test_mlflow_gets_a_run(report: Document, tmp_path: Path, monkeypatch: pytest
     assert run.data.metrics == {"step_time_seconds": 2.0, "step_time_seconds_by_axis/dp": 1.0}
 
 
+def test_an_address_that_mlflow_refuses_is_reported_with_a_hint(
+    report: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    mlflow.set_tracking_uri("gopher://nowhere")
+    with pytest.raises(UsageError, match=r"mlflow: .*gopher") as refused:
+        trackers.log(report, "mlflow")
+    assert "MLFLOW_TRACKING_URI" in refused.value.hint
+
+
+class RefusedError(Exception):
+    """What a tracker's library raises without a key or a server."""
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise RefusedError("No API key\n configured")
+
+
+LIBRARIES = {
+    "wandb": SimpleNamespace(Error=RefusedError, init=refuse),
+    "mlflow": SimpleNamespace(exceptions=SimpleNamespace(MlflowException=RefusedError), set_experiment=refuse),
+}
+"""The parts of the libraries that report a missing key or server."""
+
+
+@pytest.mark.parametrize("tracker", LIBRARIES)
+def test_an_error_of_the_tracker_is_one_line_with_a_hint(
+    tracker: str, report: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, tracker, LIBRARIES[tracker])
+    with pytest.raises(UsageError, match=f"{tracker}: No API key configured") as refused:
+        trackers.log(report, tracker)
+    assert tracker.upper() in refused.value.hint  # the variable to set
+
+
 def test_wandb_gets_a_run_offline(report: Document, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -57,7 +96,8 @@ def test_trackio_gets_a_run(report: Document, tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_tracker_that_is_not_installed_is_named(report: Document, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(trackers._LIBRARIES, "wandb", "not_installed_anywhere")
+    absent = replace(trackers._TRACKERS["wandb"], library="not_installed_anywhere")
+    monkeypatch.setitem(trackers._TRACKERS, "wandb", absent)
     with pytest.raises(UsageError, match="not_installed_anywhere") as refused:
         trackers.log(report, "wandb")
     assert refused.value.hint == "pip install 'usp-prof[wandb]'"

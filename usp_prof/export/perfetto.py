@@ -6,9 +6,11 @@ The page runs in the browser and fetches the trace from the loopback address, so
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Event, Thread
 
 from usp_prof.model.errors import UsageError
 
@@ -23,11 +25,12 @@ class TraceServer:
 
     def __init__(self, trace: Path) -> None:
         """Bind the port; raise `UsageError` if another program uses it."""
-        self.is_fetched = False
+        self.fetched = Event()
         self.link = f"{PAGE}/#!/?url=http://127.0.0.1:{PORT}/{trace.name}"
         """URL of the page, with a parameter that makes it fetch this file."""
         try:
-            self._server = HTTPServer(("127.0.0.1", PORT), _handler(self, trace))
+            # One thread per connection: browsers open connections in advance and send nothing on them.
+            self._server = ThreadingHTTPServer(("127.0.0.1", PORT), _handler(self, trace))
         except OSError as error:
             raise UsageError(
                 f"port {PORT} of this machine cannot be used: {error.strerror}",
@@ -37,8 +40,11 @@ class TraceServer:
     def serve(self) -> None:
         """Handle requests until the page has fetched the complete file."""
         with self._server as server:
-            while not self.is_fetched:
-                server.handle_request()
+            Thread(target=server.serve_forever, daemon=True).start()
+            try:
+                self.fetched.wait()
+            finally:
+                server.shutdown()
 
 
 def _handler(server: TraceServer, trace: Path) -> type[BaseHTTPRequestHandler]:
@@ -63,9 +69,10 @@ def _handler(server: TraceServer, trace: Path) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", "application/octet-stream")
             self.send_header("Content-Length", str(trace.stat().st_size))
             self.end_headers()
-            with trace.open("rb") as file:
+            # A page that is closed or reloaded drops the connection, and may fetch the file again.
+            with suppress(ConnectionError), trace.open("rb") as file:
                 shutil.copyfileobj(file, self.wfile)
-            server.is_fetched = True
+                server.fetched.set()
 
         def _allow(self) -> None:
             self.send_header("Access-Control-Allow-Origin", PAGE)

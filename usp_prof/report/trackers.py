@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,16 @@ _DETAILS = {"rank", "step"}
 
 def log(document: Document, tracker: str) -> int:
     """Log a report to a tracker, at the last analyzed step; return the number of logged metrics."""
+    traits = _TRACKERS[tracker]
     try:
-        library = import_module(_LIBRARIES[tracker])
+        library = import_module(traits.library)
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed", hint=f"pip install 'usp-prof[{tracker}]'") from None
     metrics = {_key(value): float(exported(value)) for value in document.values if not _DETAILS & set(value.dims)}
-    _TRACKERS[tracker](library, document, metrics)
+    try:
+        traits.log(library, document, metrics)
+    except traits.errors(library) as error:
+        raise UsageError(f"{tracker}: {' '.join(str(error).split())}", hint=traits.hint) from error
     return len(metrics)
 
 
@@ -73,11 +78,31 @@ def _tensorboard(library: Any, document: Document, metrics: Mapping[str, float])
     writer.close()
 
 
-_LIBRARIES = {
-    "trackio": "trackio", "wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboard.summary",
-}  # fmt: skip
-_TRACKERS: dict[str, Callable[[Any, Document, Mapping[str, float]], None]] = {
-    "trackio": _wandb, "wandb": _wandb, "mlflow": _mlflow, "tensorboard": _tensorboard,
-}  # fmt: skip
+def _no_errors(_: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401 - the module
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tracker:
+    """How to log to one tracker."""
+
+    library: str
+    log: Callable[[Any, Document, Mapping[str, float]], None]
+    errors: Callable[[Any], tuple[type[Exception], ...]] = _no_errors
+    """The errors by which the library reports a missing key or an unreachable server."""
+    hint: str = ""
+
+
+_TRACKERS = {
+    "trackio": _Tracker("trackio", _wandb),
+    "wandb": _Tracker("wandb", _wandb, lambda library: (library.Error,), "WANDB_MODE=offline logs to ./wandb"),
+    "mlflow": _Tracker(
+        "mlflow",
+        _mlflow,
+        lambda library: (library.exceptions.MlflowException,),
+        "set MLFLOW_TRACKING_URI to your server, or pip install mlflow for a local database",
+    ),
+    "tensorboard": _Tracker("tensorboard.summary", _tensorboard),
+}
 TRACKERS = tuple(_TRACKERS)
 """Names of the trackers; each is an extra with its library."""

@@ -211,7 +211,12 @@ class TraceAnalysis:
         same events; it needs HTA.
         """
         if with_hta:
-            hta = self.run.to_hta(ranks=self._chosen([rank]), synchronisation=True)
+            chosen = self._chosen([rank])
+            if self.run.tables.columns("ranks", chosen[0]).matches("device_kind", "cpu", "unrecorded").any():
+                raise UsageError(
+                    f"rank {rank} has no device work, which HTA's graph needs", hint="leave out with_hta=True"
+                )
+            hta = self.run.to_hta(ranks=chosen, synchronisation=True)
             graph, is_found = hta.critical_path_analysis(rank, annotation, instance_id)
             return graph, bool(is_found)
         return CriticalPath.from_run(self.run, self.window, self._chosen([rank])[0], annotation, instance_id)

@@ -87,7 +87,9 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
     if calibration is not None:
         calibration.check()
     if calibration is None and not (model and device and devices and batch):
-        raise UsageError("without a recorded run, a plan needs model, device, devices and batch", hint="or give run=")
+        raise UsageError(
+            "without a recorded run, a plan needs model, device, devices and batch", hint="or pass a recorded run"
+        )
     recorded = calibration.model if calibration is not None else None
     entry = planned_model(str(model or ""), sequence, recorded, "give sequence=4096")
     profile = PROFILES[habits or DEFAULT_TRAINER]
