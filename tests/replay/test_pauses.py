@@ -9,7 +9,7 @@ from tiny import Trace, table_set
 
 from usp_prof.model.edit import parse_edit
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.pauses import Where, pauses
+from usp_prof.replay.pauses import PausePlace, pauses
 from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ def _tables(
     return table_set(traces)
 
 
-def _pauses_of(tables: TableSet) -> list[tuple[int, int, Where, float]]:
+def _pauses_of(tables: TableSet) -> list[tuple[int, int, PausePlace, float]]:
     """Return the pauses as rank, step, place and milliseconds."""
     graph = graph_of(tables)
     host_pauses = pauses(graph, tables)
     nodes = graph.nodes
     return sorted(
-        (int(nodes.rank[node]), int(nodes.step[node]), Where(where), round(ns / MS, 1))
-        for node, where, ns in zip(host_pauses.node, host_pauses.where, host_pauses.ns, strict=True)
+        (int(nodes.rank[node]), int(nodes.step[node]), PausePlace(place), round(ns / MS, 1))
+        for node, place, ns in zip(host_pauses.node, host_pauses.place, host_pauses.excess_ns, strict=True)
     )
 
 
@@ -88,12 +88,12 @@ def test_an_op_of_the_host_that_recurs_on_all_ranks_is_work(in_op: bool, count: 
 
 def test_a_pause_is_long_for_its_place() -> None:
     """Every host takes longer before another call of the step."""
-    assert _pauses_of(_tables({(1, 0, 9): 3 * MS})) == [(1, 0, Where.BEFORE, 3.0)]
+    assert _pauses_of(_tables({(1, 0, 9): 3 * MS})) == [(1, 0, PausePlace.BEFORE_CALL, 3.0)]
 
 
 def test_a_long_pause_does_not_hide_short_ones() -> None:
     before = {(0, 1, 12): 90 * MS, (1, 0, 9): 3 * MS}
-    assert _pauses_of(_tables(before)) == [(0, 1, Where.BEFORE, 91.0), (1, 0, Where.BEFORE, 3.0)]
+    assert _pauses_of(_tables(before)) == [(0, 1, PausePlace.BEFORE_CALL, 91.0), (1, 0, PausePlace.BEFORE_CALL, 3.0)]
 
 
 def test_a_single_step_does_not_tell_what_is_usual_at_a_place() -> None:
@@ -101,7 +101,7 @@ def test_a_single_step_does_not_tell_what_is_usual_at_a_place() -> None:
 
 
 def test_a_host_pauses_within_a_launch() -> None:
-    assert _pauses_of(_tables({}, {(1, 1, 9): 15 * MS})) == [(1, 1, Where.WITHIN, 15.0)]
+    assert _pauses_of(_tables({}, {(1, 1, 9): 15 * MS})) == [(1, 1, PausePlace.WITHIN_CALL, 15.0)]
 
 
 def test_a_launch_into_a_full_queue_waits_for_room() -> None:
@@ -112,7 +112,7 @@ def test_a_launch_into_a_full_queue_waits_for_room() -> None:
 @pytest.mark.parametrize("with_op", [True, False])
 def test_a_host_pauses_before_its_first_call(with_op: bool) -> None:
     """The step's mark, and perhaps an op, are before this pause."""
-    assert _pauses_of(_tables({}, opening=12 * MS, with_op=with_op)) == [(1, 0, Where.START, 12.0)]
+    assert _pauses_of(_tables({}, opening=12 * MS, with_op=with_op)) == [(1, 0, PausePlace.BEFORE_FIRST_CALL, 12.0)]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from usp_prof.replay.step_times import unedited
 from usp_prof.run import open_run
 from usp_prof.whatif.attribution import slowdown
 from usp_prof.whatif.predict import predict
-from usp_prof.whatif.time_shares import excess_to_remove, longest_of_others, shared_out
+from usp_prof.whatif.time_shares import excess_to_remove, longest_excess_of_peers, times_of_nodes
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
@@ -187,7 +187,7 @@ def test_a_call_that_seems_to_start_before_the_copy_returned_comes_after_it(earl
 def test_a_piece_gets_its_target_duration(
     own: list[int], piece: list[int], should: list[int], expected: list[int]
 ) -> None:
-    durations = shared_out(np.array(own), np.array(piece), np.array(should, float))
+    durations = times_of_nodes(np.array(own), np.array(piece), np.array(should, float))
     assert durations.tolist() == expected
 
 
@@ -208,6 +208,6 @@ def test_a_piece_gets_its_target_duration(
 def test_repairs_first_shorten_what_exceeds_the_peers_longest_pieces(
     excess: list[int], of_peers: list[list[int]], expected: list[int]
 ) -> None:
-    longest = longest_of_others([np.array(rank, float) for rank in (excess, *of_peers)])
+    longest = longest_excess_of_peers([np.array(rank, float) for rank in (excess, *of_peers)])
     removed = excess_to_remove(np.array(excess, float), longest[0])
     assert removed.tolist() == expected

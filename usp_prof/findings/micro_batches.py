@@ -16,7 +16,7 @@ import numpy as np
 
 from usp_prof.columns.arrays import Floats, Ints
 from usp_prof.columns.rows import first_rows, group_codes
-from usp_prof.findings.work_shares import BEST
+from usp_prof.findings.work_shares import BEST_SHARE
 from usp_prof.model.edit import Edit
 from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.replay.build import graph_of
@@ -143,5 +143,5 @@ def has_longer_sequences(tables: TableSet, rank: int, peers: Sequence[int], rati
     error = sum(float(side.duration.var()) / len(side.rank) for side in (own_passes, peer_passes)) ** 0.5
     if float(own_passes.duration.mean() - peer_passes.duration.mean()) <= BY_CHANCE * error:
         return True
-    own_shortest, peer_shortest = (float(np.quantile(side.duration, BEST)) for side in (own_passes, peer_passes))
+    own_shortest, peer_shortest = (float(np.quantile(side.duration, BEST_SHARE)) for side in (own_passes, peer_passes))
     return own_passes.together >= TOGETHER and own_shortest < (1 + (ratio - 1) / 2) * peer_shortest

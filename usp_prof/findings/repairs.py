@@ -17,7 +17,7 @@ from usp_prof.analyses.measures.lateness import COVERS, Peers
 from usp_prof.analyses.stragglers import Culprit
 from usp_prof.findings.draft import Input, damage
 from usp_prof.findings.micro_batches import evened, has_longer_sequences
-from usp_prof.findings.work_shares import UNEVEN, worst_of
+from usp_prof.findings.work_shares import UNEVEN, largest_share
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import IdealStep, Repair
@@ -85,12 +85,11 @@ def repair_edit(tables: TableSet, rank: int) -> Edit:
     graph = graph_of(tables)
     like_peers = Edit("rank_as_peers", str(rank))
     for axis in (Axis.EP, Axis.CP):
-        worst, even = worst_of(tables, axis), Edit("even_work", str(axis))
-        is_uneven = worst is not None and worst.rank == rank and worst.ratio >= UNEVEN
-        if is_uneven:
-            gain_of_even, gain_like_peers = gains_alone(tables, [even, like_peers])
-            if gain_of_even >= COVERS * gain_like_peers:
-                return even
+        share, even_work = largest_share(tables, axis), Edit("even_work", str(axis))
+        if share is not None and share.rank == rank and share.ratio >= UNEVEN:
+            gain_of_even_work, gain_like_peers = gains_alone(tables, [even_work, like_peers])
+            if gain_of_even_work >= COVERS * gain_like_peers:
+                return even_work
     compared = slowness(tables, graph).get(rank)
     if compared is not None and has_longer_sequences(tables, rank, compared.peers, compared.ratio):
         return evened(graph)

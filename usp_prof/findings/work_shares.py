@@ -24,18 +24,18 @@ from usp_prof.whatif.edits.balance import shares
 
 UNEVEN = 1.08
 """Work is uneven if one rank does this many times the mean work of its group."""
-SHARED = (Axis.EP, Axis.CP)
+SHARING_AXES = (Axis.EP, Axis.CP)
 """The axes over which work can be shared unevenly by design."""
-BEST = 0.1
+BEST_SHARE = 0.1
 """Share of the work in which a rank compares best: a slow rank is slower there, too."""
-UNSHARED = 0.05
-"""Least share of a usual rank's work in kernels of equal work. In our paced trainer's experts they have 8%."""
-AGREES = 1.03
+LEAST_EQUAL_WORK = 0.05
+"""Minimum share of a usual rank's work in kernels of equal work. In our paced trainer's experts they have 8%."""
+EQUAL_WORK = 1.03
 """Ranks do the same work in a kernel if their times differ by at most this factor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Uneven:
+class LargestShare:
     """A rank with more than its share: its work relative to the group's mean, over all steps, and the evidence."""
 
     rank: int
@@ -43,51 +43,54 @@ class Uneven:
     spot: PlainMap
 
 
-def worst_of(tables: TableSet, axis: str) -> Uneven | None:
+def largest_share(tables: TableSet, axis: str) -> LargestShare | None:
     """Return the rank with the largest share of its group's work on an axis unless it is slow in all work; memoized."""
-    return tables.memo(("uneven work", axis), lambda: _worst_of(tables, graph_of(tables), axis))
+    return tables.memo(("largest share of work", axis), lambda: _largest_share(tables, graph_of(tables), axis))
 
 
 def has_more_work(tables: TableSet, rank: int) -> bool:
     """Return whether a rank has more work than the others in a group that shares work."""
-    most = (worst_of(tables, axis) for axis in SHARED)
-    return any(worst is not None and worst.rank == rank and worst.ratio >= UNEVEN for worst in most)
+    largest = (largest_share(tables, axis) for axis in SHARING_AXES)
+    return any(share is not None and share.rank == rank and share.ratio >= UNEVEN for share in largest)
 
 
-def _worst_of(tables: TableSet, graph: Graph, axis: str) -> Uneven | None:
-    sums: dict[int, list[float]] = {}
+def _largest_share(tables: TableSet, graph: Graph, axis: str) -> LargestShare | None:
+    ratios_of_rank: dict[int, list[float]] = {}
     for group in shares(graph, axis):
         work = group.work.sum(axis=1)
-        for rank, own in zip(group.ranks, (work / max(work.mean(), 1.0)).tolist(), strict=True):
-            sums.setdefault(rank, []).append(own)
-    if not sums:
+        for rank, ratio in zip(group.ranks, (work / max(work.mean(), 1.0)).tolist(), strict=True):
+            ratios_of_rank.setdefault(rank, []).append(ratio)
+    if not ratios_of_rank:
         return None
-    ratio = {rank: float(np.median(ratios)) for rank, ratios in sums.items()}
-    worst = max(ratio, key=lambda rank: (ratio[rank], -rank))
-    if everywhere(tables, graph, worst) >= 1 + (ratio[worst] - 1) / 2:
+    median_ratio = {rank: float(np.median(ratios)) for rank, ratios in ratios_of_rank.items()}
+    rank = max(median_ratio, key=lambda rank: (median_ratio[rank], -rank))
+    if is_slow_in_all_work(tables, graph, rank, median_ratio[rank]):
         return None
-    is_worst_compute = (graph.nodes.rank == worst) & (graph.nodes.kind == NodeKind.COMPUTE)
-    return Uneven(worst, ratio[worst], longest(graph, is_worst_compute))
+    is_own_compute = (graph.nodes.rank == rank) & (graph.nodes.kind == NodeKind.COMPUTE)
+    return LargestShare(rank, median_ratio[rank], longest(graph, is_own_compute))
 
 
-def everywhere(tables: TableSet, graph: Graph, rank: int) -> float:
-    """Return how much longer a rank takes than its peers even in the tenth of its work where it compares best.
+def is_slow_in_all_work(tables: TableSet, graph: Graph, rank: int, ratio: float) -> bool:
+    """Return whether a rank that takes `ratio` times as long as its peers is slow, and does not have more work.
 
-    Kernels are compared with all ranks of the same pipeline stage, because all ranks of a group may be slow, such as
-    those of one node. Parts of a sequence decide the time of nearly all kernels, so the work between the group's calls
-    is compared as well. If the rank is in no group that shares work, a slow rank and one with more work look the same:
-    infinity.
+    A slow rank takes longer even in the tenth of its work where it compares best, by at least half as much as in all
+    work. Kernels are compared with all ranks of the same pipeline stage, because all ranks of a group may be slow, such
+    as those of one node. Parts of a sequence decide the time of nearly all kernels, so the work between the group's
+    calls is compared as well. If the rank is in no group that shares work, a slow rank and one with more work look the
+    same, and it counts as slow.
     """
-    groups = {axis: [group for group in shares(graph, axis) if rank in group.ranks] for axis in SHARED}
+    groups = {axis: [group for group in shares(graph, axis) if rank in group.ranks] for axis in SHARING_AXES}
     if not any(groups.values()):
-        return float("inf")
-    between_calls = [_best_tenth(group.work, group.ranks.index(rank)) for group in groups[Axis.CP]]
+        return True
     peers = next(peers for peers in peer_groups(tables, graph) if rank in peers)
-    by_kernel = _by_kernel(tables, graph, peers, rank)
-    return min(by_kernel, float(np.median(between_calls))) if between_calls else by_kernel
+    least_ratio = _ratio_of_best_kernels(tables, graph, peers, rank)
+    between_calls = [_ratio_of_best_tenth(group.work, group.ranks.index(rank)) for group in groups[Axis.CP]]
+    if between_calls:
+        least_ratio = min(least_ratio, float(np.median(between_calls)))
+    return least_ratio >= 1 + (ratio - 1) / 2
 
 
-def _by_kernel(tables: TableSet, graph: Graph, ranks: tuple[int, ...], rank: int) -> float:
+def _ratio_of_best_kernels(tables: TableSet, graph: Graph, ranks: tuple[int, ...], rank: int) -> float:
     """Return the ratio of a rank to the lower median of its peers in the kernels where it is least.
 
     The load of experts changes how long their kernels take, and that of sequences how often kernels run. Attention,
@@ -102,34 +105,36 @@ def _by_kernel(tables: TableSet, graph: Graph, ranks: tuple[int, ...], rank: int
     if not len(rows):
         return 1.0
     kernel = group_codes(nodes.name[rows], shape[rows])
-    place = np.searchsorted(np.array(ranks), nodes.rank[rows])
+    row_of_rank = np.searchsorted(np.array(ranks), nodes.rank[rows])
+    # One row per rank, one column per kernel.
     work, runs = np.zeros((2, len(ranks), int(kernel.max()) + 1))
-    np.add.at(work, (place, kernel), nodes.duration[rows])
-    np.add.at(runs, (place, kernel), 1)
-    own = ranks.index(rank)
-    work = work[:, runs[own] == np.median(runs, axis=0)]
-    is_same = _same_work(work)
-    tells_enough = work[own, is_same].sum() >= UNSHARED * np.median(work.sum(axis=1))
-    return _best_tenth(work[:, is_same] if tells_enough else work, own)
+    np.add.at(work, (row_of_rank, kernel), nodes.duration[rows])
+    np.add.at(runs, (row_of_rank, kernel), 1)
+    own_row = ranks.index(rank)
+    work = work[:, runs[own_row] == np.median(runs, axis=0)]
+    has_equal_work = _has_equal_work(work)
+    if work[own_row, has_equal_work].sum() >= LEAST_EQUAL_WORK * np.median(work.sum(axis=1)):
+        work = work[:, has_equal_work]
+    return _ratio_of_best_tenth(work, own_row)
 
 
-def _same_work(work: Floats) -> Flags:
-    """Return the columns in which the faster half of the rows agree, so that load does not decide the time."""
+def _has_equal_work(work: Floats) -> Flags:
+    """Mark the columns in which the faster half of the rows agree, so that load does not decide the time."""
     in_order = np.sort(work, axis=0)
     least, usual = in_order[0], in_order[(len(work) - 1) // 2]
-    return np.asarray((least > 0) & (usual <= AGREES * least))
+    return np.asarray((least > 0) & (usual <= EQUAL_WORK * least))
 
 
-def _best_tenth(work: Floats, place: int) -> float:
+def _ratio_of_best_tenth(work: Floats, row: int) -> float:
     """Return the ratio of one row to the lower median row in the columns where it is least, a tenth of that row's sum.
 
     With the lower median, a slow half of the rows is compared with the other half.
     """
-    own, usual = work[place], np.sort(work, axis=0)[(len(work) - 1) // 2]
+    usual = np.sort(work, axis=0)[(len(work) - 1) // 2]
     has_work = usual > 0
     if not has_work.any():
         return 1.0
-    ratio, weight = own[has_work] / usual[has_work], usual[has_work]
+    ratio, weight = work[row, has_work] / usual[has_work], usual[has_work]
     order = np.argsort(ratio, kind="stable")
-    reached = np.searchsorted(np.cumsum(weight[order]), BEST * weight.sum())
-    return float(ratio[order][min(int(reached), len(order) - 1)])
+    last = np.searchsorted(np.cumsum(weight[order]), BEST_SHARE * weight.sum())
+    return float(ratio[order][min(int(last), len(order) - 1)])

@@ -41,13 +41,12 @@ FULL = 0.5
 """A queue that contains at least this share of the largest number of pending launches may be full."""
 
 
-class Where(IntEnum):
-    """Where a pause is, relative to its node."""
+class PausePlace(IntEnum):
+    """Where a pause is, relative to the host call of its node."""
 
-    BEFORE = 0
-    WITHIN = 1
-    START = 2
-    """Before the first recorded call of the rank."""
+    BEFORE_CALL = 0
+    WITHIN_CALL = 1
+    BEFORE_FIRST_CALL = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,24 +54,25 @@ class Pauses:
     """Parallel arrays: one entry per pause."""
 
     node: Ints
-    where: Ints
-    ns: Ints
+    place: Ints
+    """Values of `PausePlace`."""
+    excess_ns: Ints
     """How long the host paused, beyond what is usual at this place."""
 
     def take(self, rows: Ints | Flags) -> Pauses:
         """Return some of the pauses."""
-        return Pauses(self.node[rows], self.where[rows], self.ns[rows])
+        return Pauses(self.node[rows], self.place[rows], self.excess_ns[rows])
 
     def of_ranks(self, graph: Graph, ranks: Collection[int]) -> Pauses:
         """Return the pauses of these ranks' hosts."""
         return self.take(np.isin(graph.nodes.rank[self.node], list(ranks)))
 
-    def by_node(self, graph: Graph, where: Where) -> Ints:
+    def by_node(self, graph: Graph, place: PausePlace) -> Ints:
         """Return the length of each node's pause at a place; 0 without one."""
-        is_there = self.where == where
-        lengths = np.zeros(len(graph.nodes), np.int64)
-        np.maximum.at(lengths, self.node[is_there], self.ns[is_there])
-        return lengths
+        is_there = self.place == place
+        excess_ns = np.zeros(len(graph.nodes), np.int64)
+        np.maximum.at(excess_ns, self.node[is_there], self.excess_ns[is_there])
+        return excess_ns
 
 
 def pauses(graph: Graph, tables: TableSet) -> Pauses:
@@ -83,41 +83,46 @@ def pauses(graph: Graph, tables: TableSet) -> Pauses:
 
 def long_thinking(graph: Graph, tables: TableSet) -> Ints:
     """Return the nodes before which a host works for itself or pauses, for much longer than before others."""
-    return np.flatnonzero(_long_thinking(graph, tables, _own_thinking(graph, tables)))
+    return np.flatnonzero(_long_thinking(graph, tables, _own_think_times(graph, tables)))
 
 
 def _pauses(graph: Graph, tables: TableSet) -> Pauses:
-    own = _own_thinking(graph, tables)
-    places, long_ns = _Places(graph, tables, own), _long_thinking(graph, tables, own)
-    long_ns[places.recurring() & _in_op_of_host(graph, tables, np.flatnonzero(long_ns))] = 0
-    longer = np.maximum(long_ns, places.pauses())
-    lengths = {Where.BEFORE: longer, Where.WITHIN: _long_calls(graph, tables), Where.START: _late_starts(graph, tables)}
-    nodes = {where: np.flatnonzero(ns) for where, ns in lengths.items()}
+    own_ns = _own_think_times(graph, tables)
+    long_for_rank_ns, alike_steps = _long_thinking(graph, tables, own_ns), _alike_steps(graph, tables)
+    is_work = _recurs_on_all_ranks(graph, own_ns, alike_steps)
+    is_work &= _in_op_of_host(graph, tables, np.flatnonzero(long_for_rank_ns))
+    long_for_rank_ns[is_work] = 0
+    excess_ns = {
+        PausePlace.BEFORE_CALL: np.maximum(long_for_rank_ns, _long_for_place(own_ns, alike_steps)),
+        PausePlace.WITHIN_CALL: _long_calls(graph, tables),
+        PausePlace.BEFORE_FIRST_CALL: _late_starts(graph, tables),
+    }
+    nodes = {place: np.flatnonzero(ns) for place, ns in excess_ns.items()}
     return Pauses(
         np.concatenate(list(nodes.values())),
-        np.repeat([int(where) for where in nodes], [len(rows) for rows in nodes.values()]),
-        np.concatenate([lengths[where][rows] for where, rows in nodes.items()]),
+        np.repeat([int(place) for place in nodes], [len(rows) for rows in nodes.values()]),
+        np.concatenate([excess_ns[place][rows] for place, rows in nodes.items()]),
     )
 
 
-def _own_thinking(graph: Graph, tables: TableSet) -> Ints:
+def _own_think_times(graph: Graph, tables: TableSet) -> Ints:
     """Return the think time before each node, without data loading and memory allocation."""
     nodes, clocks, think = graph.nodes, rank_clocks(tables), think_times(graph)
-    own = think.copy()
+    own_ns = think.copy()
     for rank in _seen(graph, tables):
         rows = nodes.of_rank(rank)
         rows = rows[think[rows] > 0]
         for busy in (loading(tables, rank), allocating(tables.columns("launches", rank))):
             host_time = on_common_clock(busy, clocks, rank)
-            own[rows] -= host_time.within(nodes.start[rows] - think[rows], nodes.start[rows])
-    return own
+            own_ns[rows] -= host_time.within(nodes.start[rows] - think[rows], nodes.start[rows])
+    return own_ns
 
 
 def _seen(graph: Graph, tables: TableSet) -> Iterator[int]:
     return (rank for rank, is_seen in hosts_seen(graph, tables).items() if is_seen)
 
 
-def _long_thinking(graph: Graph, tables: TableSet, own: Ints) -> Ints:
+def _long_thinking(graph: Graph, tables: TableSet, own_ns: Ints) -> Ints:
     """Return the pauses that are long for their rank, by the node after them; rank by rank.
 
     1. A rank's ordinary think time is its 99th percentile, or that of the median rank if that is less.
@@ -143,10 +148,10 @@ def _long_thinking(graph: Graph, tables: TableSet, own: Ints) -> Ints:
         steps = len(numbered(nodes.step[rows])[0])
         least = max(PAUSE_NS, PAUSE_RATIO * ordinary)
         if has_device:
-            least = min(least, _outstanding(own[rows], steps))
-        elif (own[rows] > least).sum() > steps:
+            least = min(least, _least_that_stands_out(own_ns[rows], steps))
+        elif (own_ns[rows] > least).sum() > steps:
             least = max(SLICE_NS, PAUSE_RATIO * usual)
-        is_long = own[rows] > least
+        is_long = own_ns[rows] > least
         paused_ns[rows[is_long]] = think[rows[is_long]]
     return paused_ns
 
@@ -158,9 +163,9 @@ def _usual(graph: Graph, took_ns: Ints, rows: Ints) -> float:
     return float(np.quantile(took_ns[rows], min(0.99, max(0.5, 1 - longest / len(rows)))))
 
 
-def _outstanding(paused: Ints, steps: int) -> float:
-    """Return a limit below the few possible pauses that are much longer than all others, or infinity without any."""
-    longest = -np.sort(-paused)[: PAUSES_A_STEP * steps + 1]
+def _least_that_stands_out(own_ns: Ints, steps: int) -> float:
+    """Return a limit below the few think times that are much longer than all others, or infinity without any."""
+    longest = -np.sort(-own_ns)[: PAUSES_A_STEP * steps + 1]
     stands_out = (longest[:-1] >= STANDS_OUT * longest[1:]) & (longest[:-1] > PAUSE_NS)
     return float(longest[1:][stands_out].max(initial=PAUSE_NS)) if stands_out.any() else float("inf")
 
@@ -185,44 +190,47 @@ def _in_op_of_host(graph: Graph, tables: TableSet, rows: Ints) -> Flags:
     return is_in_op
 
 
-class _Places:
-    """What hosts do at each place of a step, in steps of one or several ranks with the same calls."""
+def _alike_steps(graph: Graph, tables: TableSet) -> list[Ints]:
+    """Return groups of steps with the same calls, of one or several ranks; a row has the calls of one step, in order.
 
-    def __init__(self, graph: Graph, tables: TableSet, own: Ints) -> None:
-        nodes, self._own = graph.nodes, own
-        starts = np.full(len(nodes), -1)
-        launch = graph.edges.take(graph.edges.kind == EdgeKind.LAUNCH)
-        starts[launch.source] = nodes.name[launch.target]
-        alike: dict[bytes, list[Ints]] = {}
-        for rank in _seen(graph, tables):
-            rows = nodes.of_rank(rank)
-            rows = rows[thinks(graph)[rows] & nodes.of_host[rows] & graph.measured[rows] & (nodes.step[rows] >= 0)]
-            for of_step in rows_by_code(nodes.step[rows]).values():
-                calls = rows[of_step]
-                calls = calls[np.argsort(nodes.start[calls], kind="stable")]
-                alike.setdefault(np.append(starts[calls], nodes.kind[calls]).tobytes(), []).append(calls)
-        self._steps = [np.array(steps) for steps in alike.values() if len(steps) >= FEWEST_ALIKE]
-        self._ranks = nodes.rank
+    So a column of a group is one place of a step: the same call in all of its steps.
+    """
+    nodes = graph.nodes
+    launched_name = np.full(len(nodes), -1)
+    launch = graph.edges.take(graph.edges.kind == EdgeKind.LAUNCH)
+    launched_name[launch.source] = nodes.name[launch.target]
+    steps_by_calls: dict[bytes, list[Ints]] = {}
+    for rank in _seen(graph, tables):
+        rows = nodes.of_rank(rank)
+        rows = rows[thinks(graph)[rows] & nodes.of_host[rows] & graph.measured[rows] & (nodes.step[rows] >= 0)]
+        for rows_of_step in rows_by_code(nodes.step[rows]).values():
+            calls = rows[rows_of_step]
+            calls = calls[np.argsort(nodes.start[calls], kind="stable")]
+            names = np.append(launched_name[calls], nodes.kind[calls]).tobytes()
+            steps_by_calls.setdefault(names, []).append(calls)
+    return [np.array(steps) for steps in steps_by_calls.values() if len(steps) >= FEWEST_ALIKE]
 
-    def pauses(self) -> Ints:
-        """Return the pauses that are STANDS_OUT times as long as most times at their place, by the node after them."""
-        paused_ns = np.zeros(len(self._own), np.int64)
-        for rows in self._steps:
-            own = self._own[rows]
-            usual, most = np.quantile(own, (0.5, 0.75), axis=0, method="lower")
-            is_long = (own - usual > LONG_FOR_PLACE_NS) & (own > STANDS_OUT * most)
-            paused_ns[rows[is_long]] = np.rint(own - usual)[is_long]
-        return paused_ns
 
-    def recurring(self) -> Flags:
-        """Mark the nodes before which all of several ranks take about as long at this place."""
-        recurs = np.zeros(len(self._own), dtype=bool)
-        for rows in self._steps:
-            of_rank = list(rows_by_code(self._ranks[rows[:, 0]]).values())
-            if len(of_rank) > 1:
-                least = np.min([np.median(self._own[rows[steps]], axis=0) for steps in of_rank], axis=0)
-                recurs[rows] = self._own[rows] < STANDS_OUT * least
-        return recurs
+def _long_for_place(own_ns: Ints, alike_steps: list[Ints]) -> Ints:
+    """Return the pauses that are STANDS_OUT times as long as most times at their place, by the node after them."""
+    paused_ns = np.zeros(len(own_ns), np.int64)
+    for calls in alike_steps:
+        usual, most = np.quantile(own_ns[calls], (0.5, 0.75), axis=0, method="lower")
+        excess_ns = own_ns[calls] - usual
+        is_long = (excess_ns > LONG_FOR_PLACE_NS) & (own_ns[calls] > STANDS_OUT * most)
+        paused_ns[calls[is_long]] = np.rint(excess_ns)[is_long]
+    return paused_ns
+
+
+def _recurs_on_all_ranks(graph: Graph, own_ns: Ints, alike_steps: list[Ints]) -> Flags:
+    """Mark the nodes before which all of several ranks take about as long at this place."""
+    recurs = np.zeros(len(own_ns), dtype=bool)
+    for calls in alike_steps:
+        steps_of_rank = list(rows_by_code(graph.nodes.rank[calls[:, 0]]).values())
+        if len(steps_of_rank) > 1:
+            medians = [np.median(own_ns[calls[steps]], axis=0) for steps in steps_of_rank]
+            recurs[calls] = own_ns[calls] < STANDS_OUT * np.min(medians, axis=0)
+    return recurs
 
 
 def _long_calls(graph: Graph, tables: TableSet) -> Ints:

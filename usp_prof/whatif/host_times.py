@@ -23,7 +23,7 @@ from usp_prof.whatif.extra_waits import without_extra_waits
 from usp_prof.whatif.host_steps import host_steps, own_times, without_hosts
 from usp_prof.whatif.lead import with_usual_lead
 from usp_prof.whatif.peer_steps import HostSteps, PeerStep, adding_up, peer_steps, repaired
-from usp_prof.whatif.time_shares import shared_out
+from usp_prof.whatif.time_shares import times_of_nodes
 
 
 def with_equal_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Graph:
@@ -72,7 +72,7 @@ def _of_all(took_ns: Floats) -> Floats:
 def _set_target(target: Ints, step: PeerStep, rank: int, should_take_ns: Floats) -> None:
     place = step.ranks.index(rank)
     host, piece = step.of_rank[place], step.pieces[place]
-    target[host.rows] = shared_out(host.own_ns, piece, should_take_ns)
+    target[host.rows] = times_of_nodes(host.own_ns, piece, should_take_ns)
 
 
 def _need_hosts(tables: TableSet, ranks: Iterable[int]) -> None:

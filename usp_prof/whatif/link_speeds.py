@@ -7,12 +7,13 @@ Over gloo they are not compared, because processes that share cores often wait f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from usp_prof.columns.arrays import Flags, Floats, Ints
-from usp_prof.columns.rows import distinct, first_rows, group_codes, lookup, rows_of
+from usp_prof.columns.rows import distinct, first_rows, group_codes, lookup, rows_by_code, rows_of
 from usp_prof.columns.table import Columns
 from usp_prof.model.errors import unknown_name
 from usp_prof.replay.graph import Graph, NodeKind, events_of
@@ -71,38 +72,48 @@ def _link_calls(tables: TableSet) -> LinkCalls:
     is_timed = transfer_ns > 0
     if over_gloo(tables):
         is_timed &= ~is_message
-    for code in distinct(kind[is_timed]).tolist():
-        of_kind = np.flatnonzero(is_timed & (kind == code))
-        places = {member: of_kind[link[of_kind] == member] for member in distinct(link[of_kind]).tolist()}
-        if is_message[of_kind[0]]:
-            # A message may wait for other messages of its batch or link, so the undisturbed quarter is compared.
-            places = {member: own for member, own in places.items() if len(own) >= FEWEST_SENDS}
-            usual = np.array([np.quantile(transfer_ns[own], 0.25) for own in places.values()])
-        else:
-            usual = np.array([np.median(transfer_ns[own]) for own in places.values()])
-        for number, own in enumerate(places.values() if len(places) > 1 else ()):
-            of_others = float(np.median(np.delete(usual, number)))
-            ratio[own] = usual[number] / of_others if of_others else 1.0
-            extra_ns[own] = usual[number] - of_others
+    timed = np.flatnonzero(is_timed)
+    for rows_of_kind in rows_by_code(kind[timed]).values():
+        alike = timed[rows_of_kind]
+        calls_of_link = {code: alike[rows_of_link] for code, rows_of_link in rows_by_code(link[alike]).items()}
+        usual_ns = _usual_times(calls_of_link, transfer_ns, are_messages=bool(is_message[alike[0]]))
+        for code in usual_ns if len(usual_ns) > 1 else ():
+            of_others = float(np.median([usual for other, usual in usual_ns.items() if other != code]))
+            ratio[calls_of_link[code]] = usual_ns[code] / of_others if of_others else 1.0
+            extra_ns[calls_of_link[code]] = usual_ns[code] - of_others
     return LinkCalls(rows, link, names, ratio, extra_ns)
+
+
+def _usual_times(calls_of_link: Mapping[int, Ints], transfer_ns: Ints, *, are_messages: bool) -> dict[int, float]:
+    """Return the usual transfer time of each link; links with few messages are left out.
+
+    A message may wait for other messages of its batch or link, so the undisturbed quarter of them is usual.
+    """
+    if not are_messages:
+        return {link: float(np.median(transfer_ns[calls])) for link, calls in calls_of_link.items()}
+    return {
+        link: float(np.quantile(transfer_ns[calls], 0.25))
+        for link, calls in calls_of_link.items()
+        if len(calls) >= FEWEST_SENDS
+    }
 
 
 def _links(tables: TableSet, rows: Columns) -> tuple[Ints, list[str]]:
     """Return the link of each call, and the names of the links: keys of groups, and names of groups with two ranks."""
     group, texts = rows.codes("group")
-    of_part = calls.match_calls(tables).parts.by_call("call")  # sorted by call and rank
-    first = np.searchsorted(of_part["call"], rows["call"])
-    last = np.searchsorted(of_part["call"], rows["call"], side="right") - 1
+    parts = calls.match_calls(tables).parts.by_call("call")  # sorted by call and rank
+    first = np.searchsorted(parts["call"], rows["call"])
+    last = np.searchsorted(parts["call"], rows["call"], side="right") - 1
     is_message = rows.matches("matched_by", "p2p")
-    low, high = (np.where(is_message, of_part["rank"][place], -1) for place in (first, last))
+    low, high = (np.where(is_message, parts["rank"][part], -1) for part in (first, last))
     code = group_codes(group, low, high)
     names = [
         f"{texts[group[row]].partition('@')[0]}@{low[row]},{high[row]}" if is_message[row] else texts[group[row]]
         for row in first_rows(code).tolist()
     ]
     # Collectives and messages of a group of two have the same link.
-    number = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    return lookup(np.array([number[name] for name in names]), code, missing=-1), list(number)
+    link_of_name = {name: link for link, name in enumerate(dict.fromkeys(names))}
+    return lookup(np.array([link_of_name[name] for name in names]), code, missing=-1), list(link_of_name)
 
 
 def link_slowness(tables: TableSet) -> list[LinkSlowness]:
@@ -112,15 +123,14 @@ def link_slowness(tables: TableSet) -> list[LinkSlowness]:
     links = []
     for code in distinct(compared.link[ratio != 1]).tolist():
         of_link = np.flatnonzero((compared.link == code) & (ratio != 1))
-        transfer_ns, slower = rows["transfer_ns"][of_link], ratio[of_link]
-        extra_ns = transfer_ns * (1 - 1 / slower)
+        transfer_ns, ratio_of_call = rows["transfer_ns"][of_link], ratio[of_link]
         links.append(
             LinkSlowness(
-                compared.names[code],
-                str(rows["axis"][of_link[0]]),
-                float(np.average(slower, weights=transfer_ns)),
-                len(of_link),
-                int(extra_ns.sum()),
+                group=compared.names[code],
+                axis=str(rows["axis"][of_link[0]]),
+                ratio=float(np.average(ratio_of_call, weights=transfer_ns)),
+                calls=len(of_link),
+                extra_ns=int((transfer_ns * (1 - 1 / ratio_of_call)).sum()),
             )
         )
     return sorted(links, key=lambda link: (-link.extra_ns, link.group))

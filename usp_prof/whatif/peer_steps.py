@@ -14,7 +14,7 @@ import numpy as np
 
 from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.statistics import medians_of_others
-from usp_prof.whatif.time_shares import excess_to_remove, longest_of_others
+from usp_prof.whatif.time_shares import excess_to_remove, longest_excess_of_peers
 
 FEWEST_ALIKE = 3
 """Ranks with the same work of which each is compared with the others only; half of all ranks are enough, too."""
@@ -115,7 +115,7 @@ def repaired(steps: list[PeerStep], ranks: Collection[int]) -> Iterator[tuple[Pe
     """
     excess = _excess_of_ranks(steps)
     of_ranks = [np.concatenate(of_steps) for of_steps in excess.values()]
-    for rank, own_excess, of_peers in zip(excess, of_ranks, longest_of_others(of_ranks), strict=True):
+    for rank, own_excess, of_peers in zip(excess, of_ranks, longest_excess_of_peers(of_ranks), strict=True):
         if rank not in ranks:
             continue
         ends = np.cumsum([len(of_step) for of_step in excess[rank]])

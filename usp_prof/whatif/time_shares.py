@@ -9,8 +9,8 @@ from usp_prof.columns.rows import first_of_run, last_of_run
 from usp_prof.columns.statistics import medians_of_others
 
 
-def longest_of_others(excess: list[Floats]) -> Floats:
-    """Return for each rank, a row, how far the pieces of its median peer exceed what is usual, the longest first.
+def longest_excess_of_peers(excess: list[Floats]) -> Floats:
+    """Return for each rank how far the pieces of its median peer exceed what is usual, the longest first.
 
     The peers' pieces are compared by their order of length, wherever in the steps they are.
 
@@ -25,13 +25,14 @@ def longest_of_others(excess: list[Floats]) -> Floats:
 def excess_to_remove(excess: Floats, longest_of_peers: Floats) -> Floats:
     """Return how much of each excess over the peers to remove.
 
-    Every rank has some longer pieces by chance. What exceeds the peers' piece of the same place in the order of length
-    is unusual and goes, even if the rank has less work than its peers elsewhere. If the rank still takes longer than
-    its peers, all other excess is reduced in proportion until it does not.
+    Every rank has some longer pieces by chance. So its longest piece is compared with the peers' longest, its second
+    longest with their second longest, and so on. The difference is unusual and is removed, even if the rank has less
+    work than its peers elsewhere. If the rank still takes longer than its peers in total, all other excess is reduced
+    in proportion until it does not.
 
-        excess 100, 30, -30; peers 30, 0, 0      in all 100: removes 70 of the first and all 30 of the second
-        excess 100, 30, -60; peers 30, 0, 0      in all 70, but removes the same
-        excess 100, 30,   0; peers 30, 0, 0      in all 130: removes the other 30 of the first, too
+        excess 100, 30, -30; peers 30, 0, 0      total 100: removes 70 of the first and all 30 of the second
+        excess 100, 30, -60; peers 30, 0, 0      total 70, but removes the same
+        excess 100, 30,   0; peers 30, 0, 0      total 130: removes the other 30 of the first, too
     """
     above = np.maximum(excess, 0)
     order = np.argsort(-above, kind="stable")
@@ -41,19 +42,19 @@ def excess_to_remove(excess: Floats, longest_of_peers: Floats) -> Floats:
     return unusual + usual * (remaining / float(usual.sum())) if remaining > 0 else unusual
 
 
-def shared_out(own_ns: Ints, piece: Ints, should: Floats) -> Ints:
+def times_of_nodes(own_ns: Ints, piece: Ints, target_ns: Floats) -> Ints:
     """Return the target time of each node, given the target times of the pieces.
 
     A piece that takes too long has its peaks cut off at a common level. A piece that takes too little is stretched.
 
-        nodes 5, 100, 5 should take 20      level 10: returns 5, 10, 5
-        nodes 5, 15 should take 40          returns 10, 30
+        nodes 5, 100, 5 with target 20      level 10: returns 5, 10, 5
+        nodes 5, 15 with target 40          returns 10, 30
     """
-    total = np.bincount(piece, own_ns, len(should))[piece]
-    wanted = should[piece]
+    total = np.bincount(piece, own_ns, len(target_ns))[piece]
+    wanted = target_ns[piece]
     # A piece without any time cannot be stretched: its longest node (the last of equal ones) gets all of it.
     stretched = np.where(total > 0, own_ns * (wanted / np.maximum(total, 1)), wanted * _is_longest(own_ns, piece))
-    cut_off = np.minimum(own_ns, _levels(own_ns, piece, should)[piece])
+    cut_off = np.minimum(own_ns, _levels(own_ns, piece, target_ns)[piece])
     return np.rint(np.where(wanted < total, cut_off, stretched)).astype(np.int64)
 
 
@@ -66,13 +67,13 @@ def _is_longest(own_ns: Ints, piece: Ints) -> Flags:
     return is_longest
 
 
-def _levels(own_ns: Ints, piece: Ints, should: Floats) -> Floats:
+def _levels(own_ns: Ints, piece: Ints, target_ns: Floats) -> Floats:
     """Return the level of each piece at which cut-off nodes add up to its target time; 0 if nothing remains.
 
     With the nodes of a piece sorted from the shortest, the shorter nodes plus all others at the level add up to the
     target. Each node that reaches the level yields a bound, and the highest bound is the level.
 
-        nodes 5, 5, 100 should take 20      bounds 20/3 (too high for 5), 15/2 (too high for 5), (20 - 10) / 1 = 10
+        nodes 5, 5, 100 with target 20      bounds 20/3 (too high for 5), 15/2 (too high for 5), (20 - 10) / 1 = 10
     """
     order = np.lexsort((own_ns, piece))
     own, piece = own_ns[order], piece[order]
@@ -82,8 +83,8 @@ def _levels(own_ns: Ints, piece: Ints, should: Floats) -> Floats:
     shorter = np.cumsum(own) - own
     shorter -= np.repeat(shorter[first], count)
     remaining = np.repeat(first + count, count) - np.arange(len(own))
-    wanted = should[piece]
+    wanted = target_ns[piece]
     reaches = shorter + remaining * own >= wanted
-    level = np.zeros(len(should))
+    level = np.zeros(len(target_ns))
     np.maximum.at(level, piece[reaches], ((wanted - shorter) / remaining)[reaches])
     return level

@@ -18,7 +18,7 @@ from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import EdgeKind, Graph
 from usp_prof.replay.host_gaps import LOADS_DATA, loading_per_step_ns
-from usp_prof.replay.pauses import Pauses, Where, pauses
+from usp_prof.replay.pauses import PausePlace, Pauses, pauses
 from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.tables.table_set import TableSet
 
@@ -141,7 +141,7 @@ class HostPause:
         host_pauses = pauses(graph, tables)
         if len(host_pauses.node):
             of_rank = graph.nodes.rank[host_pauses.node]
-            paused_ns = {rank: float(host_pauses.ns[of_rank == rank].sum()) for rank in tables.ranks}
+            paused_ns = {rank: float(host_pauses.excess_ns[of_rank == rank].sum()) for rank in tables.ranks}
             yield of_ranks(partial(_pausing, tables, graph), paused_ns, Edit("no_pauses"))
 
 
@@ -150,9 +150,11 @@ def _pausing(tables: TableSet, graph: Graph, paused_ns: Mapping[int, float], edi
     host_pauses = pauses(graph, tables).of_ranks(graph, [rank for rank, ns in paused_ns.items() if ns])
     worst = outstanding_rank(paused_ns)
     of_rank = graph.nodes.rank[host_pauses.node]
-    longest = np.argmax(np.where(of_rank == worst, host_pauses.ns, 0) if worst is not None else host_pauses.ns)
-    node, length = int(host_pauses.node[longest]), int(host_pauses.ns[longest])
-    is_within = host_pauses.where[longest] == Where.WITHIN
+    longest = np.argmax(
+        np.where(of_rank == worst, host_pauses.excess_ns, 0) if worst is not None else host_pauses.excess_ns
+    )
+    node, length = int(host_pauses.node[longest]), int(host_pauses.excess_ns[longest])
+    is_within = host_pauses.place[longest] == PausePlace.WITHIN_CALL
     rank, end = int(of_rank[longest]), int((graph.nodes.end if is_within else graph.nodes.start)[node])
     ran = _ran_in(tables, rank, int(rank_clocks(tables).local_host(rank, np.array([end]))[0]) - length, length)
     collects = GARBAGE.search(ran) is not None
@@ -164,7 +166,7 @@ def _pausing(tables: TableSet, graph: Graph, paused_ns: Mapping[int, float], edi
         {
             "pauses": len(host_pauses.node),
             "longest_ns": length,
-            "total_ns": int(host_pauses.ns.sum()),
+            "total_ns": int(host_pauses.excess_ns.sum()),
             "ran_in_longest": ran,
             **spot(graph, node, end - length, end),
         },
@@ -177,10 +179,12 @@ def _pausing(tables: TableSet, graph: Graph, paused_ns: Mapping[int, float], edi
 
 def _proof(graph: Graph, host_pauses: Pauses) -> str:
     """Return a SELECT of the longest gaps before calls, or of the longest calls if all pauses are within some."""
-    before = host_pauses.by_node(graph, Where.BEFORE) + host_pauses.by_node(graph, Where.START)
+    before = host_pauses.by_node(graph, PausePlace.BEFORE_CALL) + host_pauses.by_node(
+        graph, PausePlace.BEFORE_FIRST_CALL
+    )
     if before.any():
         return proof.gaps_before(graph, np.flatnonzero(before), before)
-    return proof.heaviest(graph, host_pauses.by_node(graph, Where.WITHIN) > 0)
+    return proof.heaviest(graph, host_pauses.by_node(graph, PausePlace.WITHIN_CALL) > 0)
 
 
 def _who_pauses(paused_ns: Mapping[int, float], worst: int | None, count: int) -> str:

@@ -14,7 +14,7 @@ from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.micro_batches import has_longer_sequences
 from usp_prof.findings.proof import longest, slowest_step
 from usp_prof.findings.repairs import LATENESS_NEEDS, MOST_RANKS, late_in_messages, repair_edit
-from usp_prof.findings.work_shares import everywhere, has_more_work
+from usp_prof.findings.work_shares import has_more_work, is_slow_in_all_work
 from usp_prof.model.edit import Edit
 from usp_prof.model.health import spans
 from usp_prof.model.rule_code import RuleCode
@@ -76,11 +76,7 @@ class SlowRank:
             for candidate in slowness(tables, graph).values()
             if candidate.ratio >= SLOW_COMPUTE and _steady(graph, candidate)
         ]
-        slow = [
-            candidate
-            for candidate in slow
-            if everywhere(tables, graph, candidate.rank) >= 1 + (candidate.ratio - 1) / 2
-        ]
+        slow = [candidate for candidate in slow if is_slow_in_all_work(tables, graph, candidate.rank, candidate.ratio)]
         slow = [
             candidate
             for candidate in slow
@@ -112,7 +108,7 @@ class SlowRank:
 
 def _pauses_outweigh(tables: TableSet, graph: Graph, slow: Slowness) -> bool:
     """Return whether the rank's host pauses for longer, over all steps, than its compute takes beyond its peers'."""
-    paused_ns = pauses(graph, tables).of_ranks(graph, [slow.rank]).ns.sum()
+    paused_ns = pauses(graph, tables).of_ranks(graph, [slow.rank]).excess_ns.sum()
     steps = len(compute_by_step(graph, slow.rank))
     return bool(paused_ns > (slow.compute_ns - slow.peers_ns) * steps)
 
@@ -326,7 +322,7 @@ def _draft(tables: TableSet, graph: Graph, culprit: Culprit, kind: str) -> Draft
 def _is_paused(tables: TableSet, graph: Graph, culprit: Culprit) -> bool:
     """Return whether pauses of its host cover what the rank costs."""
     of_culprit = pauses(graph, tables).of_ranks(graph, [culprit.rank])
-    paused_ns = int(of_culprit.ns[np.isin(graph.nodes.step[of_culprit.node], culprit.steps)].sum())
+    paused_ns = int(of_culprit.excess_ns[np.isin(graph.nodes.step[of_culprit.node], culprit.steps)].sum())
     return paused_ns >= COVERS * culprit.cost_ns * len(culprit.steps)
 
 

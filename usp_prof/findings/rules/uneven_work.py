@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from usp_prof.analyses import moe
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
-from usp_prof.findings.work_shares import UNEVEN, worst_of
+from usp_prof.findings.work_shares import UNEVEN, largest_share
 from usp_prof.model.edit import Edit
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.model.topology import Axis
@@ -48,7 +48,7 @@ class UnevenExperts:
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
         """Compare the work of each expert group's ranks."""
-        worst = worst_of(tables, Axis.EP)
+        worst = largest_share(tables, Axis.EP)
         if worst is None or worst.ratio < UNEVEN:
             return
         loads = moe.compute(tables).tokens
@@ -104,7 +104,7 @@ class UnevenSequence:
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
         """Compare the work of each context-parallel group's ranks."""
-        worst = worst_of(tables, Axis.CP)
+        worst = largest_share(tables, Axis.CP)
         if worst is not None and worst.ratio >= UNEVEN:
             yield Draft(
                 f"Rank {worst.rank} does {worst.ratio:.2f}x the mean work of its context-parallel group",

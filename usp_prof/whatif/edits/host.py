@@ -30,7 +30,7 @@ from usp_prof.replay.host_gaps import (
     overlap,
     thinks,
 )
-from usp_prof.replay.pauses import Where, long_thinking, pauses
+from usp_prof.replay.pauses import PausePlace, long_thinking, pauses
 from usp_prof.replay.peers import peer_groups
 from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.tables.table_set import TableSet
@@ -131,14 +131,14 @@ def no_pauses(graph: Graph, request: Request) -> Graph:
     """
     nodes, edges = graph.nodes, graph.edges
     of_ranks = pauses(graph, request.tables).of_ranks(graph, request.ranks_of_key())
-    before, within = of_ranks.by_node(graph, Where.BEFORE), of_ranks.by_node(graph, Where.WITHIN)
+    before, within = of_ranks.by_node(graph, PausePlace.BEFORE_CALL), of_ranks.by_node(graph, PausePlace.WITHIN_CALL)
     of_thought = np.where(holds_thought(edges), before[edges.target], 0)
     lag = edges.lag - np.minimum(of_thought, np.maximum(edges.lag, 0))
     gap = graph.gap - np.minimum(before, np.maximum(graph.gap, 0))
     duration = graph.duration - np.minimum(within, graph.duration)
     # All threads of a host that starts earlier do.
     late_by = np.zeros(int(nodes.rank.max(initial=0)) + 1, np.int64)
-    np.maximum.at(late_by, nodes.rank, of_ranks.by_node(graph, Where.START))
+    np.maximum.at(late_by, nodes.rank, of_ranks.by_node(graph, PausePlace.BEFORE_FIRST_CALL))
     opens = nodes.of_host & nodes.first_of_lane & (graph.earliest > NEVER)
     earliest = np.where(opens, graph.earliest - late_by[nodes.rank], graph.earliest)
     return graph.with_changes(
