@@ -127,6 +127,7 @@ def _step(context: Context) -> KeyFigure:
         low, high = (quantity(how(lengths_ns), Unit.NS) for how in (min, max))
         notes.append(f"median of {len(lengths_ns)} steps ({low if low == high else f'{low} to {high}'})")
     cut_steps = np.array(context.tables.cut_steps, np.int64)
+    cut_steps = cut_steps[context.selection.takes_steps(cut_steps)]
     if len(cut_steps) and not context.tables.selects(context.selection, cut_steps).any():
         notes.append(f"without step {spans(cut_steps.tolist())}, cut by the end of the recording")
     if unusual := len(job) - len(ordinary):
