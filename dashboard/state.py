@@ -16,7 +16,7 @@ from typing import Any
 import streamlit as st
 
 from usp_prof import UspProfError
-from usp_prof.model.health import spans
+from usp_prof.model.printable import spans
 from usp_prof.model.selection import Selection
 from usp_prof.report.document import Document
 

@@ -12,8 +12,8 @@ from usp_prof.analyses.stragglers import compute as stragglers_of
 from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import text_codes
 from usp_prof.columns.table import Columns
-from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import spans
 from usp_prof.model.topology import ranks_in_key
 from usp_prof.report.format import quantity
 from usp_prof.tables.calls import match_calls as calls_of

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from usp_prof.columns.table import Columns
-from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import spans
 from usp_prof.report.format import quantity
 from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.tables.table_set import TableSet

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from usp_prof.model.health import HealthRow, Severity, gathered, spans
+from usp_prof.model.health import HealthRow, Severity, gathered
+from usp_prof.model.printable import spans
 
 
 def row(code: str, rank: int = -1, detail: str = "d", count: int = 1) -> HealthRow:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from usp_prof.analyses.result import Listing, Result, in_order
-from usp_prof.model.health import HealthRow, Severity, spans
+from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import SIGNED, Better, Metric, Unit, Value, Values
+from usp_prof.model.printable import spans
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import clock
 from usp_prof.tables.matching.clocks import Clock, hosts_of

@@ -21,8 +21,9 @@ from usp_prof.analyses.measures.pipeline_actions import (
 from usp_prof.analyses.result import Listing, Result, columns_of, fields_of, in_order
 from usp_prof.columns.intervals import union_by
 from usp_prof.columns.rows import distinct, first_rows, group_codes, numbered, per_code, totals
-from usp_prof.model.health import HealthRow, Severity, spans
+from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
+from usp_prof.model.printable import spans
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import Axis
 from usp_prof.schedule_orders import Kind

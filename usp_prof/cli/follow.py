@@ -19,7 +19,7 @@ from usp_prof.inputs.discovery import Discovery, Skipped, discover, list_files
 from usp_prof.inputs.peek import FileKind
 from usp_prof.inputs.remote import Location, RemotePath, location
 from usp_prof.model.errors import InputError, UspProfError
-from usp_prof.model.health import spans
+from usp_prof.model.printable import spans
 from usp_prof.run import Run
 
 if TYPE_CHECKING:

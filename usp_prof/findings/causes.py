@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from usp_prof.model.finding import Finding, PlainMap
-from usp_prof.model.health import numbers_of
+from usp_prof.model.printable import numbers_of_spans
 
 SHOWN = 5
 """Maximum number of causes to show."""
@@ -119,6 +119,6 @@ def _ranks(where: PlainMap) -> set[int]:
     if isinstance(rank, int):
         return {rank}
     if "ranks" in where:
-        return numbers_of(str(where["ranks"]))
+        return numbers_of_spans(str(where["ranks"]))
     members = str(group or "").partition("@")[2].split(",")
     return {int(member) for member in members if member.isdigit()}

@@ -9,7 +9,7 @@ from usp_prof.analyses.measures.lateness import COVERS
 from usp_prof.findings.draft import LEAST_GAIN, Draft
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import PlainMap
-from usp_prof.model.health import spans
+from usp_prof.model.printable import spans
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.predict import gains_alone
 

@@ -13,8 +13,8 @@ from usp_prof.gate.policy import Policy
 from usp_prof.gate.sample import Noise, boil_down, t_quantile
 from usp_prof.gate.series import STEP_TIME, Series
 from usp_prof.model.finding import Level
-from usp_prof.model.health import numbers_of
 from usp_prof.model.metric import Better, Unit
+from usp_prof.model.printable import numbers_of_spans
 
 TOP = 8
 """Number of changed ops, kernels and calls that are listed."""
@@ -248,7 +248,7 @@ def _has_nested_ranks(where: str, other: str) -> bool:
 def _ranks_of(where: str) -> tuple[set[int], dict[str, str]]:
     """Return the ranks of a location as in `SeenFinding.where`, and its other coordinates."""
     coordinates = dict(_COORDINATE.findall(where))
-    return numbers_of(coordinates.pop("ranks", coordinates.pop("rank", ""))), coordinates
+    return numbers_of_spans(coordinates.pop("ranks", coordinates.pop("rank", ""))), coordinates
 
 
 def _doubt(policy: Policy, noise: Noise, runs: int) -> float:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from usp_prof.model.printable import spans
+
 COUNTED_IN_BYTES = frozenset({"truncated", "corrupt_packing", "broken_fields"})
 """Codes whose count is a number of lost bytes, not of occurrences."""
 
@@ -50,27 +52,6 @@ def _combined(same_rows: list[HealthRow]) -> HealthRow:
         return first
     count = sum(row.count for row in same_rows)
     return replace(first, rank=-1, count=count, detail=f"ranks {spans(ranks)}: {first.detail}", file="")
-
-
-def spans(numbers: Iterable[int]) -> str:
-    """Format numbers as spans: 0, 1, 2, 3, 7 as "0-3, 7"."""
-    first_and_last: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if first_and_last and number == first_and_last[-1][1] + 1:
-            first_and_last[-1] = (first_and_last[-1][0], number)
-        else:
-            first_and_last.append((number, number))
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in first_and_last)
-
-
-def numbers_of(text: str) -> set[int]:
-    """Return the numbers of a text made by `spans`; parts that are not numbers are ignored."""
-    numbers: set[int] = set()
-    for part in text.split(", "):
-        first, _, last = part.partition("-")
-        if first.isdigit():
-            numbers |= set(range(int(first), int(last or first) + 1))
-    return numbers
 
 
 HEALTH_CODES: dict[str, str] = {

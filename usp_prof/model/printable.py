@@ -6,7 +6,7 @@ Use `printable` for text of any kind, `for_log` for lines that a CI system may r
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _SHOWN = {
@@ -63,6 +63,27 @@ def first_and_more(names: Sequence[object], most: int) -> str:
 def counted(number: int, noun: str) -> str:
     """Format a count with its noun: 1 rank, 2 ranks, 12,345 rows."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Format numbers as spans: 0, 1, 2, 3, 7 as "0-3, 7"."""
+    first_and_last: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if first_and_last and number == first_and_last[-1][1] + 1:
+            first_and_last[-1] = (first_and_last[-1][0], number)
+        else:
+            first_and_last.append((number, number))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in first_and_last)
+
+
+def numbers_of_spans(text: str) -> set[int]:
+    """Return the numbers of a text made by `spans`; parts that are not numbers are ignored."""
+    numbers: set[int] = set()
+    for part in text.split(", "):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
 
 
 def csv_cell(text: str) -> str:

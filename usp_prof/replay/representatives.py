@@ -21,7 +21,8 @@ import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import distinct, lowest_reached, middles, numbered
-from usp_prof.model.health import HealthRow, Severity, spans
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.printable import spans
 from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.tables import calls, clock
 from usp_prof.tables.calls import Parts

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from usp_prof.findings.causes import Cause
 from usp_prof.model.finding import Basis, Finding, Plain, PlainMap
-from usp_prof.model.health import COUNTED_IN_BYTES, HealthRow, Severity, spans
+from usp_prof.model.health import COUNTED_IN_BYTES, HealthRow, Severity
 from usp_prof.model.metric import Unit
-from usp_prof.model.printable import counted, first_and_more
+from usp_prof.model.printable import counted, first_and_more, spans
 from usp_prof.report.document import Findings
 from usp_prof.report.figures import label_of
 from usp_prof.report.format import quantity

@@ -16,8 +16,8 @@ from usp_prof.inputs.peek import TraceFile
 from usp_prof.inputs.remote import Location
 from usp_prof.inputs.runs import FoundRun
 from usp_prof.model.errors import UsageError, unknown_name
-from usp_prof.model.health import HealthRow, Severity, spans
-from usp_prof.model.printable import first_few
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.printable import first_few, spans
 from usp_prof.model.selection import numbers
 from usp_prof.store.cache import Cache
 from usp_prof.store.load import LoadedRank, load

@@ -10,7 +10,8 @@ import pyarrow as pa
 from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import numbers_of
 from usp_prof.contract import parse_mark
-from usp_prof.model.health import HealthRow, Severity, spans
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.printable import spans
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table_from_rows
 from usp_prof.tables.communication.parts import Parts

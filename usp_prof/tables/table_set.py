@@ -16,7 +16,8 @@ from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.table import Columns, View, stacked, table_of
 from usp_prof.contract import Manifest
 from usp_prof.model.errors import UsageError, unknown_name
-from usp_prof.model.health import HealthRow, spans
+from usp_prof.model.health import HealthRow
+from usp_prof.model.printable import spans
 from usp_prof.model.selection import NOTHING_ASSUMED, Assumptions, Selection
 from usp_prof.model.topology import Topology
 from usp_prof.tables.events.devices import UNRECORDED

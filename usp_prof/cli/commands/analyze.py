@@ -35,7 +35,7 @@ from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
 from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.model.hardware import check_device
-from usp_prof.model.health import spans
+from usp_prof.model.printable import spans
 from usp_prof.model.selection import Assumptions, Selection
 from usp_prof.report import stored_document
 from usp_prof.report.build import analyze, build

@@ -16,7 +16,7 @@ from usp_prof.findings.proof import longest, slowest_step
 from usp_prof.findings.repairs import LATENESS_NEEDS, MOST_RANKS, late_in_messages, repair_edit
 from usp_prof.findings.work_shares import has_more_work, is_slow_in_all_work
 from usp_prof.model.edit import Edit
-from usp_prof.model.health import spans
+from usp_prof.model.printable import spans
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.model.topology import Axis
 from usp_prof.replay.build import graph_of

@@ -12,9 +12,8 @@ from usp_prof.findings.engine import repairs_in
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import NOTHING_FOUND, Finding
 from usp_prof.model.footprint import Footprint
-from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
-from usp_prof.model.printable import shortened
+from usp_prof.model.printable import shortened, spans
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.step_times import unedited
 from usp_prof.report.answers.edit_words import in_words

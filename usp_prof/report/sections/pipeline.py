@@ -11,9 +11,8 @@ from usp_prof.analyses.measures.pipeline_actions import middle_step
 from usp_prof.analyses.pipeline import PipelineResult
 from usp_prof.analyses.stragglers import StragglersResult
 from usp_prof.charts.inputs import PipelineSchedule
-from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
-from usp_prof.model.printable import counted
+from usp_prof.model.printable import counted, spans
 from usp_prof.model.topology import Axis
 from usp_prof.report.document import Block, Chart, DataTable, Text, data_table
 from usp_prof.report.figures import Context

@@ -11,8 +11,8 @@ from usp_prof.analyses.breakdown import BreakdownResult
 from usp_prof.analyses.step_time import StepTimeResult
 from usp_prof.analyses.stragglers import StragglersResult
 from usp_prof.charts.inputs import BreakdownRows, HeatMap, Part, RankGrid
-from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import spans
 from usp_prof.report.document import Block, Chart, DataTable, data_table
 from usp_prof.report.figures import Context, Figures, Key, Number, parts
 from usp_prof.report.format import Cell

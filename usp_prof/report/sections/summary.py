@@ -13,9 +13,9 @@ from usp_prof.analyses.result import impossible
 from usp_prof.findings.causes import causes_of
 from usp_prof.findings.draft import skipped_sentence
 from usp_prof.model.finding import LEAST_LOSS, IdealStep
-from usp_prof.model.health import HealthRow, Severity, spans
+from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Unit
-from usp_prof.model.printable import counted
+from usp_prof.model.printable import counted, spans
 from usp_prof.report.document import (
     Block,
     DataTable,

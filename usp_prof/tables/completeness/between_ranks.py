@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from usp_prof.columns.table import Columns
-from usp_prof.model.health import HealthRow, Severity, spans
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.printable import spans
 from usp_prof.tables.completeness.device_work import severity, share
 from usp_prof.tables.completeness.posted_calls import MARKED
 from usp_prof.tables.table_set import Source

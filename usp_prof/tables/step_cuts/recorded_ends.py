@@ -13,7 +13,8 @@ import numpy as np
 
 from usp_prof.columns.arrays import Flags
 from usp_prof.columns.table import Columns
-from usp_prof.model.health import HealthRow, Severity, spans
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.printable import spans
 from usp_prof.tables.activities import without_unpacking
 from usp_prof.tables.steps import Steps
 from usp_prof.tables.table_set import Source
