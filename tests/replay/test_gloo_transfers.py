@@ -114,7 +114,7 @@ def test_copies_of_a_gloo_thread_are_part_of_its_transfer() -> None:
     traces = {}
     for rank in (0, 1):
         trace = Trace(rank, 2, device="cpu").group("dp", [0, 1]).step(0, 0, 40 * MS).op("aten::mm", 0, 5 * MS)
-        trace.gloo("all_gather", 5 * MS, 30 * MS, thread=200, posted_at=4 * MS, group="dp", sequence=1)
+        trace.gloo("all_gather", 5 * MS, 30 * MS, thread=200, posted_at=5 * MS, group="dp", sequence=1)
         trace.op("aten::copy_", 34 * MS, MS // 2, thread=200).op("aten::mm", 35 * MS, 5 * MS)
         traces[rank] = trace
     tables = table_set(traces)

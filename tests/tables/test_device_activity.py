@@ -74,3 +74,11 @@ def test_a_device_is_unrecorded_only_if_other_events_mention_it(trace: Trace, ki
     tables = table_set(trace)
     assert tables.columns("ranks", 0)["device_kind"].tolist() == [kind]
     assert bool(len(tables.columns("activities", 0))) is (kind != "unrecorded")
+
+
+def test_an_op_that_waits_for_communication_is_not_compute() -> None:
+    """A distributed tensor's op waits for its input; only the inner op, on the local tensor, computes."""
+    trace = Trace(device="cpu").step(1, at=0, dur=200).op("aten::add", 0, 100)
+    trace.op("_c10d_functional::wait_tensor", 10, 60).op("aten::add", 75, 20).op("aten::mm", 110, 50)
+    compute = table_set(trace).columns("activities", 0)
+    assert compute["dur_ns"].tolist() == [20, 50]

@@ -57,6 +57,21 @@ def test_calls_that_fit_two_other_groups_stay() -> None:
     assert groups_of(alike, pairs=both)[0] == {("0@0,1,2,3", 4)}
 
 
+def test_all_reduces_after_sharded_gathers_are_tensor_parallel() -> None:
+    """A plain trainer shards over dp and splits matrices over tp; each group has two workers, and no event names it."""
+    trace = Trace(0, 4, device="cpu").group("0", WORLD, "default_pg").step(1, 0, 90_000)
+    trace.group("1", [0, 2], "mesh_dp").group("3", [0, 1], "mesh_tp")
+    for number in range(4):
+        at = 1_000 + 10_000 * number
+        trace.event("FSDP::all_gather (0)", "user_annotation", at - 10, 40)
+        trace.op("c10d::_allgather_base_", at, 20, dims=[[64], [32]], types=["float", "float"])
+        trace.gloo("all_gather", at + 30, 50, dims=[32], thread=300 + number % 2)
+        trace.gloo("all_reduce", at + 5_000, 50, dims=[8], posted_at=at + 4_900, thread=310 + number % 2)
+    parts = table_set(trace).columns("collectives", 0)
+    for op, group in (("all_gather", "1@0,2"), ("all_reduce", "3@0,1")):
+        assert parts.matches("group", group)[parts.matches("op", op)].all()
+
+
 @pytest.mark.parametrize("small", [True, False])
 def test_parts_without_a_group_belong_to_all_ranks_unless_smaller_groups_exist(small: bool) -> None:
     pairs = STAGES if small else ()

@@ -208,13 +208,13 @@ def _alike_steps(graph: Graph, tables: TableSet) -> list[Ints]:
             calls = calls[np.argsort(nodes.start[calls], kind="stable")]
             names = np.append(launched_name[calls], nodes.kind[calls]).tobytes()
             steps_by_calls.setdefault(names, []).append(calls)
-    return [np.array(steps) for steps in steps_by_calls.values() if len(steps) >= FEWEST_ALIKE]
+    return [np.array(steps) for steps in steps_by_calls.values() if len(steps) > 1]
 
 
 def _long_for_place(own_ns: Ints, alike_steps: list[Ints]) -> Ints:
     """Return the pauses that are STANDS_OUT times as long as most times at their place, by the node after them."""
     paused_ns = np.zeros(len(own_ns), np.int64)
-    for calls in alike_steps:
+    for calls in (steps for steps in alike_steps if len(steps) >= FEWEST_ALIKE):
         usual, most = np.quantile(own_ns[calls], (0.5, 0.75), axis=0, method="lower")
         excess_ns = own_ns[calls] - usual
         is_long = (excess_ns > LONG_FOR_PLACE_NS) & (own_ns[calls] > STANDS_OUT * most)

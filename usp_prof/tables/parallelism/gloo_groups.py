@@ -39,7 +39,7 @@ _FITS = {
     "all_to_all": {Axis.EP: 2.0, Axis.CP: 1.0, Axis.TP: -1.0, Axis.PP: -2.0},
     "all_gather": {Axis.TP: 0.5, Axis.DP_SHARD: 0.5, Axis.PP: -2.0, Axis.DP_REPLICATE: -1.0},
     "reduce_scatter": {Axis.TP: 0.5, Axis.DP_SHARD: 0.5, Axis.PP: -2.0, Axis.EP: -1.0, Axis.DP_REPLICATE: -1.0},
-    "all_reduce": {Axis.UNKNOWN: 0.5, Axis.DP: 0.5, Axis.DP_REPLICATE: 0.5, Axis.EP: -0.5},
+    "all_reduce": {Axis.UNKNOWN: 0.5, Axis.DP: 0.5, Axis.DP_REPLICATE: 0.5, Axis.TP: 0.25, Axis.EP: -0.5},
 }
 
 
