@@ -138,9 +138,9 @@ class _VocabCrossEntropy(torch.autograd.Function):
     """Cross-entropy over a vocabulary that is split over the group.
 
     A token's loss is log(sum of exp(logit)) - logit of its target, after the largest logit is subtracted from both.
-    Forward:  1  largest logit of each token                      all-reduce (max) of [S, B, 1]
-              2  sum of exp, and the target's logit if it is here all-reduce (sum) of [2, S, B, 1]
-    Backward: softmax - 1 at the target, for this rank's columns; nothing travels.
+    Forward:  1  largest logit of each token                       all-reduce (max) of [S, B, 1]
+              2  sum of exp, and the target's logit if it is here  all-reduce (sum) of [2, S, B, 1]
+    Backward: softmax - 1 at the target, for this rank's columns; no communication.
 
     Softmax needs fp32, but an fp32 copy of all logits would be the largest tensor of the step. So both passes convert
     some tokens at a time, and backward recomputes the softmax.
@@ -150,33 +150,34 @@ class _VocabCrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor, group: Group) -> torch.Tensor:  # noqa: ANN401
         # Logits are [S, B, V/n]: the columns of this rank. Targets are [S, B], the same on all ranks.
         wide_dtype = torch.promote_types(logits.dtype, torch.float32)
-        tokens = max(1, WIDENED_NUMBERS // logits[0].numel())  # positions of the sequence at a time
+        positions = max(1, WIDENED_NUMBERS // logits[0].numel())  # of the sequence, converted at a time
         largest = logits.amax(-1, keepdim=True).to(wide_dtype)  # [S, B, 1]
         all_reduce(largest, group, dist.ReduceOp.MAX)
 
-        chunks = zip(logits.split(tokens), largest.split(tokens), strict=True)
-        exponents = [(chunk.to(wide_dtype) - top).exp().sum(-1, keepdim=True) for chunk, top in chunks]
-        column, is_own = (x.unsqueeze(-1) for x in _own_rows(targets, logits.shape[-1], group))  # [S, B, 1]
+        exponents = []
+        for some_logits, some_largest in zip(logits.split(positions), largest.split(positions), strict=True):
+            exponents.append((some_logits.to(wide_dtype) - some_largest).exp().sum(-1, keepdim=True))
+        column, is_own = _own_rows(targets.unsqueeze(-1), logits.shape[-1], group)  # [S, B, 1] each
         # Zero but on the one rank that has the target's column, so that the sum over ranks is the target's logit.
         target_logit = (logits.gather(-1, column).to(wide_dtype) - largest) * is_own
 
         message = torch.stack([torch.cat(exponents), target_logit])  # [2, S, B, 1]: both sums travel together
         all_reduce(message, group)
         sum_of_exponents, target_logit = message
-        lse = sum_of_exponents.log()
-        ctx.save_for_backward(logits, largest + lse, column, is_own)
-        ctx.tokens = tokens
-        return (lse - target_logit).squeeze(-1)
+        log_sum = sum_of_exponents.log()
+        ctx.save_for_backward(logits, largest + log_sum, column, is_own)
+        ctx.positions = positions
+        return (log_sum - target_logit).squeeze(-1)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # noqa: ANN401
-        logits, lse, *_ = saved = ctx.saved_tensors
+        logits, log_sum, column, is_own = ctx.saved_tensors
         d_logits = torch.empty_like(logits)
-        chunks = (x.split(ctx.tokens) for x in (d_logits, grad.unsqueeze(-1), *saved))
-        for d_chunk, d_loss, chunk, chunk_lse, column, is_own in zip(*chunks, strict=True):
-            softmax = (chunk.to(lse.dtype) - chunk_lse).exp()
-            softmax.scatter_add_(-1, column, -is_own.to(lse.dtype))
-            d_chunk.copy_(softmax * d_loss)
+        for start in range(0, len(logits), ctx.positions):
+            some = slice(start, start + ctx.positions)
+            softmax = (logits[some].to(log_sum.dtype) - log_sum[some]).exp()
+            softmax.scatter_add_(-1, column[some], -is_own[some].to(log_sum.dtype))
+            d_logits[some] = softmax * grad[some].unsqueeze(-1)
         return d_logits, None, None
 
 
