@@ -153,15 +153,27 @@ def bound(name: str, *identity: object) -> dict[str, Any]:
     return {"key": key, "on_change": choice.click}
 
 
-def choose(name: str, value: object) -> None:
-    """Write the value of `bound` widgets into the address, and draw the page again if it changed."""
+def write(name: str, value: object) -> bool:
+    """Write the value of `bound` widgets into the address, and return whether it changed."""
     before = st.query_params.get(name, "")
     keep(name, value)
     choice = st.session_state[f"choice {name}"]
     choice.written = st.query_params.get(name, "")
     choice.is_clicked = False
-    if choice.written != before:
+    return choice.written != before
+
+
+def choose(name: str, value: object) -> None:
+    """Write the value of `bound` widgets into the address, and draw the page again if it changed."""
+    if write(name, value):
         st.rerun()
+
+
+def renew(name: str, value: object) -> None:
+    """Write a value into the address, and draw the page again with new `bound` widgets that show it."""
+    write(name, value)
+    st.session_state[f"choice {name}"].generation += 1
+    st.rerun()
 
 
 def current() -> View:
@@ -186,11 +198,14 @@ def run_index() -> int:
         return 0
     index = served_runs.index_of(text)
     if index is None:
-        raise NotServedError(
-            f"Run {text[:MOST_SHOWN]!r} is not served here, or its trace files changed since the link was made.",
-            hint="Choose one of the runs below, or start: usp-prof dashboard PATH [PATH ...]",
-        )
+        hint = "Choose one of the runs below, or start: usp-prof dashboard PATH [PATH ...]"
+        raise NotServedError(not_served(text), hint=hint)
     return index
+
+
+def not_served(text: str) -> str:
+    """Return why the run that an address names is not shown."""
+    return f"Run {text[:MOST_SHOWN]!r} is not served here, or its trace files changed since the link was made."
 
 
 def steps() -> tuple[int | None, int | None]:

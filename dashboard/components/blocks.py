@@ -195,14 +195,19 @@ def page_link(page: str, label: str, words: Mapping[str, str] | None = None, hel
         st.page_link(pages[page], label=label, help=help, query_params=state.link(page, words or {}))
 
 
-def folded(key: str, title: str, draw: Callable[[], None]) -> None:
-    """Offer something under its title; it is drawn once it is unfolded. What is unfolded lives in the address."""
-    opened = st.query_params.get("open", "").split(",")
-    with st.expander(title, key in opened, key=f"fold-{key}", on_change="rerun") as place:
-        if place.open:
+def folded(key: str, title: str, draw: Callable[[], None]) -> bool:
+    """Offer something under its title, and return whether it is unfolded; only then it is drawn.
+
+    What is unfolded lives in the address.
+    """
+    opened = [name for name in st.query_params.get("open", "").split(",") if name]
+    place = st.expander(title, key in opened, **state.bound("open", key))
+    other_keys = [name for name in opened if name != key]
+    state.write("open", ",".join([*other_keys, key] if place.open else other_keys))
+    if place.open:
+        with place:
             draw()
-    other_keys = [opened_key for opened_key in opened if opened_key and opened_key != key]
-    state.keep("open", ",".join([*other_keys, key] if place.open else other_keys))
+    return bool(place.open)
 
 
 def fold_sections(document: Document, wanted: Sequence[str], *, without: Sequence[Block] = ()) -> None:

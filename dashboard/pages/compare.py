@@ -37,13 +37,18 @@ def draw() -> None:
     names = [served_runs.name(index) for index in range(served_runs.run_count())]
     second = state.run_index()
     other_runs = [index for index in range(served_runs.run_count()) if index != second]
-    asked_run = served_runs.index_of(st.query_params.get("before", ""))
+    asked_key = st.query_params.get("before", "")
+    asked_run = served_runs.index_of(asked_key)
     usual = second - 1 if second else other_runs[0]
-    first = st.selectbox(
-        f"Compare {names[second]} with an earlier run", other_runs,
-        other_runs.index(asked_run if asked_run in other_runs else usual), names.__getitem__,
-        **state.bound("before", second),
+    shown = other_runs.index(asked_run if asked_run in other_runs else usual)
+    is_unknown = bool(asked_key) and asked_run is None
+    first: int | None = st.selectbox(
+        f"Compare {names[second]} with an earlier run", other_runs, None if is_unknown else shown, names.__getitem__,
+        placeholder="Choose a run", **state.bound("before", second),
     )  # fmt: skip
+    if first is None:
+        st.error(state.plain(state.not_served(asked_key)))
+        return
     state.choose("before", served_runs.key(first) if first != usual else None)
     pair = wait(data.ask_comparison(first, second)).pairs[0]
     sentence = comparison_answer.verdict(pair, names[first], names[second])

@@ -20,6 +20,7 @@ from usp_prof.tables.sql_cells import Cells
 
 from .. import data, state
 from ..components.blocks import folded, theme, verdict
+from ..components.choices import choose_word, usual_first
 from ..components.download import distinct, table
 from ..report import offer
 from ..state import Page, Room
@@ -29,8 +30,8 @@ FROM collectives GROUP BY ALL ORDER BY ms DESC"""
 OWN = "one of your own"
 QUESTIONS = {
     "Time in collectives by rank, axis and kind": EXAMPLE,
-    "The longest kernels": """SELECT name, count(*) AS calls, sum(dur_ns) / 1e6 AS ms
-FROM kernels GROUP BY name ORDER BY ms DESC LIMIT 50""",
+    "Kernels and ops with most time": """SELECT name, count(*) AS calls, sum(dur_ns) / 1e6 AS ms
+FROM activities GROUP BY name ORDER BY ms DESC LIMIT 50""",
     "Calls that wait longest, and for whom": """SELECT axis, op, late_rank, (last_ns - first_ns) / 1e6 AS wait_ms
 FROM calls ORDER BY wait_ms DESC LIMIT 50""",
     "Events of each rank": "SELECT rank, count(*) AS events FROM events GROUP BY rank ORDER BY rank",
@@ -200,18 +201,17 @@ def _answer(frame: pd.DataFrame, usual: str) -> None:
     if not countable or not len(frame):
         table(frame, "query")
         return
-    offered = (usual, *(kind for kind in KINDS if kind != usual))
-    kind = state.word("chart", offered)
-    left, right = st.columns([3, 1] if kind == NO_CHART else 2, gap="medium")
+    offered = usual_first(usual, KINDS)
+    is_table = state.word("chart", offered) == NO_CHART
+    left, right = st.columns([3, 1] if is_table else 2, gap="medium")
     with left:
         table(frame, "query")
-    kind_column, *axis_columns = right.columns(1 if kind == NO_CHART else 3)
-    chosen = kind_column.selectbox("Chart", offered, offered.index(kind), **state.bound("chart", usual))
-    state.choose("chart", chosen if chosen != usual else None)
+    kind_column, *axis_columns = right.columns(1 if is_table else 3)
+    kind = choose_word("Chart", "chart", offered, place=kind_column)
     if kind == NO_CHART:
         return
-    across = axis_columns[0].selectbox("Horizontal", [str(name) for name in frame.columns])
-    up = axis_columns[1].selectbox("Vertical", countable, len(countable) - 1)
+    across = choose_word("Horizontal", "x", tuple(str(name) for name in frame.columns), place=axis_columns[0])
+    up = choose_word("Vertical", "y", usual_first(countable[-1], tuple(countable)), place=axis_columns[1])
     with right:
         _chart(frame, countable, kind, across, up)
 

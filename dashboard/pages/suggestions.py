@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pandas as pd
 import streamlit as st
@@ -46,14 +46,16 @@ def draw() -> None:
     st.caption(ORDER)
     place = st.container(key="now")
     asked_numbers = st.query_params.get("ticked", "").split(",")
+    wanted = {number for number, finding in enumerate(findings) if finding.edit and str(number) in asked_numbers}
     shown = [cause.finding for cause in causes_of(findings).shown]
     first = [number for number, finding in enumerate(findings) if any(finding is other for other in shown)]
     rest = [number for number in range(len(findings)) if number not in first]
-    ticked = _with_box(findings, first, asked_numbers, view)
-    wanted = asked_numbers == ["all"] or any(str(number) in asked_numbers for number in rest)
-    if rest and st.toggle(f"{len(rest)} more: {REST_OF_FINDINGS}", wanted, key="rest"):
-        ticked += _with_box(findings, rest, asked_numbers, view)
-    state.keep("ticked", ",".join(str(number) for number, finding in enumerate(findings) if finding in ticked))
+    chosen = _with_box(findings, first, wanted, view)
+    title = f"{len(rest)} more: {REST_OF_FINDINGS}"
+    if rest and not folded("rest", title, lambda: chosen.update(_with_box(findings, rest, wanted, view))):
+        chosen |= wanted.intersection(rest)
+    state.choose("ticked", ",".join(str(number) for number in sorted(chosen)))
+    ticked = [findings[number] for number in sorted(chosen)]
     with place, st.container():
         steps = _replayed(view.run, ticked)
         now_and_predicted(steps[-1] if steps else None, f"{len(ticked)} selected" if ticked else "no change selected")
@@ -65,24 +67,22 @@ def draw() -> None:
     )
 
 
-def _with_box(
-    findings: Sequence[Finding], numbers: Sequence[int], asked_numbers: Sequence[str], view: View
-) -> list[Finding]:
-    """Show findings, each with a checkbox; return the selected ones."""
-    ticked = []
+def _with_box(findings: Sequence[Finding], numbers: Sequence[int], wanted: Collection[int], view: View) -> set[int]:
+    """Show findings, each with a checkbox; return the numbers of the selected ones."""
+    ticked = set()
     for number in numbers:
         finding = findings[number]
         with st.container(border=True):
             left, right = st.columns([1, 30])
-            before = bool(finding.edit) and (str(number) in asked_numbers or asked_numbers == ["all"])
-            if left.checkbox(
+            is_ticked = left.checkbox(
                 "Select this change",
-                before,
+                number in wanted,
                 label_visibility="collapsed",
                 disabled=not finding.edit,
-                key=f"tick-{number}",
-            ):
-                ticked.append(finding)
+                **state.bound("ticked", number),
+            )
+            if is_ticked:
+                ticked.add(number)
             with right:
                 show_finding(finding, view, number)
                 if not finding.edit:

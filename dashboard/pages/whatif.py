@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import streamlit as st
 
+from usp_prof import UspProfError
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.model.topology import PARALLEL_AXES
@@ -103,8 +104,10 @@ def _choice(place: st.delta_generator.DeltaGenerator, name: str, left: list[str]
 
 def _counted(place: st.delta_generator.DeltaGenerator, name: str, left: list[str]) -> list[str]:
     before = _value(left, name, lambda word: bool(_COUNT.fullmatch(word)) and 1 <= int(word) <= MOST)
-    value = int(before) if before else None
-    count = place.number_input(COUNTS[name], 1, MOST, value, placeholder="same", **state.bound("edits", name))
+    options = state.bound("edits", name)
+    if before:  # as a default, it could not be removed
+        st.session_state.setdefault(options["key"], int(before))
+    count = place.number_input(COUNTS[name], 1, MOST, None, placeholder="same", **options)
     return [] if count is None else [f"{name}={count}"]
 
 
@@ -132,7 +135,10 @@ def draw() -> None:
         **state.bound("edits"),
     )
     text = " ".join(dict.fromkeys([*chosen_edits, *typed.split()]))
-    state.choose("edits", text)
+    if typed.split() == left:
+        state.choose("edits", text)
+    else:  # typed just now: the other inputs show what they can of it
+        state.renew("edits", text)
     folded("edits", "List of all changes", _edits)
     document = wait(data.ask_document(view.run, EVERYTHING))
     if not text.strip():
@@ -142,10 +148,15 @@ def draw() -> None:
         with answer:
             _offer_first(view.run, document)
         return
-    edits = tuple(parse_edit(word) for word in text.split())
-    with st.spinner("replaying", show_time=True):
-        alone = [data.prediction(view.run, (edit,), edits) for edit in edits]
-        together = data.prediction(view.run, edits)
+    try:
+        edits = tuple(parse_edit(word) for word in text.split())
+        with st.spinner("replaying", show_time=True):
+            alone = [data.prediction(view.run, (edit,), edits) for edit in edits]
+            together = data.prediction(view.run, edits)
+    except UspProfError as error:
+        heading.error(state.plain(error.message))
+        heading.info(state.plain(error.hint or "Choose other changes below."))
+        return
     with heading:
         verdict(whatif_answer.verdict(together))
         note_whole_run(view.selection)

@@ -215,6 +215,10 @@ def test_a_change_without_effect_does_not_cost_anything() -> None:
     prediction = data.prediction(0, (parse_edit("compute_faster=2"),))
     longer = replace(prediction, after_ns=prediction.before_ns * 1.0004)
     assert ": saves 0.0% " in whatif.verdict(longer)
+    three = tuple(parse_edit(word) for word in ("no_pauses", "zero=1", "dp=4"))
+    assert whatif.verdict(replace(prediction, edits=three)).startswith(
+        "No host pauses, ZeRO-1 and 4-way data parallel:"
+    )
     assert ": costs 1.0% " in whatif.verdict(replace(prediction, after_ns=prediction.before_ns * 1.01))
 
 

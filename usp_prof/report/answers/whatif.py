@@ -38,7 +38,8 @@ _SHOWN_CODES = ("predicted_ranks", "predicted_calls", "rearranged")
 
 def verdict(together: Prediction) -> str:
     """Describe what the changes save together."""
-    changes = " and ".join(in_words(edit) for edit in together.edits)
+    *first, last = (in_words(edit) for edit in together.edits)
+    changes = f"{', '.join(first)} and {last}" if first else last
     was, now = (quantity(length, Unit.NS) for length in (together.before_ns, together.after_ns))
     gain, error = (quantity(part, Unit.FRACTION) for part in (abs(together.gain_fraction), together.error_fraction))
     is_none = gain == quantity(0, Unit.FRACTION)
