@@ -50,14 +50,13 @@ def conditions(config: Config) -> Iterator[tuple[str, bool, str]]:
     yield ("prefetch", options.zero >= 2, "is for the gathered weights of ZeRO-2 and -3")
 
     yield ("stages_per_rank", config.traits.is_looped, "is for the interleaved schedules")
-    other = replace(layout, ep_outer=not layout.ep_outer)
-    differs = layout.groups("ep") != other.groups("ep")
+    other_layout = replace(layout, ep_outer=not layout.ep_outer)
+    differs = layout.groups("ep") != other_layout.groups("ep")
     yield ("ep_layout", differs, "changes nothing: experts borrow the same ranks either way")
 
-    sooner = options.checkpoint_every < options.steps
-    yield ("checkpoint_every", sooner, f"is not before the end of the run, which --steps {options.steps} sets")
-    sooner = options.log_every <= options.steps
-    yield ("log_every", sooner, f"is not before the end of the run, which --steps {options.steps} sets")
+    never = f"is not before the end of the run, which --steps {options.steps} sets"
+    yield ("checkpoint_every", options.checkpoint_every < options.steps, never)
+    yield ("log_every", options.log_every <= options.steps, never)
     writes = options.profile or options.metrics != "json"
     yield ("output", writes, "is for traces and metrics on disk, and --metrics json writes neither")
     names_device = options.pace in ACHIEVED

@@ -53,21 +53,21 @@ def morph_of_rank(
     store: TimelineStore, rank: int, start_ns: int, end_ns: int, prediction: Prediction | None, closer_ns: float
 ) -> Morph:
     """Return a rank's slices of a step; without a prediction both states are the recorded one."""
-    line = store.ranks[rank]
-    level = line.levels[0]
-    device_rows = [number for number, row in enumerate(line.rows) if row.kind == "device"]
-    chosen = [np.arange(level.offsets[row], level.offsets[row + 1]) for row in device_rows]
-    at = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
-    begin = level.start[at] + line.shift_ns
-    end = begin + level.rest["dur"][at].astype(np.int64)
+    timeline = store.ranks[rank]
+    level = timeline.levels[0]
+    device_rows = [number for number, row in enumerate(timeline.rows) if row.kind == "device"]
+    slices_of_rows = [np.arange(level.offsets[row], level.offsets[row + 1]) for row in device_rows]
+    slices = np.concatenate(slices_of_rows) if slices_of_rows else np.zeros(0, np.int64)
+    begin = level.start[slices] + timeline.shift_ns
+    end = begin + level.rest["dur"][slices].astype(np.int64)
     # Steps of ranks end at different times: slices that are mostly in the next step are left out.
     middle = (begin + end) // 2
-    inside = (middle >= start_ns) & (middle < end_ns)
-    at, begin, end = at[inside], begin[inside], end[inside]
-    category, name = level.rest["category"][at], store.run_names(rank, level.rest["name"][at])
+    is_inside = (middle >= start_ns) & (middle < end_ns)
+    slices, begin, end = slices[is_inside], begin[is_inside], end[is_inside]
+    category, name = level.rest["category"][slices], store.run_names(rank, level.rest["name"][slices])
     begins, ends = np.stack([begin, begin]), np.stack([end, end])
     if prediction is not None:
-        node = _node_of_event(prediction, rank, level.rest["event"][at])
+        node = _node_of_event(prediction, rank, level.rest["event"][slices])
         has_node = node >= 0
         begins[1, has_node] = prediction.timeline.start[node[has_node]] - store.origin_ns
         ends[1, has_node] = prediction.timeline.end[node[has_node]] - store.origin_ns
@@ -97,20 +97,18 @@ def _merged(morph: Morph, closer_ns: float) -> Morph:
     category, begin, end = morph.category[order], morph.begin[:, order], morph.end[:, order]
     if not len(order):
         return morph
-    fresh = np.ones(len(order), bool)
-    apart = [np.abs(begin[state, 1:] - end[state, :-1]) > closer_ns for state in (0, 1)]
-    fresh[1:] = (category[1:] != category[:-1]) | apart[0] | apart[1]
-    first = np.flatnonzero(fresh)
-    dur = (end[0] - begin[0]).astype(np.float64)
+    is_far = (np.abs(begin[:, 1:] - end[:, :-1]) > closer_ns).any(axis=0)
+    first = np.flatnonzero(np.append(True, (category[1:] != category[:-1]) | is_far))
+    duration = (end[0] - begin[0]).astype(np.float64)
     merged_begin = np.minimum.reduceat(begin, first, axis=1)
     merged_end = np.maximum.reduceat(end, first, axis=1)
-    busy = np.add.reduceat(dur, first) / np.maximum(merged_end[0] - merged_begin[0], 1)
+    busy_share = np.add.reduceat(duration, first) / np.maximum(merged_end[0] - merged_begin[0], 1)
     return Morph(
-        category[first],
-        morph.name[order][longest_of_groups(dur, first)],
-        merged_begin,
-        merged_end,
-        np.clip(np.ceil(255 * busy), 1, 255).astype(np.uint8),
+        category=category[first],
+        name=morph.name[order][longest_of_groups(duration, first)],
+        begin=merged_begin,
+        end=merged_end,
+        coverage=np.clip(np.ceil(255 * busy_share), 1, 255).astype(np.uint8),
     )
 
 

@@ -101,7 +101,7 @@ _OP = re.compile(r'"cat": "(?:cpu_op|kernel|gpu_mem|cuda_)[^{}]*?"ts": ([\d.]+)'
 
 
 def empty_steps(text: str) -> list[int]:
-    """Return the steps in which no op began; only short ones are looked at, because reading all ops takes long."""
+    """Return the steps in which no op started; only short steps are checked, because reading all ops takes long."""
     steps = find_events(text, [_STEP])
     limit_ns = max(_SHORT_NS, max((step.duration_ns for step in steps), default=0) // 10)
     short = [step for step in steps if step.duration_ns < limit_ns]
@@ -144,7 +144,8 @@ def _text(manifest: Manifest) -> str:
 _GLOO, _C10D = "gloo:", "c10d::"
 GLOO_SEND = "gloo:send"
 _TRANSFERS = (GLOO_SEND, "gloo:recv", "gloo:recvAnySource")
-_UNEVEN = "[]"
+_NO_SIZES = "[]"
+"""The list of sizes of an all-to-all with equal parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,20 +189,19 @@ def collective_arguments(call: Call, group: GroupEntry | None) -> dict[str, Any]
     """Return the arguments of a collective, as on NCCL's kernels."""
     entry, operator = call.entry, call.operator
     name = operator.name.removeprefix(_C10D).removesuffix("_")
-    inside, outside = entry.in_elements, entry.out_elements
+    in_elements, out_elements = entry.in_elements, entry.out_elements
     kind = family(operator.name)
     if kind == "reducescatter":
-        outside = _elements(operator, 0) or outside
-        inside = _elements(operator, 1) or inside
+        out_elements = _elements(operator, 0) or out_elements
+        in_elements = _elements(operator, 1) or in_elements
     if kind == "alltoall":
         inputs = operator.args.get("Concrete Inputs", ())
-        name = (
-            "all_to_allv" if any(str(value).startswith("[") and value != _UNEVEN for value in inputs) else "all_to_all"
-        )
+        has_sizes = any(str(value).startswith("[") and value != _NO_SIZES for value in inputs)
+        name = "all_to_allv" if has_sizes else "all_to_all"
     arguments: dict[str, Any] = {
         "Collective name": name,
-        "In msg nelems": inside,
-        "Out msg nelems": outside,
+        "In msg nelems": in_elements,
+        "Out msg nelems": out_elements,
         "Seq": entry.sequence,
     }
     if entry.dtype:
@@ -260,18 +260,20 @@ def peers(
         caller = _caller(transfer, callers)
         if caller is None:
             continue
-        fitting = [
-            group for group in _candidates(caller.operator, marks, groups) if caller.peer_in_group < len(group.ranks)
+        candidates = [
+            group
+            for group in _groups_on_axis(caller.operator, marks, groups)
+            if caller.peer_in_group < len(group.ranks)
         ]
         # If several groups fit, the peer is known only if they agree on it.
-        global_peers = {group.ranks[caller.peer_in_group] for group in fitting} - {rank}
+        global_peers = {group.ranks[caller.peer_in_group] for group in candidates} - {rank}
         if len(global_peers) != 1:
             continue
         peer = global_peers.pop()
         sends = caller.operator.name == _SENDS
         arguments[place] |= {"Src Rank": rank if sends else peer, "Dst Rank": peer if sends else rank}
-        if len(fitting) == 1:
-            arguments[place] |= group_arguments(fitting[0])
+        if len(candidates) == 1:
+            arguments[place] |= group_arguments(candidates[0])
     return arguments
 
 
@@ -313,7 +315,9 @@ def _caller(transfer: TextEvent, callers: dict[int, list[_Caller]]) -> _Caller |
     return None
 
 
-def _candidates(operator: TextEvent, marks: Sequence[TextEvent], groups: Sequence[GroupEntry]) -> Sequence[GroupEntry]:
+def _groups_on_axis(
+    operator: TextEvent, marks: Sequence[TextEvent], groups: Sequence[GroupEntry]
+) -> Sequence[GroupEntry]:
     """Return the groups on the axis of the innermost mark around the operator; all groups if there is no such mark."""
     around = [
         mark
@@ -323,7 +327,7 @@ def _candidates(operator: TextEvent, marks: Sequence[TextEvent], groups: Sequenc
     for mark in sorted(around, key=lambda event: event.start_ns, reverse=True):
         parsed = parse_mark(mark.name)
         axis = parsed.area if parsed is not None else ""
-        serving = [group for group in groups if any(name == axis or name.startswith(f"{axis}_") for name in group.axes)]
-        if serving:
-            return serving
+        on_axis = [group for group in groups if any(name == axis or name.startswith(f"{axis}_") for name in group.axes)]
+        if on_axis:
+            return on_axis
     return groups
