@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
 
 import pytest
 from papers import HOSTILE, document, empty_document, facts
 
-from usp_prof.report.document import DataTable, Section, TableColumn
+from usp_prof.report.document import DataTable, Findings, Section, TableColumn, Text
 from usp_prof.report.writers import webpage
 
 
@@ -76,6 +77,15 @@ def test_very_long_names_are_cut_to_two_lines_and_sentences_are_not() -> None:
     assert f'<td class="long"><div title="{escape(name)}">{escape(name)}</div></td>' in text
     assert f"<td>{why}</td>" in text
     assert '<td class="whole">aten::mm</td>' in text
+
+
+def test_a_note_follows_the_table_that_it_explains() -> None:
+    """It was printed at the top of the findings, in the other column."""
+    table = DataTable("Stragglers", (TableColumn("rank"),), ((13,),))
+    note, findings = Text("A repair saves less.", quiet=True), Findings(())
+    paper = replace(document(), summary=Section("summary", "", (table, note, findings)))
+    text = webpage.write([paper])
+    assert text.index("<h3>Findings</h3>") < text.index("<h3>Stragglers</h3>") < text.index(escape(note.text))
 
 
 def test_every_section_is_collapsed_under_its_own_name(page: str) -> None:

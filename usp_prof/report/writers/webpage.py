@@ -108,12 +108,12 @@ def _article(document: Document, place: int, timeline: str) -> str:
 
 
 def _summary(summary: Section, chart_ids: _ChartIds) -> str:
-    """Format the first screen: figures, then findings next to the tables that they are based on."""
+    """Format the first screen: figures, then findings next to the tables that they are based on, with their notes."""
     figures: list[str] = []
     findings: list[str] = []
     tables: list[str] = []
     for block in summary.blocks:
-        column = tables if isinstance(block, doc.DataTable) else findings
+        column = findings if isinstance(block, doc.Findings | doc.Health) else tables
         (figures if isinstance(block, doc.KeyFigures | doc.Stack) else column).append(_html(block, chart_ids))
     columns = "".join(f"<div>{''.join(column)}</div>" for column in (findings, tables) if column)
     return f'{"".join(figures)}<div class="columns">{columns}</div>'
