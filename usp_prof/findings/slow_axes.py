@@ -38,14 +38,14 @@ def slow_axes(tables: TableSet) -> Iterable[Draft]:
             continue
         is_latency = float(np.median(rows["bytes"][on_axis])) <= LATENCY_BYTES
         ethernet_ns = _ethernet_ns(rows, timed, on_axis, is_latency=is_latency)
-        of_messages = _of_best_group(
+        # Messages are compared individually, and per step because later messages of a burst are fast.
+        message_ratio = _ratio_of_best_group(
             rows.codes("group")[0][on_axis], _direction(rows, on_axis), rows["transfer_ns"][on_axis] / ethernet_ns
         )
-        of_steps = _of_busy_link(rows, on_axis, ethernet_ns)
-        # Messages are compared individually, and per step because later messages of a burst are fast.
-        are_slow = of_messages >= (SLOWER_THAN_OTHERS if is_latency else SLOWER_THAN_ETHERNET)
-        if are_slow or of_steps >= SLOWER_THAN_OTHERS:
-            ratio = of_messages if are_slow else of_steps
+        step_ratio = _ratio_of_busy_link(rows, on_axis, ethernet_ns)
+        are_messages_slow = message_ratio >= (SLOWER_THAN_OTHERS if is_latency else SLOWER_THAN_ETHERNET)
+        if are_messages_slow or step_ratio >= SLOWER_THAN_OTHERS:
+            ratio = message_ratio if are_messages_slow else step_ratio
             yield Draft(
                 f"Messages on {axis} take {ratio:.1f}x as long as over gigabit Ethernet",
                 {"axis": axis},
@@ -86,18 +86,18 @@ def _direction(rows: Columns, on_axis: Flags) -> Ints:
     return np.where(is_transfer, rows.codes("op")[0][on_axis] + 1, 0)
 
 
-def _of_best_group(group: Ints, direction: Ints, slowness: Floats) -> float:
+def _ratio_of_best_group(group: Ints, direction: Ints, slowness: Floats) -> float:
     """Return the lower quartile of the best group in its slower direction, which is the axis without contention."""
     best = np.inf
     for code in np.unique(group).tolist():
-        own, ways = slowness[group == code], direction[group == code]
-        of_ways = [own[ways == way] for way in np.unique(ways).tolist()]
-        counted = [of_way for of_way in of_ways if len(of_way) >= FEWEST_CALLS] or [own]
+        slowness_of_group, directions = slowness[group == code], direction[group == code]
+        by_direction = [slowness_of_group[directions == one_way] for one_way in np.unique(directions).tolist()]
+        counted = [values for values in by_direction if len(values) >= FEWEST_CALLS] or [slowness_of_group]
         best = min(best, max(map(_undisturbed, counted)))
     return best
 
 
-def _of_busy_link(rows: Columns, on_axis: Flags, ethernet_ns: Floats) -> float:
+def _ratio_of_busy_link(rows: Columns, on_axis: Flags, ethernet_ns: Floats) -> float:
     """Return the busy time of an axis' link per step, relative to sequential messages over gigabit Ethernet.
 
     A library sends a few messages at a time. In a burst, the first messages wait for the link and the last ones wait
@@ -109,17 +109,16 @@ def _of_busy_link(rows: Columns, on_axis: Flags, ethernet_ns: Floats) -> float:
         message 4             ||            under 1 ms
         link busy   |=========|             9 ms, although four messages of 0.5 ms would take 2 ms
     """
-    inside = (rows["step"][on_axis] >= 0) & ~rows.matches("matched_by", "p2p")[on_axis]
-    group, step = rows.codes("group")[0][on_axis][inside], rows["step"][on_axis][inside]
+    in_steps = (rows["step"][on_axis] >= 0) & ~rows.matches("matched_by", "p2p")[on_axis]
+    group, step = rows.codes("group")[0][on_axis][in_steps], rows["step"][on_axis][in_steps]
     if not len(group):
         return 0.0
-    # One code per group and step.
-    place = group_codes(group, step)
-    owner, begin, end = union_by(place, rows["last_ns"][on_axis][inside], rows["end_ns"][on_axis][inside])
-    busy_ns = np.bincount(owner, end - begin, minlength=int(place.max()) + 1)
-    slowness = busy_ns / np.bincount(place, ethernet_ns[inside])
-    of_place = group[first_rows(place)]
-    return _of_best_group(of_place, np.zeros_like(of_place), slowness)
+    group_and_step = group_codes(group, step)
+    owner, begin, end = union_by(group_and_step, rows["last_ns"][on_axis][in_steps], rows["end_ns"][on_axis][in_steps])
+    busy_ns = np.bincount(owner, end - begin, minlength=int(group_and_step.max()) + 1)
+    slowness = busy_ns / np.bincount(group_and_step, ethernet_ns[in_steps])
+    group_of_code = group[first_rows(group_and_step)]
+    return _ratio_of_best_group(group_of_code, np.zeros_like(group_of_code), slowness)
 
 
 def _undisturbed(values: Floats | Ints) -> float:

@@ -32,40 +32,39 @@ def _build(tables: TableSet) -> Graph:
     ranks = [nodes_of(tables, rank, clocks.host_ns.get(rank, 0)) for rank in tables.ranks]
     start_of_rank = [clocks.align_device(nodes.rank, nodes.start) for nodes in ranks]
     end_of_rank = [clocks.align_device(nodes.rank, nodes.end) for nodes in ranks]
-    waits = [
-        _on_one_clock(own, of_rank, *moments)
-        for own, of_rank, *moments in zip(ranks, waits_of_run(tables, ranks), start_of_rank, end_of_rank, strict=True)
-    ]
+    columns = zip(ranks, waits_of_run(tables, ranks), start_of_rank, end_of_rank, strict=True)
+    waits_of_ranks = [_on_one_clock(*columns_of_rank) for columns_of_rank in columns]
     # First node and first lane of each rank in the concatenated arrays.
-    first_node = np.cumsum([0, *(len(own.lane) for own in ranks)]).tolist()
-    first_lane = np.cumsum([0, *(own.lanes for own in ranks)]).tolist()
+    first_node = np.cumsum([0, *(len(nodes.lane) for nodes in ranks)]).tolist()
+    first_lane = np.cumsum([0, *(nodes.lanes for nodes in ranks)]).tolist()
     start, end = np.concatenate(start_of_rank), np.concatenate(end_of_rank)
-    name, names = stacked_codes(own.name for own in ranks)
-    axis, axes = stacked_codes(own.axis for own in ranks)
+    name, names = stacked_codes(nodes.name for nodes in ranks)
+    axis, axes = stacked_codes(nodes.axis for nodes in ranks)
     call, further = _calls(tables, ranks, first_node[-1])
     nodes = Nodes(
-        rank=np.repeat([own.rank for own in ranks], np.diff(first_node)),
-        lane=np.concatenate([own.lane + low for own, low in zip(ranks, first_lane[:-1], strict=True)]),
-        kind=np.concatenate([own.kind for own in ranks]),
+        rank=np.repeat([nodes.rank for nodes in ranks], np.diff(first_node)),
+        lane=np.concatenate([nodes.lane + low for nodes, low in zip(ranks, first_lane[:-1], strict=True)]),
+        kind=np.concatenate([nodes.kind for nodes in ranks]),
         start=start,
         duration=end - start,
-        step=np.concatenate([own.step for own in ranks]),
+        step=np.concatenate([nodes.step for nodes in ranks]),
         axis=axis,
         name=name,
         call=call,
-        event=np.concatenate([own.event for own in ranks]),
+        event=np.concatenate([nodes.event for nodes in ranks]),
     )
+    numbered_waits = list(zip(waits_of_ranks, first_node[:-1], strict=True))
     edges = Edges(
-        source=np.concatenate([of_rank.source + low for of_rank, low in zip(waits, first_node[:-1], strict=True)]),
-        at_end=np.concatenate([of_rank.at_end for of_rank in waits]),
-        target=np.concatenate([of_rank.target + low for of_rank, low in zip(waits, first_node[:-1], strict=True)]),
-        lag=np.concatenate([of_rank.lag for of_rank in waits]),
-        kind=np.concatenate([of_rank.kind for of_rank in waits]),
+        source=np.concatenate([waits.source + low for waits, low in numbered_waits]),
+        at_end=np.concatenate([waits.at_end for waits in waits_of_ranks]),
+        target=np.concatenate([waits.target + low for waits, low in numbered_waits]),
+        lag=np.concatenate([waits.lag for waits in waits_of_ranks]),
+        kind=np.concatenate([waits.kind for waits in waits_of_ranks]),
     )
     met = _met(nodes, further)
     transfer, tied = _transfers(nodes, met, _ends_together(tables))
-    gap = np.concatenate([of_rank.gap for of_rank in waits])
-    earliest = np.concatenate([of_rank.earliest for of_rank in waits])
+    gap = np.concatenate([waits.gap for waits in waits_of_ranks])
+    earliest = np.concatenate([waits.earliest for waits in waits_of_ranks])
     return Graph(nodes, gap, earliest, edges, nodes.duration, transfer, tied, tuple(axes), tuple(names), met=met)
 
 

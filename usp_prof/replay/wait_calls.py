@@ -16,6 +16,7 @@ import numpy as np
 
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import lookup, rows_by_code, rows_of, sorted_by
+from usp_prof.columns.table import Columns
 from usp_prof.replay.graph import NEVER, NodeKind
 from usp_prof.replay.rank_nodes import RankNodes
 from usp_prof.replay.recorded_waits import RecordedWaits
@@ -41,54 +42,82 @@ class WaitCalls:
     """Whether there is just one wait call since the last launch of the thread."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _HostCalls:
+    """The host calls of one rank: one entry per row of `launches` in each array."""
+
+    wait_before: Ints
+    """For launches: the last wait call since the thread's previous launch; -1 for none."""
+    waits_before: Ints
+    """For launches: number of wait calls since the thread's previous launch."""
+    marked_launch: Ints
+    """For wait calls: the launch whose work ends with the last event; -1 if unknown."""
+    next_call_ns: Ints
+    """When the thread makes its next call."""
+
+
 def wait_calls(tables: TableSet, nodes: RankNodes, recorded: RecordedWaits) -> WaitCalls:
     """Return the wait calls before each launched node; calls whose wait is `recorded` do not count."""
     launches = tables.columns("launches", nodes.rank)
     is_wait = launches.matches("name", *_WAIT_CALLS)
     recorded_by, marked = np.full(len(nodes.lane), NEVER), np.full(len(nodes.lane), -1)
-    if not is_wait.any():
-        return WaitCalls(
-            in_trace=False, recorded_by=recorded_by, marked=marked, is_single=np.zeros(len(nodes.lane), bool)
-        )
-    is_wait &= ~np.isin(launches["event"], recorded.call)
-    is_record = launches.matches("name", *_RECORD_CALLS)
-    launches_work, started, event = launches["kernels"] > 0, launches["start_ns"], launches["event"]
-    # By call: for waits, when the last event was recorded (until the wait itself if the trace has no such calls), and
-    # the launch that it marks. For launches, the wait call before.
-    recorded_at = np.sort(started[is_record])
-    of_wait = np.searchsorted(recorded_at, started, side="right") - 1
-    recorded_ns = lookup(recorded_at, of_wait, missing=int(started.min()) - 1) if len(recorded_at) else started
-    marked_launch, wait_of_launch = np.full(len(launches), -1), np.full(len(launches), -1)
     is_single = np.zeros(len(nodes.lane), bool)
-    waits_before = np.zeros(len(launches), np.int64)
-    next_call_ns = np.full(len(launches), np.iinfo(np.int64).max)
+    in_trace = bool(is_wait.any())
+    if in_trace:
+        calls = _host_calls(launches, is_wait & ~np.isin(launches["event"], recorded.call))
+        device = nodes.launched_work
+        launch = rows_of(launches["event"], nodes.launch[device])
+        wait = lookup(calls.wait_before, launch, missing=-1)
+        recorded_by[device] = np.where(wait >= 0, _recorded_ns(launches)[wait] + nodes.host_shift, NEVER)
+        marked_event = lookup(launches["event"], lookup(calls.marked_launch, wait, missing=-1), missing=-1)
+        marked[device] = lookup(device, rows_of(nodes.launch[device], marked_event), missing=-1)
+        is_single[device] = lookup(calls.waits_before, launch, missing=0) == 1
+    return WaitCalls(in_trace=in_trace, recorded_by=recorded_by, marked=marked, is_single=is_single)
+
+
+def _recorded_ns(launches: Columns) -> Ints:
+    """Return when the last event before each call was recorded; the call's own start if the trace has no such calls."""
+    start_ns = launches["start_ns"]
+    recorded_ns = np.sort(start_ns[launches.matches("name", *_RECORD_CALLS)])
+    if not len(recorded_ns):
+        return start_ns
+    last = np.searchsorted(recorded_ns, start_ns, side="right") - 1
+    return lookup(recorded_ns, last, missing=int(start_ns.min()) - 1)
+
+
+def _host_calls(launches: Columns, is_wait: Flags) -> _HostCalls:
+    """Return what precedes each call on its thread, and the waits of one thread for the next launch of another."""
+    start_ns, is_launch = launches["start_ns"], launches["kernels"] > 0
+    is_record = launches.matches("name", *_RECORD_CALLS)
+    calls = _HostCalls(
+        wait_before=np.full(len(launches), -1),
+        waits_before=np.zeros(len(launches), np.int64),
+        marked_launch=np.full(len(launches), -1),
+        next_call_ns=np.full(len(launches), np.iinfo(np.int64).max),
+    )
     for rows in rows_by_code(launches.codes("thread")[0]).values():
-        calls = sorted_by(started, rows)
-        next_call_ns[calls[:-1]] = started[calls[1:]]
-        # By call: the last launch, wait and record up to it.
-        launch, wait, record = (
-            np.maximum.accumulate(np.where(marks[calls], np.arange(len(calls)), -1))
-            for marks in (launches_work, is_wait, is_record)
-        )
-        marks_launch = is_wait[calls] & (launch >= 0) & (record > launch)
-        marked_launch[calls[marks_launch]] = calls[launch[marks_launch]]
-        has_wait = launches_work[calls] & (wait > np.append(-1, launch[:-1]))
-        wait_of_launch[calls[has_wait]] = calls[wait[has_wait]]
-        waited = np.cumsum(is_wait[calls])
-        waits_before[calls] = waited - lookup(waited, np.append(-1, launch[:-1]), missing=0)
+        thread = sorted_by(start_ns, rows)
+        calls.next_call_ns[thread[:-1]] = start_ns[thread[1:]]
+        launch, wait, record = (_last_marked(marks[thread]) for marks in (is_launch, is_wait, is_record))
+        launch_before = np.append(-1, launch[:-1])
+        marks_launch = is_wait[thread] & (launch >= 0) & (record > launch)
+        calls.marked_launch[thread[marks_launch]] = thread[launch[marks_launch]]
+        has_wait = is_launch[thread] & (wait > launch_before)
+        calls.wait_before[thread[has_wait]] = thread[wait[has_wait]]
+        waits = np.cumsum(is_wait[thread])
+        calls.waits_before[thread] = waits - lookup(waits, launch_before, missing=0)
     # A thread that waits for another one, as for backward, lets this one's next launch wait.
-    waits, by_start = np.flatnonzero(is_wait), sorted_by(started, np.flatnonzero(launches_work))
-    following = lookup(by_start, np.searchsorted(started[by_start], started[waits]), missing=-1)
-    is_of_other = (following >= 0) & (started[following] < next_call_ns[waits]) & (wait_of_launch[following] < 0)
-    wait_of_launch[following[is_of_other]] = waits[is_of_other]
-    device = nodes.launched_work
-    row = rows_of(event, nodes.launch[device])
-    wait_row = lookup(wait_of_launch, row, missing=-1)
-    recorded_by[device] = np.where(wait_row >= 0, recorded_ns[wait_row] + nodes.host_shift, NEVER)
-    marked_event = lookup(event, lookup(marked_launch, wait_row, missing=-1), missing=-1)
-    marked[device] = lookup(device, rows_of(nodes.launch[device], marked_event), missing=-1)
-    is_single[device] = lookup(waits_before, row, missing=0) == 1
-    return WaitCalls(in_trace=True, recorded_by=recorded_by, marked=marked, is_single=is_single)
+    waiting, by_start = np.flatnonzero(is_wait), sorted_by(start_ns, np.flatnonzero(is_launch))
+    following = lookup(by_start, np.searchsorted(start_ns[by_start], start_ns[waiting]), missing=-1)
+    is_of_other = (following >= 0) & (start_ns[following] < calls.next_call_ns[waiting])
+    is_of_other &= calls.wait_before[following] < 0
+    calls.wait_before[following[is_of_other]] = waiting[is_of_other]
+    return calls
+
+
+def _last_marked(marks: Flags) -> Ints:
+    """Return for each place the last marked one up to it; -1 for none."""
+    return np.maximum.accumulate(np.where(marks, np.arange(len(marks)), -1))
 
 
 def issuing_lanes(tables: TableSet, nodes: RankNodes) -> Ints:
@@ -101,8 +130,7 @@ def issuing_lanes(tables: TableSet, nodes: RankNodes) -> Ints:
     lanes = np.full(len(nodes.lane), -1)
     for rows in rows_by_code(thread).values():
         work = sorted_by(nodes.launched_at, device[rows])
-        is_own = nodes.kind[work] != NodeKind.COMMUNICATION
-        last = np.maximum.accumulate(np.where(is_own, np.arange(len(work)), -1))
+        last = _last_marked(nodes.kind[work] != NodeKind.COMMUNICATION)
         lanes[work] = lookup(nodes.lane[work], np.append(-1, last[:-1]), missing=-1)
     return lanes
 

@@ -6,7 +6,7 @@ wait for it in collectives of which its own part was not recorded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -30,37 +30,23 @@ NOTABLE_WAIT = 0.01
 def with_usual_lead(graph: Graph, tables: TableSet, hosts: HostSteps, wanted: set[int]) -> Graph:
     """Return the graph with late hosts starting the recording when their median peer does.
 
-    The lead is measured in the first step that all peers recorded: when the own time before the host's first node
-    started. The device is busy with earlier work until then, so it starts the step no earlier than that of its median
-    peer. Work that was launched before the recording is late as well.
+    The device is busy with earlier work until then, so it starts the step no earlier than that of its median peer. Work
+    that was launched before the recording is late as well.
     """
-    think, earliest, transfer = think_times(graph), graph.earliest.copy(), graph.transfer.copy()
+    earliest, transfer = graph.earliest.copy(), graph.transfer.copy()
     in_queue = np.zeros(len(graph.nodes), np.int64)
     opening: list[tuple[int, int]] = []
-    for group in peer_groups(tables, graph):
-        present = [rank for rank in group if hosts.get(rank)]
-        if len(present) < 2 or wanted.isdisjoint(present):
-            continue
-        common = set.intersection(*(set(hosts[rank]) for rank in present))
-        if not common:
-            continue
-        first = {rank: hosts[rank][min(common)].rows[0] for rank in present}
-        began = {rank: int(graph.nodes.start[row] - think[row]) for rank, row in first.items()}
-        for rank in wanted.intersection(present):
-            peers = [other for other in present if other != rank]
-            late_by = round(began[rank] - float(np.median([began[peer] for peer in peers])))
-            if late_by <= 0:
-                continue
-            opens = graph.nodes.of_rank(rank)
-            opens = opens[graph.nodes.first_of_lane[opens] & thinks(graph)[opens] & (earliest[opens] > NEVER)]
-            earliest[opens] -= late_by
-            _shorten_waits(graph, tables, transfer, rank, late_by)
-            in_queue = np.maximum(in_queue, _waits_in_queue(graph, tables, rank, late_by))
-            # Peers that no longer wait for other repaired ranks start earlier, too.
-            saved_ns = np.bincount(graph.nodes.rank, graph.transfer - transfer, max(tables.ranks) + 1)
-            np.maximum.at(saved_ns, graph.nodes.rank, np.bincount(graph.nodes.lane, in_queue)[graph.nodes.lane])
-            _move_device(graph, earliest, rank, {peer: saved_ns[peer] for peer in peers}, min(common), late_by)
-            opening += _openings(graph, rank, peers, min(common))
+    for rank, peers, step, late_by in _late_hosts(graph, tables, hosts, wanted):
+        opens = graph.nodes.of_rank(rank)
+        opens = opens[graph.nodes.first_of_lane[opens] & thinks(graph)[opens] & (earliest[opens] > NEVER)]
+        earliest[opens] -= late_by
+        _shorten_waits(graph, tables, transfer, rank, late_by)
+        in_queue = np.maximum(in_queue, _waits_in_queue(graph, tables, rank, late_by))
+        # Peers that no longer wait for other repaired ranks start earlier, too.
+        saved_ns = np.bincount(graph.nodes.rank, graph.transfer - transfer, max(tables.ranks) + 1)
+        np.maximum.at(saved_ns, graph.nodes.rank, np.bincount(graph.nodes.lane, in_queue)[graph.nodes.lane])
+        _move_device(graph, earliest, rank, {peer: saved_ns[peer] for peer in peers}, step, late_by)
+        opening += _openings(graph, rank, peers, step)
     earliest -= np.where(graph.nodes.first_of_lane, in_queue, 0)
     edges = graph.edges
     if opening:
@@ -69,16 +55,40 @@ def with_usual_lead(graph: Graph, tables: TableSet, hosts: HostSteps, wanted: se
     return shortened_before(graph.with_changes(earliest=earliest, transfer=transfer, edges=edges), in_queue)
 
 
+def _late_hosts(
+    graph: Graph, tables: TableSet, hosts: HostSteps, wanted: set[int]
+) -> Iterator[tuple[int, list[int], int, int]]:
+    """Yield the ranks whose host is late when the recording starts, their peers, the compared step and the lateness.
+
+    Hosts are compared in the first step that all peers recorded, by when the own time before their first node started.
+    """
+    think = think_times(graph)
+    for group in peer_groups(tables, graph):
+        present = [rank for rank in group if hosts.get(rank)]
+        common_steps = set.intersection(*(set(hosts[rank]) for rank in present)) if present else set()
+        if len(present) < 2 or not common_steps:
+            continue
+        step = min(common_steps)
+        first_node = {rank: hosts[rank][step].rows[0] for rank in present}
+        started_at = {rank: int(graph.nodes.start[node] - think[node]) for rank, node in first_node.items()}
+        for rank in wanted.intersection(present):
+            peers = [other for other in present if other != rank]
+            late_by = round(started_at[rank] - float(np.median([started_at[peer] for peer in peers])))
+            if late_by > 0:
+                yield rank, peers, step, late_by
+
+
 def _openings(graph: Graph, rank: int, peers: Iterable[int], step: int) -> list[tuple[int, int]]:
     """Return the first device work of the median peer in a step with that of the rank, unless the rank's was first."""
     nodes = graph.nodes
     in_step = ~nodes.of_host & graph.measured & (nodes.step == step)
-    firsts = [rows[np.argmin(nodes.start[rows])] for peer in peers if len(rows := _rows(in_step, nodes, peer))]
-    own = _rows(in_step, nodes, rank)
-    if not firsts or not len(own):
+    rows_of_peers = [_rows(in_step, nodes, peer) for peer in peers]
+    firsts = [rows[np.argmin(nodes.start[rows])] for rows in rows_of_peers if len(rows)]
+    rows = _rows(in_step, nodes, rank)
+    if not firsts or not len(rows):
         return []
     median_peer = sorted(firsts, key=lambda row: nodes.start[row])[(len(firsts) - 1) // 2]
-    first = own[np.argmin(nodes.start[own])]
+    first = rows[np.argmin(nodes.start[rows])]
     was_first = nodes.start[first] < nodes.start[median_peer] - LEFT_BY_CLOCKS_NS
     return [] if was_first else [(int(median_peer), int(first))]
 
