@@ -16,8 +16,7 @@ from usp_prof import Run, UspProfError, open_run
 from usp_prof.checking import measured
 from usp_prof.extras.planner.calibration import Calibration, calibrate
 from usp_prof.extras.planner.question import Question
-from usp_prof.extras.planner.search import Plans
-from usp_prof.extras.planner.search import search_both as search_plans
+from usp_prof.extras.planner.search import Plans, search_both
 from usp_prof.gate.comparison import Comparison
 from usp_prof.gate.comparison import compare as compare_runs
 from usp_prof.gate.measured import Measured
@@ -242,8 +241,12 @@ def ask_calibration(index: int) -> Result[Calibration]:
 
 def ask_plans(question: Question) -> Result[Plans]:
     """Ask for the plans that fit, including those that the question's trainer can run."""
-    show_progress = partial(worker.report_progress, "predicting configurations")
-    return worker.ask(("plans", question_key(question)), lambda: search_plans(question, show_progress))
+
+    def search_plans() -> Plans:
+        worker.report_progress("predicting configurations")
+        return search_both(question)
+
+    return worker.ask(("plans", question_key(question)), search_plans)
 
 
 def question_key(question: Question) -> str:

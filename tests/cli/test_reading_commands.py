@@ -16,7 +16,7 @@ import tiny
 import zstandard
 
 from usp_prof.cli.app import main
-from usp_prof.cli.opening import parse_numbers
+from usp_prof.cli.opening import parse_rank_numbers
 from usp_prof.model.errors import UsageError
 from usp_prof.run import open_run
 from usp_prof.tables import catalog
@@ -257,13 +257,13 @@ class TestExport:
 
 @pytest.mark.parametrize(("text", "numbers"), [("3", (3,)), ("0-2,7", (0, 1, 2, 7)), ("5,5, 1", (1, 5))])
 def test_number_lists_are_parsed(text: str, numbers: tuple[int, ...]) -> None:
-    assert parse_numbers(text, "--ranks") == numbers
+    assert parse_rank_numbers(text) == numbers
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "1-", "-1", "0-99999999"])
 def test_an_invalid_list_of_numbers_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_numbers(text, "--ranks")
+        parse_rank_numbers(text)
 
 
 class TestQuerySafely:

@@ -139,12 +139,6 @@ def test_an_impossible_batch_is_refused() -> None:
         search(Question(PLAIN, MACHINE, devices=7, batch=5))
 
 
-def test_progress_is_reported() -> None:
-    heard: list[tuple[int, int]] = []
-    plans = search(Question(PLAIN, MACHINE, devices=2, batch=4), lambda done, total: heard.append((done, total)))
-    assert heard[-1] == (len(plans.best), len(plans.best))
-
-
 def test_hybrid_sharding_shards_over_more_than_one_rank_and_fewer_than_all() -> None:
     legal = configurations(Question(LLAMA_8B, MACHINE, devices=32, batch=64))
     hybrid = [plan for plan in legal if plan.replicas > 1]

@@ -93,17 +93,14 @@ def reading_progress(args: argparse.Namespace) -> Iterator[Callable[[int, int, s
 
 
 @contextmanager
-def planning_progress(args: argparse.Namespace) -> Iterator[Callable[[int, int], None] | None]:
-    """Show progress by number of items: a bar on a terminal, otherwise nothing."""
+def planning_status(args: argparse.Namespace) -> Iterator[None]:
+    """Show on a terminal that the planner runs."""
     console = notes(args)
     if args.quiet or not console.is_terminal:
-        yield None
+        yield
         return
-    from rich.progress import Progress  # noqa: PLC0415
-
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("planning", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with console.status("planning"):
+        yield
 
 
 def _console(args: argparse.Namespace, *, stderr: bool) -> SafeConsole:
@@ -241,7 +238,7 @@ def cluster_executor(name: str, say: Callable[[str], None] = lambda _: None) -> 
 
 def parse_ranks(text: str) -> tuple[int, ...] | str:
     """Parse `--ranks`: a list of numbers, or the name of a choice, which is checked when the run is opened."""
-    return text if is_sampling(text) else parse_numbers(text, "--ranks")
+    return text if is_sampling(text) else parse_rank_numbers(text)
 
 
 def is_sampling(text: str) -> bool:
@@ -249,14 +246,14 @@ def is_sampling(text: str) -> bool:
     return text[:1].isalpha()
 
 
-def parse_numbers(text: str, option: str) -> tuple[int, ...]:
-    """Parse a list of numbers and ranges, such as 0-3,7."""
+def parse_rank_numbers(text: str) -> tuple[int, ...]:
+    """Parse `--ranks`: numbers and ranges, such as 0-3,7."""
     out: set[int] = set()
     for part in text.split(","):
         match = _SPAN.match(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first or last - first > _MOST:
-            raise UsageError(f"{option} {text!r} is not a list of numbers", hint=f"write it like {option} 0-3,7")
+            raise UsageError(f"--ranks {text!r} is not a list of numbers", hint="write it like --ranks 0-3,7")
         out.update(range(first, last + 1))
     return tuple(sorted(out))
 

@@ -25,7 +25,7 @@ from usp_prof.cli.opening import (
     number_option,
     open_from,
     output,
-    parse_numbers,
+    parse_rank_numbers,
     parse_steps,
     read_snapshots,
     write_out,
@@ -143,7 +143,7 @@ def _how_to_write(out: Group) -> None:
 def run(args: argparse.Namespace) -> int:
     """Open the runs, analyze them, and write the report."""
     only = _names(args.only)
-    shown = parse_numbers(args.ranks, "--ranks") if args.ranks and not is_sampling(args.ranks) else None
+    shown = parse_rank_numbers(args.ranks) if args.ranks and not is_sampling(args.ranks) else None
     selection = Selection(shown, *parse_steps(args.steps))
     assumptions = _assumptions(args)
     if args.format == "terminal" and args.output is not None:

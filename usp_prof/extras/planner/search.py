@@ -7,7 +7,6 @@ compared with the memory and timed in a few array operations. Only those shown b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from math import log
 from typing import Any
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from usp_prof.columns.rows import group_codes
 from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.candidates import legal, nearest_legal, needs, refined
-from usp_prof.extras.planner.cases import cases_of, concatenated, rows_of, selected
+from usp_prof.extras.planner.cases import cases_of, concatenated, rows_of
 from usp_prof.extras.planner.choice import Barred, barred
 from usp_prof.extras.planner.launch import refusal
 from usp_prof.extras.planner.model_rules import modules_of_code
@@ -68,72 +67,81 @@ class Plans:
         return tuple(front)
 
 
-def search(question: Question, progress: Callable[[int, int], None] | None = None) -> Plans:
-    """Evaluate every legal configuration; `progress` gets the number of fitting ones predicted, and in total.
-
-    The optimizer is offloaded if that is pinned, or if nothing fits without it.
-    """
+def search(question: Question) -> Plans:
+    """Evaluate every legal configuration; the optimizer is offloaded if that is pinned, or nothing fits without it."""
     columns = legal(question)
     tried = len(columns.dp)
     if not tried:
-        nearest = nearest_legal(question)
-        fixed = ", ".join(f"{name} {value}" for name, value in question.pinned.items())
-        raise UsageError(
-            f"no legal configuration divides {question.batch} sequences among {question.devices} devices"
-            + (f" with {fixed}" if fixed else ""),
-            hint=f"use {nearest}" if nearest else "choose another number of devices, or set fewer options",
-        )
+        raise _nothing_legal(question)
     refused: tuple[Refused, ...] = ()
     if question.trainer:
         can_run, refused = _startable(question, columns)
         if not can_run.any():
-            return replace(search(replace(question, trainer=""), progress), question=question, refused=refused)
+            return replace(search(replace(question, trainer="")), question=question, refused=refused)
         columns = rows_of(columns, np.flatnonzero(can_run))
     cases = question.cases(columns)
     stages, room = stages_of(cases), question.cluster.room_bytes
     need = needs(cases, stages)
     fits = need <= room
-    further, their_need = refined(cases, stages, need, room)
-    if not fits.any() and not len(their_need) and "offload" not in question.pinned:
-        return _with_offload(question, len(columns.dp), float(need.min()), progress)
+    further, further_need = refined(cases, stages, need, room)
+    if not fits.any() and not len(further_need) and "offload" not in question.pinned:
+        return _with_offload(question, len(columns.dp), float(need.min()))
     if question.trainer:
         rows = np.flatnonzero(_startable(question, further)[0])
-        further, their_need = rows_of(further, rows), their_need[rows]
+        further, further_need = rows_of(further, rows), further_need[rows]
     ruled_out = barred(columns, need, fits)
     fits &= ~_recomputes_needlessly(columns, fits)
-    columns, need = concatenated(columns, further), np.concatenate([need, their_need])
-    cases, tried = question.cases(columns), tried + len(their_need)
-    fits = np.concatenate([fits, np.ones(len(their_need), bool)])
-    chosen = np.flatnonzero(fits)
-    best: list[Prediction] = []
-    if chosen.size:
-        seconds = step(selected(cases, chosen)).expected
-        picked = chosen[_shown(seconds, need[chosen], columns, chosen)]
-        configurations = [_configuration(columns, row, question.dtype) for row in picked.tolist()]
-        subset = cases_of(cases.shape, cases.machine, cases.profile, configurations)
-        predictions = records(subset, configurations, [question.model] * len(configurations), question.convention)
-        best = sorted(predictions, key=_rank)
-    if progress is not None:
-        progress(len(best), len(best))
-    return Plans(question, tuple(best), tried, int(chosen.size), int(need.min()), ruled_out, refused)
+    fitting = concatenated(rows_of(columns, np.flatnonzero(fits)), further)
+    fitting_need = np.append(need[fits], further_need)
+    return Plans(
+        question,
+        best=_best(question, fitting, fitting_need),
+        tried=tried + len(further_need),
+        fitting=len(fitting_need),
+        leanest_bytes=int(np.append(need, further_need).min()),
+        barred=ruled_out,
+        refused=refused,
+    )
 
 
-def search_both(question: Question, progress: Callable[[int, int], None] | None = None) -> Plans:
+def _nothing_legal(question: Question) -> UsageError:
+    nearest = nearest_legal(question)
+    pinned = ", ".join(f"{name} {value}" for name, value in question.pinned.items())
+    return UsageError(
+        f"no legal configuration divides {question.batch} sequences among {question.devices} devices"
+        + (f" with {pinned}" if pinned else ""),
+        hint=f"use {nearest}" if nearest else "choose another number of devices, or set fewer options",
+    )
+
+
+def _best(question: Question, fitting: Columns, need: NDArray[np.float64]) -> tuple[Prediction, ...]:
+    """Return the plans to show, in order; `fitting` are the configurations that fit, and `need` is their memory."""
+    if not len(need):
+        return ()
+    cases = question.cases(fitting)
+    rows = _shown(step(cases).expected, need, fitting)
+    configurations = [_configuration(fitting, row, question.dtype) for row in rows.tolist()]
+    shown = cases_of(cases.shape, cases.machine, cases.profile, configurations)
+    predictions = records(shown, configurations, [question.model] * len(configurations), question.convention)
+    return tuple(sorted(predictions, key=_rank))
+
+
+def search_both(question: Question) -> Plans:
     """Search all legal configurations, and separately those that the question's trainer can run.
 
     The fastest of all may include few that the trainer can run, and not the fastest of these.
     """
-    everything = search(replace(question, trainer=""), progress)
+    everything = search(replace(question, trainer=""))
     if not question.trainer:
         return everything
-    own = search(question, progress)
-    best = {plan.configuration: plan for plan in (*everything.best, *own.best)}
+    of_trainer = search(question)
+    best = {plan.configuration: plan for plan in (*everything.best, *of_trainer.best)}
     return replace(
         everything,
         question=question,
         best=tuple(sorted(best.values(), key=_rank)),
         fitting=max(everything.fitting, len(best)),
-        refused=own.refused,
+        refused=of_trainer.refused,
     )
 
 
@@ -156,9 +164,9 @@ def _startable(question: Question, columns: Columns) -> tuple[NDArray[np.bool_],
     return can_run[code], tuple(Refused(*reason_and_count) for reason_and_count in counted.most_common())
 
 
-def _with_offload(question: Question, tried: int, leanest: float, progress: Callable[[int, int], None] | None) -> Plans:
+def _with_offload(question: Question, tried: int, leanest: float) -> Plans:
     """Repeat the search with the optimizer in host memory, because nothing fits without; results are marked as such."""
-    offloaded = search(replace(question, pinned={**question.pinned, "offload": Offload.OPTIMIZER}), progress)
+    offloaded = search(replace(question, pinned={**question.pinned, "offload": Offload.OPTIMIZER}))
     barrier = (Barred("offload", Offload.NONE, tried, leanest),) if offloaded.best else ()
     return replace(offloaded, question=question, tried=tried + offloaded.tried, barred=(*barrier, *offloaded.barred))
 
@@ -180,15 +188,13 @@ def _recomputes_needlessly(c: Columns, fits: NDArray[np.bool_]) -> NDArray[np.bo
     return fits & (np.arange(len(fits)) > first[group])  # type: ignore[no-any-return]
 
 
-def _shown(
-    seconds: NDArray[np.float64], need: NDArray[np.float64], c: Columns, chosen: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _shown(seconds: NDArray[np.float64], need: NDArray[np.float64], c: Columns) -> NDArray[np.int64]:
     """Select the fastest plans, the fastest of each set of degrees, and the Pareto front of speed and memory."""
     order = np.lexsort((need, seconds))
     # In order of speed: the lowest memory of all faster plans. A plan that needs less is on the front.
     least_before = np.concatenate([[np.inf], np.minimum.accumulate(need[order])[:-1]])
     front = order[need[order] < least_before]
-    degrees = np.stack([np.asarray(getattr(c, name))[chosen][order] for name in ("dp", "tp", "cp", "pp", "ep", "zero")])
+    degrees = np.stack([np.asarray(getattr(c, name))[order] for name in ("dp", "tp", "cp", "pp", "ep", "zero")])
     _, firsts = np.unique(degrees, axis=1, return_index=True)
     return np.unique(np.concatenate([order[:SHOWN], order[firsts[:SHOWN]], front[:SHOWN]]))
 

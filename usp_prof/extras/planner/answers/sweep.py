@@ -83,13 +83,13 @@ def sentence(row: Row) -> str:
 # Rows and failures.
 
 
-def fastest_rows(rows: Sequence[Row], most: int = ROWS) -> DataTable:
+def fastest_rows(rows: Sequence[Row]) -> DataTable:
     """Build the table of configurations that ran, fastest first for each model, with the planner's predictions."""
     by_speed = sorted(
         (row for row in rows if row.is_ok), key=lambda row: (-row.tokens_per_device, str(row.configuration))
     )
     models = sorted({row.model for row in by_speed})
-    rows_of_model = max(1, most // max(len(models), 1))
+    rows_of_model = max(1, ROWS // max(len(models), 1))
     shown = [row for model in models for row in [row for row in by_speed if row.model == model][:rows_of_model]]
     has_models = len(models) > 1
     has_predictions = any(np.isfinite(row.predicted_step_ns) for row in shown)

@@ -17,7 +17,7 @@ from usp_prof.cli.opening import (
     number_option,
     open_from,
     output,
-    planning_progress,
+    planning_status,
     refuse_choice_without_path,
     write_out,
 )
@@ -127,8 +127,8 @@ def run(args: argparse.Namespace) -> int:
         calibration.check()
     args.trainer = args.trainer or ("usp-prof" if args.path else DEFAULT_TRAINER)
     question = _question(args, calibration)
-    with planning_progress(args) as progress:
-        plans = search(question, progress)
+    with planning_status(args):
+        plans = search(question)
     if args.format == "json":
         write_out(as_json(plans, calibration, args.trainer, args.top))
     else:
