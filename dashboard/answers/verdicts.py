@@ -42,10 +42,11 @@ def ranks(document: Document) -> str:
         read = document.run.ranks
         if len(read) == 1:
             return f"Stragglers are unknown: only rank {read[0]} was read."
-        return sentences.stragglers(figures)
+        return sentences.naming_ranks(document.run, sentences.stragglers(figures))
     rank, _ = sentences.largest(cost)
     late = document.verdict.late_rank(rank)
-    return sentences.stragglers(figures, late.why if late is not None and late.why != "unknown" else "")
+    why = late.why if late is not None and late.why != "unknown" else ""
+    return sentences.naming_ranks(document.run, sentences.stragglers(figures, why))
 
 
 def larger_cause(document: Document) -> str:

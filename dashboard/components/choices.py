@@ -17,6 +17,15 @@ def choose_word(label: str, name: str, offered: tuple[str, ...], *, place: Any =
     return chosen
 
 
+def choose_tab(label: str, name: str, offered: tuple[str, ...], usual: str, **options: Any) -> str:  # noqa: ANN401 - Streamlit's own options
+    """Choose one of the offered words in a row of buttons; a second click on it chooses the usual one."""
+    before = state.word(name, (usual, *offered))
+    options |= state.bound(name, *offered)
+    chosen: str = st.segmented_control(label, offered, default=before, **options) or usual
+    state.choose(name, None if chosen == usual else chosen)
+    return chosen
+
+
 def usual_first(usual: str, offered: tuple[str, ...]) -> tuple[str, ...]:
     """Return the offered words with the usual one first."""
     return (usual, *(other for other in offered if other != usual))

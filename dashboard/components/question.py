@@ -149,9 +149,7 @@ def _has_peak(device: str, dtype: str) -> bool:
 def _efficiency(measured: float) -> float:
     """Choose the share of its peak that a device reaches, 0..1."""
     usual = round(100 * measured)
-    percent = state.number("efficiency", 1, 100) or usual
-    chosen = st.slider("Large matrix products reach, % of peak", 1, 100, percent, **state.bound("efficiency", usual))
-    state.choose("efficiency", None if chosen == usual else chosen)
+    chosen = slide("Large matrix products reach, % of peak", "efficiency", tuple(range(1, 101)), usual)
     return measured if chosen == usual else chosen / 100
 
 

@@ -15,6 +15,7 @@ from usp_prof.timeline.store import TimelineStore
 
 from .. import data, served_runs, state
 from ..components.blocks import folded, note_whole_run, show, show_all, verdict
+from ..components.choices import type_integer
 from ..components.download import numbers
 from ..components.findings import outliers_first
 from ..components.timeline import timeline
@@ -123,11 +124,10 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
         return None
     title, choice = st.columns([3, 1], vertical_alignment="bottom")
     title.markdown("**Timelines, aligned by step**")
-    place = (state.number("step", 1, most) or 1) - 1
+    place = 0
     if most > 1:
-        label = "Recorded step (1: the first of each run)"
-        place = choice.number_input(label, 1, most, place + 1, **state.bound("step", most)) - 1
-        state.choose("step", place + 1 if place else None)
+        with choice:
+            place = type_integer("Recorded step (1: the first of each run)", "step", 1, most, 1) - 1
     ranks = _ranks_of_both(first, stores)
     longest = max(store.steps[place].end_ns - store.steps[place].start_ns for store in stores)
     for index, store in zip((first, second), stores, strict=True):

@@ -26,6 +26,7 @@ from ..answers import incident
 from ..answers.pictures import charts_of_kind
 from ..components import findings
 from ..components.blocks import folded, page_link, show, show_all, verdict
+from ..components.choices import choose_tab
 from ..components.findings import show_findings, shown_at
 from ..components.timeline import timeline
 from ..state import Page, Room, View
@@ -147,17 +148,8 @@ def _by_rank(chart: Chart, document: Document, layout: Topology) -> None:
     """Show each rank's step in the selected order; with many ranks, outliers and the mean of the rest."""
     axes = tuple(layout.axes) if len(layout.axes) > 1 and layout.coordinates else ()
     offered = ORDERS | {axis: f"by {axis}" for axis in axes}
-    before = state.word("order", tuple(offered))
-    order = st.segmented_control(
-        "Order",
-        list(offered),
-        default=before,
-        format_func=offered.__getitem__,
-        **state.bound("order", *offered),
-        label_visibility="collapsed",
-    )
-    order = order or before
-    state.choose("order", order if order != "rank" else None)
+    shown_as = {"format_func": offered.__getitem__, "label_visibility": "collapsed"}
+    order = choose_tab("Order", "order", tuple(offered), "rank", **shown_as)
     rows = chart.data
     if isinstance(rows, BreakdownRows):
         place_of_label = {

@@ -31,7 +31,7 @@ from usp_prof.report.document import Chart
 
 from .. import data, served_runs, state
 from ..components.blocks import folded, section, show, show_all, verdict
-from ..components.choices import choose_word, usual_first
+from ..components.choices import choose_tab, choose_word, usual_first
 from ..components.download import show_table
 from ..components.question import ask_question, calibration_of, draw_configuration, show_start
 from ..report import offer
@@ -62,10 +62,7 @@ def draw_sweep() -> None:
 
 def _draw(first: str) -> None:
     tabs = (BEST, ONE, SWEEP_TAB, *([RAN] if sweep_folders() else []), *([PUBLISHED] if published_table() else []))
-    asked_tab = state.word("view", (first, *tabs))
-    options = state.bound("view", *tabs)
-    tab = st.segmented_control("View", tabs, default=asked_tab, label_visibility="collapsed", **options) or first
-    state.choose("view", None if tab == first else tab)
+    tab = choose_tab("View", "view", tabs, first, label_visibility="collapsed")
     if tab == RAN:
         _ran()
         return
@@ -130,10 +127,7 @@ def _trainers(calibration: Calibration | None) -> tuple[str, ...]:
 def _trainer(calibration: Calibration | None) -> str:
     """Choose the trainer whose command is shown."""
     offered = _trainers(calibration)
-    before, options = state.word("trainer", offered), state.bound("trainer", *offered)
-    chosen = st.segmented_control("Trainer", offered, default=before, **options) or offered[0]
-    state.choose("trainer", None if chosen == offered[0] else chosen)
-    return chosen
+    return choose_tab("Trainer", "trainer", offered, offered[0])
 
 
 def _doubted(calibration: Calibration | None, question: Question, shown: str) -> bool:

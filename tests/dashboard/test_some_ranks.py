@@ -72,3 +72,10 @@ def test_left_out_ranks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(data.open_numbered(0).ranks) == 2
     assert "10 of 12 ranks are left out" in texts(app)
     assert "mean step of 2 ranks" in texts(app)
+
+
+def test_the_straggler_of_some_ranks_is_not_that_of_the_job() -> None:
+    """The page said that no rank delays the others, although one that was not selected does."""
+    app = drawn("ranks", ranks="4-5")
+    heading = next(text.proto.body for text in app.get("html") if "usp-verdict" in text.proto.body)
+    assert "2 of 12 ranks (4-5) only: No rank delays the others" in heading
