@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof import conventions
-from usp_prof.contract import ModelEntry
+from usp_prof.contract import BlockEntry, ModelEntry
 
 Column = float | NDArray[Any]
 """One number, or an array with one entry per case."""
@@ -81,50 +81,81 @@ def missing_sizes(model: ModelEntry) -> list[str]:
     return [name for name in needed if getattr(model, name) < 1]
 
 
+@dataclass(frozen=True, slots=True)
+class _AttentionSizes:
+    """Sizes of attention, as means over all layers; the fields of the same names in `Shape`."""
+
+    query: float
+    key_value: float
+    core_out: float
+    head_size: float
+    latent: float
+    weights: float
+    """All weights that multiply."""
+    attention_out: float
+
+
+def _attention_of_entry(model: ModelEntry) -> _AttentionSizes:
+    """Return the sizes of a model whose layers are alike."""
+    width, heads = conventions.attention_width(model), max(model.heads, 1)
+    return _AttentionSizes(
+        query=float(width),
+        key_value=2.0 * width * (model.kv_heads or model.heads) / heads,
+        core_out=float(width),
+        head_size=width / heads,
+        latent=0.0,
+        weights=float(conventions.attention_parameters(model)),
+        attention_out=float(model.hidden * width),
+    )
+
+
+def _attention_of_blocks(model: ModelEntry, blocks: Sequence[BlockEntry]) -> _AttentionSizes:
+    """Return the sizes of a model whose layers are described separately."""
+    cores = [block for block in blocks if block.kind == "attention" and block.v_size]
+    mixers = [block for block in blocks if block.kind in ("attention", "recurrence")]
+    weights = sum(block.multiplying_parameters for block in mixers) / model.layers
+    core_outputs = sum(block.heads * block.v_size for block in cores)
+    # A latent has a norm with one weight per channel. Besides products, such a block has no other weights (except
+    # biases, which no published model with latents has).
+    compressed = [block for block in cores if block.form in LATENT_FORMS]
+    return _AttentionSizes(
+        query=sum(block.heads * block.qk_size for block in cores) / model.layers,
+        key_value=sum(block.kv_heads * (block.qk_size + block.v_size) for block in cores) / model.layers,
+        core_out=core_outputs / model.layers,
+        head_size=sum(block.qk_size + block.v_size for block in cores) / 2 / len(cores) if cores else USUAL_HEAD,
+        latent=sum(block.active_parameters - block.multiplying_parameters for block in compressed) / model.layers,
+        weights=weights,
+        attention_out=core_outputs * model.hidden / model.layers or weights / 3,
+    )
+
+
 def shape_of(model: ModelEntry) -> Shape:
     """Return a model as numbers."""
+    blocks = [block for place in model.layer_order for block in model.layer_kinds[place].blocks]
+    attention = _attention_of_blocks(model, blocks) if blocks else _attention_of_entry(model)
     mean = conventions.mean_layer(model)
     sparse = conventions.expert_layers(model) / model.layers
-    expert = model.expert_ffn_hidden or model.ffn_hidden
+    expert_width = model.expert_ffn_hidden or model.ffn_hidden
     matrices = 3 if model.gated_ffn else 2
-    width, kv_heads = conventions.attention_width(model), model.kv_heads or model.heads
-    query, key_value = float(width), 2.0 * width * kv_heads / max(model.heads, 1)
-    core_out, latent, head_size = query, 0.0, width / max(model.heads, 1)
-    attention = float(conventions.attention_parameters(model))
-    out = float(model.hidden * width)
-    blocks = [block for place in model.layer_order for block in model.layer_kinds[place].blocks]
-    cores = [block for block in blocks if block.kind == "attention" and block.v_size]
-    if blocks:
-        mixers = [block for block in blocks if block.kind in ("attention", "recurrence")]
-        attention = sum(block.multiplying_parameters for block in mixers) / model.layers
-        out = sum(block.heads * block.v_size for block in cores) * model.hidden / model.layers
-        out = out or attention / 3
-        query = sum(block.heads * block.qk_size for block in cores) / model.layers
-        key_value = sum(block.kv_heads * (block.qk_size + block.v_size) for block in cores) / model.layers
-        core_out = sum(block.heads * block.v_size for block in cores) / model.layers
-        head_size = sum(block.qk_size + block.v_size for block in cores) / 2 / len(cores) if cores else USUAL_HEAD
-        # A latent has a norm with one weight per channel. Besides products, such a block has no other weights (except
-        # biases, which no published model with latents has).
-        compressed = [block for block in cores if block.form in LATENT_FORMS]
-        latent = sum(block.active_parameters - block.multiplying_parameters for block in compressed) / model.layers
-    dense = mean.multiplying - attention - sparse * matrices * model.hidden * expert * model.experts_per_token
-    core = conventions.attention_flop_per_token(model, conventions.CAUSAL) or 0.0
-    core += conventions.recurrence_flop_per_token(model)
+    expert_weights = sparse * matrices * model.hidden * expert_width * model.experts_per_token
+    dense_width = max(mean.multiplying - attention.weights - expert_weights, 0.0) / (matrices * model.hidden)
+    core_flops = conventions.attention_flop_per_token(model, conventions.CAUSAL) or 0.0
+    core_flops += conventions.recurrence_flop_per_token(model)
     return Shape(
         layers=model.layers,
         hidden=model.hidden,
         heads=max(model.heads, 1),
-        query=query,
-        key_value=key_value,
-        core_out=core_out,
-        head_size=head_size,
-        latent=latent,
+        query=attention.query,
+        key_value=attention.key_value,
+        core_out=attention.core_out,
+        head_size=attention.head_size,
+        latent=attention.latent,
         sequence=model.sequence,
-        attention_in=max(attention - out, 0.0),
-        attention_out=out,
-        dense_width=max(dense, 0.0) / (matrices * model.hidden),
-        shared_width=min(sparse * model.shared_experts * expert, max(dense, 0.0) / (matrices * model.hidden)),
-        expert_width=expert,
+        attention_in=max(attention.weights - attention.attention_out, 0.0),
+        attention_out=attention.attention_out,
+        dense_width=dense_width,
+        shared_width=min(sparse * model.shared_experts * expert_width, dense_width),
+        expert_width=expert_width,
         experts=max(model.experts, 1),
         experts_per_token=model.experts_per_token if model.experts else 0,
         mixed=sparse,
@@ -133,5 +164,5 @@ def shape_of(model: ModelEntry) -> Shape:
         tied=model.tied_embeddings,
         shared_parameters=mean.shared,
         routed_parameters=mean.routed,
-        core_flops=core / 3 / model.layers,
+        core_flops=core_flops / 3 / model.layers,
     )
