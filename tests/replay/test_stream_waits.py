@@ -8,6 +8,9 @@ from tiny import MAIN, Trace, table_set
 
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import EdgeKind, Graph
+from usp_prof.replay.rank_nodes import nodes_of
+from usp_prof.replay.recorded_waits import recorded_waits
+from usp_prof.replay.stream_waits import candidates
 
 US = 1_000
 STEP = 20_000 * US
@@ -155,3 +158,18 @@ def test_a_single_wait_call_is_for_the_event_before_it() -> None:
         trace.kernel("experts", at + (165 + max(exchange_us, 300)) * US, 400 * US, launch_at=at + 40 * US)
     awaited = [name.partition("_RING")[0].partition("(")[0] for name in _awaited(graph_of(table_set(trace)), "experts")]
     assert sorted(awaited) == ["ncclDevKernel_AllReduce_Sum_f32", *["ncclDevKernel_SendRecv"] * 4]
+
+
+def _pairs(streams: int) -> int:
+    """Count the pairs of work that may wait and work that it may wait for, with one kernel per stream."""
+    trace = Trace(0, 1).step(0, 0, STEP)
+    for stream in range(streams):
+        trace.kernel("work", (10 * stream + 5) * US, 20 * US, stream=stream, launch_at=10 * stream * US)
+    tables = table_set({0: trace})
+    nodes = nodes_of(tables, 0, 0)
+    explained_at = np.zeros(len(nodes.lane), np.int64)
+    return len(candidates(tables, nodes, explained_at, recorded_waits(tables, nodes)).source)
+
+
+def test_pairs_grow_with_the_number_of_streams_and_not_with_its_square() -> None:
+    assert 0 < _pairs(800) < 3 * _pairs(400)

@@ -157,7 +157,8 @@ def _lanes(work: Columns, kind: Ints) -> tuple[Ints, list[str]]:
     """Return lane numbers and names; compute threads share one lane, and each posted transfer has its own."""
     merged = {text: COMPUTING_LANE if text.split(" ")[0] == COMPUTING_LANE else text for text in work.codes("lane")[1]}
     names = sorted(set(merged.values()))
-    lane = work.by_text("lane", lambda text: names.index(merged[text]), missing=0)
+    lane_of_name = {name: lane for lane, name in enumerate(names)}
+    lane = work.by_text("lane", lambda text: lane_of_name[merged[text]], missing=0)
     is_posted = work.satisfies("lane", lambda text: "p2p" in text) & (kind == NodeKind.COMMUNICATION)
     posted = int(is_posted.sum())
     lane[is_posted] = len(names) + np.arange(posted)

@@ -43,6 +43,10 @@ MOST_LATENCY_NS = 100_000
 """A launch reaches an idle device within tens of microseconds; any time beyond this was spent waiting."""
 
 
+MOST_LANES = 64
+"""Work waits for at most this many streams of a rank, those with most work. Each makes one pair per waiting work."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
     """Pairs of work on two streams of one rank whose second activity may wait for the first."""
@@ -89,7 +93,7 @@ def candidates(tables: TableSet, nodes: RankNodes, explained_at: Ints, recorded:
     nothing = np.zeros(0, np.int64)
     pairs = [(nothing, nothing, np.zeros(0, bool))]
     device = np.flatnonzero(nodes.of_device)
-    for lane, rows in rows_by_code(nodes.lane[device]).items():
+    for lane, rows in _awaited_lanes(nodes.lane[device]).items():
         pairs += _pairs_with_lane(nodes, waiting, lane, sorted_by(nodes.launched_at, device[rows]))
     source, row, is_called = (np.concatenate(column) for column in zip(*pairs, strict=True))
     queued_source, queued_target = _queued_pairs(nodes, explained_at)
@@ -161,6 +165,13 @@ def _pairs_with_lane(
     yield work[ended[has_ended] - 1], rows[has_ended], np.zeros(int(has_ended.sum()), bool)
 
 
+def _awaited_lanes(lane: Ints) -> dict[int, Ints]:
+    """Return the rows of each lane that other work may wait for: all lanes, or the `MOST_LANES` with most rows."""
+    rows_of_lane = rows_by_code(lane)
+    busiest = sorted(rows_of_lane, key=lambda lane: len(rows_of_lane[lane]), reverse=True)[:MOST_LANES]
+    return {lane: rows_of_lane[lane] for lane in sorted(busiest)}
+
+
 def _queued_pairs(nodes: RankNodes, explained_at: Ints) -> tuple[Ints, Ints]:
     """Return pairs of work launched before the recording: late work, and what ended last on each other stream by then.
 
@@ -170,7 +181,7 @@ def _queued_pairs(nodes: RankNodes, explained_at: Ints) -> tuple[Ints, Ints]:
     late = queued[_unexplained_ns(nodes, explained_at, queued) > UNEXPLAINED_NS]
     late = late[~nodes.first_of_lane[late]]
     sources, targets = [late[:0]], [late[:0]]
-    for lane, rows in rows_by_code(nodes.lane[queued]).items():
+    for lane, rows in _awaited_lanes(nodes.lane[queued]).items():
         work = queued[rows]
         ended = np.searchsorted(nodes.end[work], nodes.start[late] + ROUNDING_NS, side="right")
         may_wait = (ended > 0) & (nodes.lane[late] != lane)
@@ -213,11 +224,17 @@ def _kinds(nodes: RankNodes, source: Ints, target: Ints) -> tuple[Ints, list[str
     work = group_codes(nodes.kind, nodes.axis[0], np.where(is_communication, -1, nodes.lane))
     awaited, waiting = group_codes(work, np.where(is_communication, name, -1)), group_codes(work, name)
     pair = group_codes(awaited[source], waiting[target])
-    texts = []
-    for row in first_rows(pair).tolist():
-        before, behind = int(source[row]), int(target[row])
-        texts.append(f"{_word(nodes, before)} > {_word(nodes, behind)} {nodes.name[1][name[behind]]}")
-    return pair, texts
+    rows = first_rows(pair)
+    befores, behinds = source[rows], target[rows]
+    word_of_awaited = _words(nodes, awaited[befores], befores)
+    word_of_waiting = _words(nodes, waiting[behinds], behinds)
+    names = nodes.name[1]
+    return pair, [
+        f"{word_of_awaited[before]} > {word_of_waiting[behind]} {names[name_code]}"
+        for before, behind, name_code in zip(
+            awaited[befores].tolist(), waiting[behinds].tolist(), name[behinds].tolist(), strict=True
+        )
+    ]
 
 
 def _in_place(nodes: RankNodes, kind: tuple[Ints, list[str]], target: Ints) -> tuple[Ints, list[str]]:
@@ -229,6 +246,12 @@ def _in_place(nodes: RankNodes, kind: tuple[Ints, list[str]], target: Ints) -> t
     place = group_codes(code, before)
     rows = first_rows(place).tolist()
     return place, [f"{texts[code[row]]} after {names[before[row]] if before[row] >= 0 else ''}" for row in rows]
+
+
+def _words(nodes: RankNodes, work_class: Ints, node: Ints) -> dict[int, str]:
+    """Return the word of each class of work, from one of its nodes."""
+    rows = first_rows(group_codes(work_class))
+    return {int(work_class[row]): _word(nodes, int(node[row])) for row in rows.tolist()}
 
 
 def _word(nodes: RankNodes, node: int) -> str:
