@@ -77,8 +77,8 @@ def _layout(options: Options, world: int) -> Layout:
     pp, cp, tp, ep = (degrees[axis] or 1 for axis in ("pp", "cp", "tp", "ep"))
     replica_size, replicas = pp * cp * tp, options.dp_replicate
     if not degrees["dp"]:
-        fitting = f"torchrun --nproc-per-node {_nearest_multiple(world, replica_size)}, or smaller axes"
-        refuse(world % replica_size, f"pp x cp x tp = {replica_size} must divide the {world} processes", fitting)
+        suggestion = f"torchrun --nproc-per-node {_nearest_multiple(world, replica_size)}, or smaller axes"
+        refuse(world % replica_size, f"pp x cp x tp = {replica_size} must divide the {world} processes", suggestion)
     dp = degrees["dp"] or world // replica_size
     hint = f"torchrun --nproc-per-node {replica_size * dp}" + (
         "" if world % replica_size else f", or --dp {world // replica_size}"
@@ -101,16 +101,16 @@ def _choose_batch(options: Options, layout: Layout) -> int:
         options.accumulate, options.micro_batches = options.micro_batches * max(options.accumulate, 1), 1
     in_a_pass, accumulate = layout.dp * options.micro_batches, options.accumulate
     if not options.accumulate:
-        fitting = options.batch // (in_a_pass * options.micro_batch) if options.micro_batch else 1
-        options.accumulate = max(fitting, 1)
+        suggestion = options.batch // (in_a_pass * options.micro_batch) if options.micro_batch else 1
+        options.accumulate = max(suggestion, 1)
     unit = in_a_pass * options.accumulate
     if not options.batch:
         options.batch = (options.micro_batch or 2) * unit
     if size := options.micro_batch:
         # Without --accumulate, any number of passes is allowed.
-        fitting = unit * size if accumulate else _nearest_multiple(options.batch, in_a_pass * size)
+        suggestion = unit * size if accumulate else _nearest_multiple(options.batch, in_a_pass * size)
         rule = f"--batch {options.batch} is not dp x micro-batches x accumulate x micro-batch = {unit * size}"
-        refuse(options.batch != unit * size, rule, f"--batch {fitting}")
+        refuse(options.batch != unit * size, rule, f"--batch {suggestion}")
     _multiple("--batch", options.batch, "dp x micro-batches x accumulate", unit)
     return options.batch // unit
 
@@ -122,8 +122,8 @@ def _check_tensor_parallel(config: Config) -> None:
     if shape.shared_ffn:
         split["shared experts' width"] = shape.shared_ffn
     uneven = next((f"{name} = {size}" for name, size in split.items() if size % tp), "")
-    fitting = _nearest_divisor(gcd(*split.values()), tp)
-    refuse(uneven, f"--tp {tp} must divide the model's {uneven}", f"--tp {fitting}")
+    suggestion = _nearest_divisor(gcd(*split.values()), tp)
+    refuse(uneven, f"--tp {tp} must divide the model's {uneven}", f"--tp {suggestion}")
     if not options.sequence_parallel:
         rule = "--no-sequence-parallel: each of the --tp ranks would send the same tokens to the experts"
         refuse(shape.experts and tp > 1, rule, "leave --no-sequence-parallel out")
@@ -154,15 +154,15 @@ def _check_sequence(config: Config) -> None:
 
 def _check_experts(config: Config) -> None:
     shape = config.shape
-    fitting = "--ep 1" if config.layout.ep > 1 else "leave --experts out"
+    suggestion = "--ep 1" if config.layout.ep > 1 else "leave --experts out"
     rule = "experts are gated and have no biases, unlike this model's layers"
-    refuse(not shape.can_have_experts, rule, fitting)
+    refuse(not shape.can_have_experts, rule, suggestion)
     _multiple("--experts", shape.experts, "ep", config.layout.ep)
-    fitting = min(max(shape.top_k, 1), shape.experts)
+    suggestion = min(max(shape.top_k, 1), shape.experts)
     refuse(
-        shape.top_k != fitting,
+        shape.top_k != suggestion,
         f"--top-k {shape.top_k} must be 1 to {shape.experts}, the number of experts",
-        f"--top-k {fitting}",
+        f"--top-k {suggestion}",
     )
     options, layout = config.options, config.layout
     pairs = config.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k
@@ -249,16 +249,16 @@ def check_links(config: Config) -> None:
 
 
 def _divides(flag: str, size: int, phrase: str, number: int, otherwise: str = "") -> None:
-    fitting = _nearest_divisor(number, size)
-    refuse(size != fitting, f"{flag} {size} must divide {phrase} = {number}", f"{flag} {fitting}{otherwise}")
+    suggestion = _nearest_divisor(number, size)
+    refuse(size != suggestion, f"{flag} {size} must divide {phrase} = {number}", f"{flag} {suggestion}{otherwise}")
 
 
 def _multiple(flag: str, number: int, phrase: str, unit: int, *, most: int = 0) -> None:
     """Refuse a number that is not a multiple of a unit; the hint is the nearest multiple, at most `most` if given."""
-    fitting = _nearest_multiple(number, unit)
+    suggestion = _nearest_multiple(number, unit)
     if most:
-        fitting = min(fitting, most // unit * unit)
-    refuse(number % unit, f"{flag} {number} must be a multiple of {phrase} = {unit}", f"{flag} {fitting}")
+        suggestion = min(suggestion, most // unit * unit)
+    refuse(number % unit, f"{flag} {number} must be a multiple of {phrase} = {unit}", f"{flag} {suggestion}")
 
 
 def _nearest_divisor(number: int, wanted: int) -> int:

@@ -121,8 +121,8 @@ def _check_pace(config: Config) -> None:
     varies = has_ring or has_documents
     if has_documents and not any(times[3:4]):
         rule = f"--pace {pace}: documents of unequal lengths differ in attention, the fourth time"
-        fitting = [*times[:3], times[0] or 20.0, *times[4:]]
-        raise OptionError(rule, hint=f"--pace {','.join(f'{time:g}' for time in fitting)}")
+        suggestion = [*times[:3], times[0] or 20.0, *times[4:]]
+        raise OptionError(rule, hint=f"--pace {','.join(f'{time:g}' for time in suggestion)}")
     for place, present, work in ((4, has_experts, "routed experts"), (3, varies, "ring attention")):
         if len(times) > place and times[place] > 0 and not present:
             times[place] = 0.0
@@ -142,8 +142,8 @@ def check_faults(config: Config) -> None:
 def _check_fault(fault: Fault, config: Config) -> None:
     """Refuse a fault whose settings are out of range, which starts too late, or which affects no rank."""
     layout, shape, title = config.layout, config.shape, f"--fault {fault.kind}"
-    fitting = "--experts 8" if shape.can_have_experts else "leave --fault out"
-    refuse("expert" in fault.settings and not shape.experts, f"{title} needs routed experts", fitting)
+    suggestion = "--experts 8" if shape.can_have_experts else "leave --fault out"
+    refuse("expert" in fault.settings and not shape.experts, f"{title} needs routed experts", suggestion)
     limits = {"rank": layout.world, "stage": config.stages, "dp": layout.dp, "expert": shape.experts}
     limits["host"] = fault.settings.get("hosts")
     for key, limit in limits.items():
@@ -187,8 +187,8 @@ def _check_lengths(fault: Fault, config: Config) -> None:
 def _check_slow_link(fault: Fault, config: Config) -> None:
     title = "--fault slow-link"
     axes = {axis for axis, size in config.layout.axes().items() if size > 1}
-    fitting = f"axis={min(axes)}" if axes else "leave --fault out"
-    refuse(fault["axis"] not in axes, f"{title}: axis={fault['axis']} has one rank here", fitting)
+    suggestion = f"axis={min(axes)}" if axes else "leave --fault out"
+    refuse(fault["axis"] not in axes, f"{title}: axis={fault['axis']} has one rank here", suggestion)
     rule = f"{title}: Linux holds a message back for {LONGEST_MS} ms at most"
     refuse(fault["delay_ms"] >= LONGEST_MS, rule, f"delay_ms={LONGEST_MS // 2}")
     slow = fault["mbps"] or fault["delay_ms"]

@@ -268,13 +268,13 @@ def notebook_progress() -> Callable[[int, int, str], None] | None:
         return None
     display: Any = import_module("IPython.display")
 
-    begun = shown = time.monotonic()
+    started = shown = time.monotonic()
     handle: Any = None
 
     def show(done: int, total: int, name: str) -> None:
         nonlocal shown, handle
         now = time.monotonic()
-        if now - begun < _MOMENT_S or (now - shown < _REDRAW_S and done < total):
+        if now - started < _MOMENT_S or (now - shown < _REDRAW_S and done < total):
             return
         shown = now
         text = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB"
@@ -282,7 +282,7 @@ def notebook_progress() -> Callable[[int, int, str], None] | None:
             f'<progress value="{done}" max="{max(total, 1)}"></progress> reading {escape(name)}, {text}'
         )
         if done >= total:
-            html = display.HTML(f"<small>read {total / 1e6:,.0f} MB in {now - begun:.1f} s</small>")
+            html = display.HTML(f"<small>read {total / 1e6:,.0f} MB in {now - started:.1f} s</small>")
         if handle is None:
             handle = display.display(html, display_id=True)
         else:

@@ -30,7 +30,7 @@ def _grown(pieces: list[bytes]) -> LongText:
 @given(pieces=st.lists(st.binary(max_size=8)))
 def test_text_is_read_back_from_memory_and_from_its_file(held: int, pieces: list[bytes]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "HELD", held)
+        patch.setattr(memory, "MOST_IN_MEMORY", held)
         buffer = _grown(pieces).buffer()
     assert buffer.to_pybytes() == b"".join(pieces)
     release_pages()
@@ -41,7 +41,7 @@ def test_text_stays_in_memory_where_no_file_can_be_made(monkeypatch: pytest.Monk
     def refuse(**_: object) -> IO[bytes]:
         raise OSError(errno.EROFS, "no")
 
-    monkeypatch.setattr(memory, "HELD", 2)
+    monkeypatch.setattr(memory, "MOST_IN_MEMORY", 2)
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     assert _grown([b"abc", b"def", b"g"]).buffer().to_pybytes() == b"abcdefg"
 
@@ -63,7 +63,7 @@ class Scarce(io.FileIO):
 
 @pytest.mark.parametrize("room", [0, 1, 3, 4, 8])
 def test_text_returns_to_memory_if_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    monkeypatch.setattr(memory, "HELD", 2)
+    monkeypatch.setattr(memory, "MOST_IN_MEMORY", 2)
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Scarce(tmp_path / "text", room))
     assert _grown([b"a", b"bcd", b"efgh", b"i"]).buffer().to_pybytes() == b"abcdefghi"
 
@@ -72,7 +72,7 @@ def test_text_returns_to_memory_if_it_cannot_be_mapped(monkeypatch: pytest.Monke
     def refuse(*_: object, **__: object) -> object:
         raise OSError(errno.ENODEV, "no")
 
-    monkeypatch.setattr(memory, "HELD", 1)
+    monkeypatch.setattr(memory, "MOST_IN_MEMORY", 1)
     monkeypatch.setattr(memory.mmap, "mmap", refuse)
     monkeypatch.setattr(memory, "_mapped", set())
     assert _grown([b"abc"]).buffer().to_pybytes() == b"abc"

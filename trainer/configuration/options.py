@@ -169,11 +169,11 @@ def check_ranges(options: Options) -> None:
         value, flag, most = getattr(options, item.name), flag_of(item), item.metadata["most"]
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
-        fitting = f"{flag} {1 if isinstance(value, int) else item.default or 1}"
+        suggestion = f"{flag} {1 if isinstance(value, int) else item.default or 1}"
         least = "above zero" if item.metadata["positive"] else "zero or more"
-        refuse(not math.isfinite(value), f"{flag} {value} is not a number", fitting)
+        refuse(not math.isfinite(value), f"{flag} {value} is not a number", suggestion)
         too_small = value < 0 or (value == 0 and item.metadata["positive"])
-        refuse(too_small, f"{flag} {value} must be {least}", fitting)
+        refuse(too_small, f"{flag} {value} must be {least}", suggestion)
         refuse(value > most, f"{flag} {value} is above {most}", f"{flag} {most}")
 
 

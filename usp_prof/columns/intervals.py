@@ -63,8 +63,8 @@ class Intervals:
 
     def holds(self, points: ArrayLike) -> Flags:
         """Return for each point whether it is inside."""
-        begun = np.searchsorted(self.start, points, side="right")
-        return np.asarray(begun > np.searchsorted(self.end, points, side="right"))
+        started = np.searchsorted(self.start, points, side="right")
+        return np.asarray(started > np.searchsorted(self.end, points, side="right"))
 
     def before(self, points: ArrayLike) -> Ints:
         """Return for each point the length of the set before it."""
@@ -243,8 +243,8 @@ def by_latest_end(start: ArrayLike, end: ArrayLike, label: ArrayLike) -> Labels:
     owner = _running_best(high, tag)
     # The owner changes if an interval starts, or if the owner ends.
     points = distinct(np.concatenate([low, high[distinct(owner)]]))
-    begun = owner[np.searchsorted(low, points[:-1], side="right") - 1]
-    return _merged(points, np.where(high[begun] > points[:-1], tag[begun], NOBODY))
+    last_started = owner[np.searchsorted(low, points[:-1], side="right") - 1]
+    return _merged(points, np.where(high[last_started] > points[:-1], tag[last_started], NOBODY))
 
 
 def _running_best(high: Ints, tag: Ints) -> Ints:

@@ -181,8 +181,8 @@ class _Segments:
 
 def _segments(codes: Ints, cut: Cut, kinds: int) -> _Segments:
     """Count the symbols of each segment; a period or more after the last place is a segment of its own."""
-    behind = int(cut.places[-1] + cut.period)
-    bounds = np.r_[0, cut.places, [behind] if behind < len(codes) else [], len(codes)].astype(np.int64)
+    end = int(cut.places[-1] + cut.period)
+    bounds = np.r_[0, cut.places, [end] if end < len(codes) else [], len(codes)].astype(np.int64)
     segments = len(bounds) - 1
     of_symbol = np.repeat(np.arange(segments), np.diff(bounds))
     counts = np.bincount(of_symbol * kinds + codes, minlength=segments * kinds).reshape(-1, kinds)

@@ -97,22 +97,24 @@ def _checked_fields(data: Mapping[str, Any], odd: list[str]) -> dict[str, Any]:
                 for entry in _fitting(f"{name}[{place}]", GroupEntry, item, odd)
             ]
             continue
-        for fitting in _fitting(name, kind, value, odd):
-            valid_fields[name] = fitting
+        for valid_value in _fitting(name, kind, value, odd):
+            valid_fields[name] = valid_value
     return valid_fields
 
 
 def _fitting(name: str, kind: Any, value: Any, odd: list[str]) -> list[Any]:  # noqa: ANN401 - any type, any JSON
     """Return the value converted to `kind`, in a list; an empty list if it does not fit."""
     try:
-        fitting = _model(value) if name == "model" else msgspec.convert(_known_fields(kind, value), kind, strict=False)
+        valid_value = (
+            _model(value) if name == "model" else msgspec.convert(_known_fields(kind, value), kind, strict=False)
+        )
         if name not in _FREE:
             _check_numbers(name, value)  # booleans are still distinct from numbers here
-            _check_numbers(name, msgspec.to_builtins(fitting))  # numeric strings are numbers here
+            _check_numbers(name, msgspec.to_builtins(valid_value))  # numeric strings are numbers here
     except _ERRORS as error:
         odd.append(f"{name} ({str(error)[:80]})")
         return []
-    return [fitting]
+    return [valid_value]
 
 
 def _model(value: Any) -> ModelEntry | None:  # noqa: ANN401 - any JSON

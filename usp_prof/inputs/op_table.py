@@ -85,9 +85,9 @@ def read_op_table(path: Path) -> OpTable:
     # Operations by data-parallel ranks by steps, in seconds; NaN if there is no row.
     start = np.full((count, replicas, len(steps)), np.nan)
     end = start.copy()
-    begun = columns["start_ts"].astype(float)
-    start[key, columns["dp_rank"], step] = begun
-    end[key, columns["dp_rank"], step] = begun + columns["duration"].astype(float)
+    start_times = columns["start_ts"].astype(float)
+    start[key, columns["dp_rank"], step] = start_times
+    end[key, columns["dp_rank"], step] = start_times + columns["duration"].astype(float)
     if np.isnan(start).any():
         raise InputError(f"{path.name} lacks operations of some ranks or steps", hint="leave incomplete steps out")
     _, first_row = np.unique(key, return_index=True)

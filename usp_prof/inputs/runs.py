@@ -58,9 +58,9 @@ def split_jobs(files: list[TraceFile]) -> list[list[TraceFile]]:
     jobs = [job for same_world in by_world.values() for job in _split_by_time_and_device(same_world)]
     unplaced = []
     for file in silent:
-        fitting = [job for job in jobs if len(_split_by_time_and_device([*job, file])) == 1]
-        if len(fitting) == 1:
-            fitting[0].append(file)
+        matching_jobs = [job for job in jobs if len(_split_by_time_and_device([*job, file])) == 1]
+        if len(matching_jobs) == 1:
+            matching_jobs[0].append(file)
         else:
             unplaced.append(file)
     return [*jobs, *_split_by_time_and_device(unplaced)]
@@ -183,8 +183,8 @@ def _name_of_job(job: list[TraceFile], jobs: list[list[TraceFile]], base: Locati
     size = max(file.world_size for file in job)
     if size > 0 and sizes.count(size) == 1:
         return f"world {size}"
-    begun = min((file.start_ns for file in job if file.start_ns >= 0), default=-1)
-    return _moment(begun) if begun >= 0 else job[0].path.name
+    earliest_ns = min((file.start_ns for file in job if file.start_ns >= 0), default=-1)
+    return _moment(earliest_ns) if earliest_ns >= 0 else job[0].path.name
 
 
 def _told_apart(runs: list[FoundRun]) -> list[FoundRun]:

@@ -58,12 +58,12 @@ def _repeated_waits(launches: Columns, work: Columns, launch: Ints, shift: int) 
         rows, first = rows[rows >= 0], first[rows >= 0]
         if len(rows) < FEWEST:
             continue
-        begun = np.sort(work["start_ns"][of_stream[first]])
+        started = np.sort(work["start_ns"][of_stream[first]])
         before = of_stream[: int(first.min())]  # queued before the recording began
         rows = sorted_by(launches["start_ns"], rows)
         called, call_ns = launches["start_ns"][rows] + shift, launches["dur_ns"][rows]
         # By call: earlier launches (in the trace and before it) minus those that had started on the device.
-        pending = np.arange(len(rows)) - np.searchsorted(begun, called)
+        pending = np.arange(len(rows)) - np.searchsorted(started, called)
         pending += len(before) - np.searchsorted(work["start_ns"][before], called)
         if pending.max() < LEAST_DEPTH:
             continue

@@ -97,11 +97,11 @@ def _take_rounds(plan: Plan, block: Block, moments: Ints, prepared: tuple[Ints, 
     flat_target = (block.arrivals.target[:, np.newaxis] * graph_count + np.arange(graph_count)).reshape(-1)
     for is_call, begin, end, low, high in block.rounds:
         if is_call:  # all members end `transfer` after the last one starts
-            begun = moments.take(plan.members[low:high], 0)
-            last_begun = np.maximum.reduceat(begun, plan.first[begin:end])
-            ended = last_begun.take(plan.call_of[low:high], 0)
+            starts = moments.take(plan.members[low:high], 0)
+            last_starts = np.maximum.reduceat(starts, plan.first[begin:end])
+            ended = last_starts.take(plan.call_of[low:high], 0)
             ended += transfer[low:high]
-            np.maximum(begun, ended, out=ends[low:high])
+            np.maximum(starts, ended, out=ends[low:high])
             continue
         if high > low:
             arrived = moments.take(source[low:high], 0)

@@ -171,15 +171,15 @@ def _rounds_of_pieces(graph: Graph, segment: Ints, begin: Ints, members: _Member
     inner = inner[nodes.lane[inner] == nodes.lane[inner - 1]]  # first nodes of segments that continue a lane
     of_edges = np.where(edges.at_end, ended_by[edges.source], segment[edges.source])
     before = np.concatenate([of_edges, ended_by[inner - 1], segment[member_rows]])
-    behind = np.concatenate([segment[edges.target], segment[inner], segment_count + call_of_member])
+    after = np.concatenate([segment[edges.target], segment[inner], segment_count + call_of_member])
     # Number the pieces by measured start: that of a segment's head, or of a call's last member.
     last_begun = np.full(call_count, np.iinfo(np.int64).min)
     np.maximum.at(last_begun, call_of_member, nodes.start[member_rows])
     in_time = np.argsort(np.append(nodes.start[begin[:-1]], last_begun), kind="stable")
     number = np.empty_like(in_time)
     number[in_time] = np.arange(piece_count)
-    before, behind = number[before], number[behind]
-    pairs = distinct(before[before != behind] * piece_count + behind[before != behind])
+    before, after = number[before], number[after]
+    pairs = distinct(before[before != after] * piece_count + after[before != after])
     return _rounds(pairs // piece_count, pairs % piece_count, piece_count)[number]
 
 
@@ -192,9 +192,9 @@ def _rounds(source: Ints, target: Ints, pieces: int) -> Ints:
     round_of = [0] * pieces
     for begin in range(0, len(source), _PAIRS_PER_CHUNK):
         part = slice(begin, begin + _PAIRS_PER_CHUNK)
-        for before, behind in zip(source[part].tolist(), target[part].tolist(), strict=True):
-            if round_of[before] >= round_of[behind]:
-                round_of[behind] = round_of[before] + 1
+        for before, after in zip(source[part].tolist(), target[part].tolist(), strict=True):
+            if round_of[before] >= round_of[after]:
+                round_of[after] = round_of[before] + 1
     rounds = np.array(round_of, np.int64)
     return rounds if (rounds[source] < rounds[target]).all() else _round_by_round(source, target, pieces)
 
@@ -204,7 +204,7 @@ def _round_by_round(source: Ints, target: Ints, pieces: int) -> Ints:
     # By piece: number of unsatisfied waits, index of its first pair as a source, and its round (-1: not assigned).
     waits_left = np.bincount(target, minlength=pieces).tolist()
     first_pair = np.searchsorted(source, np.arange(pieces + 1)).tolist()
-    behind = target.tolist()
+    after = target.tolist()
     round_of = [-1] * pieces
     earliest = number = 0
     ready = [piece for piece in range(pieces) if not waits_left[piece]]
@@ -220,7 +220,7 @@ def _round_by_round(source: Ints, target: Ints, pieces: int) -> Ints:
         left -= len(ready)
         freed = []
         for piece in ready:
-            for waiting in behind[first_pair[piece] : first_pair[piece + 1]]:
+            for waiting in after[first_pair[piece] : first_pair[piece + 1]]:
                 waits_left[waiting] -= 1
                 if not waits_left[waiting] and round_of[waiting] < 0:
                     freed.append(waiting)

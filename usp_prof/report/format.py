@@ -109,8 +109,8 @@ def share(part: Number | None, total: Number | None) -> str:
 def _scale(size: float, unit: Unit) -> _Scale:
     scales = _SCALES[unit]
     # 999.6 would be rounded to 1000 of the smaller unit: use the larger unit slightly early.
-    fitting = [scale for scale in scales if size >= scale.factor * 0.9995]
-    return fitting[-1] if fitting else scales[0]
+    small_enough = [scale for scale in scales if size >= scale.factor * 0.9995]
+    return small_enough[-1] if small_enough else scales[0]
 
 
 def _decimals(scaled: float, unit: Unit, value: Number) -> int:

@@ -57,12 +57,14 @@ def read_run(
     else:
         chosen = None if ranks is None else numbers("ranks", ranks)
     files = _wanted(run_files, chosen)
-    begun = time.monotonic()
+    start_s = time.monotonic()
     _log.info("reading %d ranks of %s", len(files), run_files.name)
     loaded, lost = load(files, manifest, cache, progress, executor)
     for row in lost:
         _log.info("%s: rank %d: %s", row.code, row.rank, row.detail)
-    _log.info("read %d of %d ranks of %s in %.1f s", len(loaded), len(files), run_files.name, time.monotonic() - begun)
+    _log.info(
+        "read %d of %d ranks of %s in %.1f s", len(loaded), len(files), run_files.name, time.monotonic() - start_s
+    )
     if manifest is None:
         manifest, more = _manifest_inside(loaded)
         health_of_manifest += more

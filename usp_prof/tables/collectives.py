@@ -215,7 +215,7 @@ def _peers(frame: EventFrame, parts: Parts, membership: Membership, axes: pa.Dic
 
 def _global_rank(groups: Sequence[Group], rank: int, axis: str, place: int) -> int:
     """Return the only global rank for an index within a group; -1 for several or none."""
-    fitting = [group for group in groups if place >= 0 and rank in group.ranks and len(group.ranks) > max(place, 1)]
-    of_axis = [group for group in fitting if group.axis == axis]
-    peers = {group.ranks[place] for group in of_axis or fitting} - {rank}
+    candidates = [group for group in groups if place >= 0 and rank in group.ranks and len(group.ranks) > max(place, 1)]
+    of_axis = [group for group in candidates if group.axis == axis]
+    peers = {group.ranks[place] for group in of_axis or candidates} - {rank}
     return peers.pop() if len(peers) == 1 else -1

@@ -42,14 +42,14 @@ def _of_busiest_stream(stream: Ints, chosen: Flags) -> Flags:
     return chosen & (stream == streams[np.argmax(count)]) if len(streams) else chosen
 
 
-def _windows(lost: Ints, launched: Ints, begun: Ints, end: int) -> Intervals:
+def _windows(lost: Ints, launched: Ints, started: Ints, end: int) -> Intervals:
     """Return the time from each lost launch to the begin of the next recorded work in launch order.
 
     Work that was launched before is a lower bound: on its stream, the lost work began after it.
     """
     order = np.argsort(launched, kind="stable")
-    launched, begun = launched[order], np.maximum.accumulate(begun[order])
+    launched, started = launched[order], np.maximum.accumulate(started[order])
     place = np.searchsorted(launched, lost, side="right")
-    before = np.append(begun, 0)[place - 1] if len(begun) else np.zeros(len(lost), np.int64)
+    before = np.append(started, 0)[place - 1] if len(started) else np.zeros(len(lost), np.int64)
     before = np.where(place > 0, before, lost)
-    return union(np.maximum(lost, before), np.append(begun, end)[place])
+    return union(np.maximum(lost, before), np.append(started, end)[place])

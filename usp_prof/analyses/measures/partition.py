@@ -314,7 +314,7 @@ def _of_rank(tables: TableSet, rank: int) -> tuple[Partition, Intervals]:
     idle[:, CAUSES.index(Cause.OTHER)] = (end - start) - owned.sum(axis=1)
     stalled, activities = _stalls_of_rank(tables, rank), tables.columns("activities", rank)
     # Sorted starts of compute. The number before a step's end minus the number before its start began in it.
-    begun = np.sort(activities["start_ns"][activities.matches("kind", "compute")])
+    compute_starts = np.sort(activities["start_ns"][activities.matches("kind", "compute")])
     parts = Partition(
         axes=axes,
         rank=np.full(len(start), rank, np.int64),
@@ -334,7 +334,7 @@ def _of_rank(tables: TableSet, rank: int) -> tuple[Partition, Intervals]:
         idle=idle,
         stalled=stalled.within(start, end),
         waited=(stalled - sets.bubble).within(start, end),
-        kernels=np.searchsorted(begun, end) - np.searchsorted(begun, start),
+        kernels=np.searchsorted(compute_starts, end) - np.searchsorted(compute_starts, start),
     )
     return parts.take(np.full(len(start), tables.has_device_work(rank))), stalled
 

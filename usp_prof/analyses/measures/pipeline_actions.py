@@ -106,9 +106,9 @@ def _on_device(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
     launched = launch_starts(tables, rank)
     own = (launched >= 0) & (~activities.matches("kind", "communication") | activities.matches("axis", *_INSIDE))
     order = np.argsort(columns["start_ns"], kind="stable")
-    begun = columns["start_ns"][order]
+    action_starts = columns["start_ns"][order]
     # By activity: the action during which it was launched; -1 for none.
-    action = lookup(order, range_at(begun, begun + columns["dur_ns"][order], launched), missing=-1)
+    action = lookup(order, range_at(action_starts, action_starts + columns["dur_ns"][order], launched), missing=-1)
     rows = np.flatnonzero(own & (action >= 0))
     if not len(rows):
         return first, last

@@ -93,14 +93,14 @@ def empty_queue(tables: TableSet, rank: int, launches: Columns) -> tuple[int, in
 def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int, int]]:
     """Return per stream the deepest queue of unfinished launches, and the time with `limit` or more of them."""
     kernels = tables.columns("kernels", rank)
-    begun = launched_at(tables, rank)
-    queued = np.flatnonzero(begun < kernels["start_ns"])
+    launched_ns = launched_at(tables, rank)
+    queued = np.flatnonzero(launched_ns < kernels["start_ns"])
     depths = []
     for stream, places in rows_by_code(kernels["stream"][queued]).items():
         rows = queued[places]
         ends = kernels["start_ns"][rows] + kernels["dur_ns"][rows]
         # +1 at each launch, -1 at each end (ends come first at equal times); the running sum is the depth.
-        times = np.concatenate([begun[rows], ends])
+        times = np.concatenate([launched_ns[rows], ends])
         change = np.repeat([1, -1], len(rows))
         order = np.lexsort((change, times))
         depth = np.cumsum(change[order])

@@ -19,7 +19,7 @@ from usp_prof.cli.opening import note, open_from, output, run_options, write_out
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import write
 from usp_prof.model.printable import FORMULA, SIGNED, counted, printable
-from usp_prof.report.writers.terminal import fitting
+from usp_prof.report.writers.terminal import columns_that_fit
 from usp_prof.tables.sql_cells import Cells
 
 EXAMPLES = """\
@@ -81,7 +81,7 @@ def _show(args: argparse.Namespace, answer: pa.Table) -> None:
     columns = _columns(answer)
     n_shown = len(columns)
     if console.is_terminal:
-        n_shown, _ = fitting(columns, console.width)
+        n_shown, _ = columns_that_fit(columns, console.width)
     else:  # a pipe is as wide as its content
         console.width = _PIPED_WIDTH
     box_style = box.SIMPLE_HEAD if console.is_terminal else None

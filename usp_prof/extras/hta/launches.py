@@ -40,9 +40,9 @@ def queue_length(window: Window, rank: int) -> pd.DataFrame | None:
         return None
     place = ["pid", "tid", "stream"]
     launched = frame[place].assign(ts=frame["launch_ts"], change=1, index=frame["launch_event"])
-    begun = frame[place].assign(ts=frame["ts"], change=-1, index=frame["event"])
+    starts = frame[place].assign(ts=frame["ts"], change=-1, index=frame["event"])
     # At equal times launches come first, so that no queue length is negative.
-    changes = pd.concat([launched, begun]).sort_values(["stream", "ts", "change"], ascending=[True, True, False])
+    changes = pd.concat([launched, starts]).sort_values(["stream", "ts", "change"], ascending=[True, True, False])
     changes["queue_length"] = changes.groupby("stream")["change"].cumsum()
     return changes.set_index("index")[["ts", *place, "queue_length"]]
 

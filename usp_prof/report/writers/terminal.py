@@ -150,7 +150,7 @@ def _data_table(block: doc.DataTable, console: Console) -> None:
         (_plain(column.head, console), [_plain(text, console) for text in column.texts], column.is_number, column.prose)
         for column in doc.formatted_columns(block)
     ]
-    n_fitting, width = fitting([column[:3] for column in columns], console.width - _INDENT)
+    n_fitting, width = columns_that_fit([column[:3] for column in columns], console.width - _INDENT)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False, show_edge=False)
     mark = "..." if console.options.ascii_only else "\u2026"  # at the end of a name that is cut
     shown = []
@@ -176,7 +176,7 @@ def _data_table(block: doc.DataTable, console: Console) -> None:
         _put(Line(_plain("; ".join(left), console), style="dim"), console)
 
 
-def fitting(columns: list[tuple[str, list[str], bool]], width: int) -> tuple[int, int]:
+def columns_that_fit(columns: list[tuple[str, list[str], bool]], width: int) -> tuple[int, int]:
     """Return how many columns fit, and the width left for texts; the first columns matter most.
 
     A column is its heading, its texts, and whether they are numbers, which are never cut; two blanks separate columns.

@@ -124,9 +124,9 @@ def refusals(plans: Plans, trainer: str) -> str:
         return f"{_trainer_name(trainer)} cannot run any plan that fits, so all are listed: {reasons}"
     reasons = "; ".join(f"{refused.reason} ({refused.count:,})" for refused in shown)
     more = len(plans.refused) - len(shown)
-    behind = f"; {counted(more, 'more reason')}" if more else ""
+    rest = f"; {counted(more, 'more reason')}" if more else ""
     count = sum(refused.count for refused in plans.refused)
-    return f"{_trainer_name(trainer)} cannot run {count:,} of them: {reasons}{behind}"
+    return f"{_trainer_name(trainer)} cannot run {count:,} of them: {reasons}{rest}"
 
 
 def _trainer_name(trainer: str) -> str:
