@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from tiny import Trace, table_set
 
 from usp_prof.model.edit import Edit
@@ -123,3 +124,26 @@ def test_copies_of_a_gloo_thread_are_part_of_its_transfer() -> None:
     faster = predict(tables, [Edit("comm_faster", "30")])
     assert faster.before_ns == 40 * MS
     assert faster.after_ns == 11 * MS
+
+
+@pytest.mark.parametrize("threads", [(200, 200), (200, 201)])
+def test_a_late_first_post_delays_the_following_ones_on_any_thread(threads: tuple[int, int]) -> None:
+    """A loop over gradients waits for each all-reduce before it posts the next; gloo's threads take turns at random."""
+    traces = {}
+    for rank in (0, 1):
+        trace = Trace(rank, 2, device="cpu").group("dp", [0, 1], "mesh_dp")
+        for step in range(3):
+            at = 100 * MS * step
+            trace.step(step, at, 100 * MS).op("aten::mm", at, 10 * MS)
+            posted = at + (60 if rank else 11) * MS
+            for number, thread in enumerate(threads):
+                ends = at + (70 + 10 * number) * MS
+                trace.gloo(
+                    "all_reduce", posted + MS // 10, ends - posted - MS // 10, thread=thread, posted_at=posted,
+                    group="dp", sequence=2 * step + number,
+                )  # fmt: skip
+                posted = ends + MS // 10
+            trace.op("aten::mm", at + 81 * MS, 10 * MS)
+        traces[rank] = trace
+    repaired = predict(table_set(traces), [Edit("host_as_peers", "1")])
+    assert repaired.gain_fraction == pytest.approx(0.49, abs=0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tiny import Trace, table_set
 
 from usp_prof.tables.matching.clock_fit import Solution
 from usp_prof.tables.matching.clock_jumps import clock_jumps
@@ -27,3 +28,24 @@ def test_ends_within_a_round_of_a_slow_collective_are_no_jump(duration_ms: int, 
     ties = calls(duration_ms, late_ms)
     solved = Solution.alone(np.zeros(RANKS, np.int64), ties)
     assert clock_jumps(solved, ties, RANKS).any() == jumps
+
+
+@pytest.mark.parametrize("has_jumped", [True, False])
+def test_a_pause_between_two_step_marks_is_no_jump(has_jumped: bool) -> None:
+    """Rank 1's second mark begins 20 ms after its first one ended.
+
+    If that time has passed, rank 0 waits for it. If the clock of rank 1 jumped, rank 0 does not.
+    """
+    late, traces = 20_000, {}
+    for rank in range(2):
+        trace = Trace(rank, 2, device="cpu").group("dp", [0, 1], "mesh_dp")
+        for step in range(3):
+            begin, own = 200_000 * step, late if rank and step else 0
+            trace.step(step, begin + own, 200_000)
+            for number in range(8):
+                posted = begin + own + 5_000 + 20_000 * number
+                ends = begin + 6_000 + 20_000 * number + (own if has_jumped else late if step else 0)
+                trace.gloo("all_reduce", posted, ends - posted, group="dp", sequence=8 * step + number)
+        traces[rank] = trace
+    codes = {(row.code, row.rank) for row in table_set(traces).health}
+    assert (("clock_jump", 1) in codes) == has_jumped

@@ -160,7 +160,9 @@ def _needs(tables: TableSet, nodes: RankNodes) -> _Needs:
         # The host may have waited before it posted: the time from compute to post is that wait, not the issue.
         waited_before_post = _before_post(nodes, issue_source, issue_at)
         has_waited = waited_before_post >= 0
-        wait_source = np.where(has_waited, waited_before_post, wait_source)
+        # What ends on the same lane is waited for in any case.
+        is_on_other_lane = has_waited & (nodes.lane[waited_before_post] != nodes.lane)
+        wait_source = np.where(is_on_other_lane, waited_before_post, wait_source)
         issue_at = np.where(has_waited, nodes.end[issue_source], issue_at)
         explained_at = np.where(has_waited, np.maximum(lane_at, issue_at), explained_at)
     return _Needs(
@@ -256,7 +258,7 @@ def _before_post(nodes: RankNodes, compute: Ints, posted: Ints) -> Ints:
     parts, compute_end = parts[waited], compute_end[waited]
     ended = np.flatnonzero(nodes.kind == NodeKind.COMMUNICATION)
     before = last_by(nodes.end, ended, by=posted[parts])  # -1: none has ended by then
-    is_wait = (before >= 0) & (nodes.end[before] > compute_end) & (nodes.lane[before] != nodes.lane[parts])
+    is_wait = (before >= 0) & (nodes.end[before] > compute_end)
     source[parts[is_wait]] = before[is_wait]
     return source
 

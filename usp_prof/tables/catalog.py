@@ -146,6 +146,7 @@ def assemble(
         topology=layout.topology,
         cut_steps=cut_steps,
     )
+    tables.health = [row for row in tables.health if row.code != "clock_jump" or not clock.is_pause(tables, row)]
     tables.uneven_steps = cut.incomparable
     damage = ", ".join(code_and_rank(row) for row in losses(tables))
     tables.incomparable = cut.incomparable or (f"the traces are damaged ({damage})" if damage else "")

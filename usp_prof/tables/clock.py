@@ -15,11 +15,12 @@ import pyarrow as pa
 from usp_prof import limits
 from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.rows import rows_by_code, text_codes
+from usp_prof.model.health import HealthRow
 from usp_prof.model.schema import RANK, Schema, Scope, integer, real, text
 from usp_prof.tables.build import table
 from usp_prof.tables.completeness.losses import LOST_WORK, losses, ranks_without_calls
 from usp_prof.tables.matching.clock_fit import Solution, solve
-from usp_prof.tables.matching.clock_jumps import apart_ranks, clock_jumps, separate_hosts
+from usp_prof.tables.matching.clock_jumps import apart_ranks, change_at, clock_jumps, separate_hosts
 from usp_prof.tables.matching.clocks import Clock, clock_sources, hosts_of
 from usp_prof.tables.matching.same_calls import matched_parts
 from usp_prof.tables.matching.ties import Ties, ties_of
@@ -64,6 +65,19 @@ def build(tables: TableSet) -> pa.Table:
 def fit_clocks(tables: TableSet) -> Clock:
     """Solve the clocks of a run."""
     ranks = np.asarray(tables.ranks, np.int64)
+    solved, ties, contradicted = _solved(tables)
+    # If communication is missing, calls are matched wrongly, and an apparent jump means nothing.
+    jumps_ns = np.zeros(len(ranks), np.int64)
+    if not losses(tables, *LOST_WORK):
+        jumps_ns = clock_jumps(solved, ties, len(ranks))
+    has_lost_calls = np.isin(ranks, sorted(ranks_without_calls(tables)))
+    return _clock(ranks, solved, ties, contradicted, has_lost_calls | (jumps_ns != 0), jumps_ns)
+
+
+@memoized("clock solution")
+def _solved(tables: TableSet) -> tuple[Solution, Ties, Flags]:
+    """Return the solution of a run's clocks, its ties, and the ranks whose host name is contradicted."""
+    ranks = np.asarray(tables.ranks, np.int64)
     hosts = hosts_of(tables)
     based = np.array([has_base for _, has_base, _ in clock_sources(tables)], bool)
     ties = ties_of(matched_parts(tables), ranks)
@@ -78,13 +92,24 @@ def fit_clocks(tables: TableSet) -> Clock:
         start = Solution.alone(_split(start.domain, contradicted), ties)
     start = Solution.alone(separate_hosts(start, ties, np.array([not host for host in hosts], bool)), ties)
     first_ns = [first for _, _, first in clock_sources(tables)]
-    solved = _shift_far_parts(solve(start, ties), first_ns)
-    # If communication is missing, calls are matched wrongly, and an apparent jump means nothing.
-    jumps_ns = np.zeros(len(ranks), np.int64)
-    if not losses(tables, *LOST_WORK):
-        jumps_ns = clock_jumps(solved, ties, len(ranks))
-    has_lost_calls = np.isin(ranks, sorted(ranks_without_calls(tables)))
-    return _clock(ranks, solved, ties, contradicted, has_lost_calls | (jumps_ns != 0), jumps_ns)
+    return _shift_far_parts(solve(start, ties), first_ns), ties, contradicted
+
+
+def is_pause(tables: TableSet, row: HealthRow) -> bool:
+    """Return whether collectives show that a clock jump between two step marks was a pause of the host.
+
+    After a pause, they end together with those of the peers, as before.
+    """
+    steps = tables.columns("steps", row.rank)
+    order = np.argsort(steps["host_start_ns"], kind="stable")
+    ended = steps["host_end_ns"][order][:-1]
+    gap_ns = np.abs(steps["host_start_ns"][order][1:] - ended)
+    if not len(gap_ns):
+        return False
+    solved, ties, _ = _solved(tables)
+    longest = int(np.argmax(gap_ns))
+    change_ns = change_at(solved, ties, tables.ranks.index(row.rank), int(ended[longest]))
+    return change_ns is not None and abs(change_ns) < gap_ns[longest] / 2
 
 
 def _split(domain: Ints, own: Flags) -> Ints:

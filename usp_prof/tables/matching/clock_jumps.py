@@ -45,6 +45,21 @@ def clock_jumps(solved: Solution, ties: Ties, ranks: int) -> Ints:
     return np.where(np.abs(jumps) >= _SAME_JUMP * np.abs(jumps).max(initial=0), jumps, 0)
 
 
+def change_at(solved: Solution, ties: Ties, row: int, moment_ns: int) -> float | None:
+    """Return by how much a rank's collectives end further from its peers' after a moment than before.
+
+    `row` is the rank's index, and the moment is on its own clock. `None` with too few calls on either side.
+    """
+    collectives = ties.take(~ties.is_transfer)
+    own = np.flatnonzero(collectives.row == row)
+    own = sorted_by(collectives.end, own)
+    distance, is_after = _distances(solved, collectives)[own], collectives.end[own] > moment_ns
+    before, after = distance[~is_after][-_SIDE:], distance[is_after][:_SIDE]
+    if min(len(before), len(after)) < _FEWEST:
+        return None
+    return float(np.median(after) - np.median(before))
+
+
 def apart_ranks(solved: Solution, ties: Ties) -> Flags:
     """Mark ranks whose ends are always equally far from those of others with the same clock: it is not the same.
 
