@@ -15,13 +15,13 @@ MOST_ROWS = 5000
 UNKNOWN = "\u2014"
 _TOO_LONG = 2**63
 _CROWDED = 8
-_LONG = 16
-_NARROW = 130
+_LONG, _VERY_LONG = 16, 48
+_NARROW, _WIDE = 130, 320
 
 
 def table(frame: pd.DataFrame, name: str) -> None:
     """Show raw values (only the first rows if there are many), and offer all of them as CSV."""
-    _grid(frame, number_formats(frame))
+    _grid(frame, number_formats(frame) | long_names(frame.head(MOST_ROWS)))
     rows = len(frame)
     count_text = _counted(rows) if rows <= MOST_ROWS else f"the first {MOST_ROWS:,} of {rows:,} rows"
     _csv(frame, name, count_text)
@@ -31,6 +31,12 @@ def number_formats(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the format of each column of fractional numbers, so that their decimals align."""
     forms = {name: _bare_numbers(frame[name].tolist())[1] for name in frame.select_dtypes("float")}
     return {name: form for name, form in forms.items() if form is not None}  # the grid hides columns without a format
+
+
+def long_names(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return the width of each column of long names, which would push the others out of sight."""
+    names = [str(name) for name in frame.columns if _is_long(frame[name], _VERY_LONG)]
+    return dict.fromkeys(names, st.column_config.TextColumn(width=_WIDE))
 
 
 def show_table(block: DataTable, name: str, *, raw: pd.DataFrame | None = None) -> None:
@@ -63,13 +69,15 @@ def scaled(block: DataTable) -> tuple[pd.DataFrame, dict[str, Any]]:
     kinds = {head: kind for head, (_, _, kind) in zip(heads, shown_columns, strict=True) if kind is not None}
     if len(heads) > _CROWDED:
         # Long names would hide the figures; a click on a cell shows the full name.
-        long_heads = [head for head in heads if _is_long(frame[head])]
+        long_heads = [head for head in heads if _is_long(frame[head], _LONG)]
         kinds |= dict.fromkeys(long_heads, st.column_config.TextColumn(width=_NARROW))
     return frame, kinds
 
 
-def _is_long(cells: pd.Series[Any]) -> bool:
-    return cells.dtype == "object" and any(isinstance(cell, str) and len(cell) > _LONG for cell in cells)
+def _is_long(cells: pd.Series[Any], most: int) -> bool:
+    return not pd.api.types.is_numeric_dtype(cells) and any(
+        isinstance(cell, str) and len(cell) > most for cell in cells
+    )
 
 
 def _column(head: TableColumn, cells: list[Cell]) -> tuple[str, pd.Series[Any], Any]:

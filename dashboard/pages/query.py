@@ -232,7 +232,7 @@ def _chart(frame: pd.DataFrame, countable: list[str], kind: str, across: str, up
             colors = [theme().color(f"comm:{axis}") for axis in parts] if other == AXIS else None
         st.bar_chart(  # names are listed in the order of the answer, numbers are sorted
             plain[:MOST_BARS] if is_named else plain, x="over", y=parts, color=colors, sort=not is_named,
-            horizontal=is_named, x_label=up if is_named else across, y_label=across if is_named else up,
+            horizontal=is_named, x_label=across, y_label=up,
         )  # fmt: skip
         return
     draws = {"line": st.line_chart, "points": st.scatter_chart}

@@ -14,7 +14,7 @@ from drawn import drawn, naming
 
 from dashboard import data, report
 from dashboard.answers import pictures
-from dashboard.components.download import number_formats, plain, scaled
+from dashboard.components.download import long_names, number_formats, plain, scaled
 from dashboard.pages import query, suggestions
 from dashboard.report import written
 from usp_prof import open_run
@@ -247,3 +247,10 @@ def test_decimals_of_an_answer_align_and_no_column_is_hidden() -> None:
     frame = pd.DataFrame({"rank": [1, 2], "ms": [252.147, 228.2835], "whole": [1.0, nothing], "none": [nothing] * 2})
     assert {name: form["type_config"]["format"] for name, form in number_formats(frame).items()}["ms"] == "%.1f"
     assert None not in number_formats(frame).values()
+
+
+def test_a_column_of_very_long_names_leaves_room_for_the_others() -> None:
+    frame = pd.DataFrame(
+        {"name": ["void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel>"], "op": ["mm"]}
+    )
+    assert list(long_names(frame)) == ["name"]

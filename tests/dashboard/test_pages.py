@@ -271,6 +271,13 @@ def test_an_answer_is_drawn(kind: str) -> None:
     assert len(app.get("vega_lite_chart")) == 1
 
 
+def test_both_axes_of_horizontal_bars_have_their_own_names() -> None:
+    """Streamlit turns the names with the bars, and the page had turned them already."""
+    app = drawn("query", sql="SELECT op, count(*) AS n FROM collectives GROUP BY op", chart="bars")
+    encoding = json.loads(app.get("vega_lite_chart")[0].proto.spec)["encoding"]
+    assert [encoding[axis]["title"] for axis in ("x", "y")] == ["n", "op"]
+
+
 def test_parts_of_bars_have_the_colors_of_their_axes() -> None:
     app = drawn("query", sql="SELECT rank, axis, op, count(*) AS n FROM collectives GROUP BY ALL", chart="bars")
     drawing = json.loads(app.get("vega_lite_chart")[0].proto.spec)
