@@ -78,7 +78,7 @@ SWITCH = """async ({ name, path }) => {
 COUNTS = """() => ({ documents: window.Bokeh ? window.Bokeh.documents.length : 0,
   views: window.Bokeh ? [...(window.Bokeh.index.roots ?? Object.values(window.Bokeh.index))].length : 0,
   heap: performance.memory.usedJSHeapSize / 1e6 })"""
-PLAYABLE = "() => {" + LOOK + "const host = find(document); return Boolean(host?.timeline?.button); }"
+PLAYABLE = "() => {" + LOOK + "const host = find(document); return Boolean(host?.timeline?.playButton); }"
 LONGEST_FRAMES = (
     "async () => {"
     + LOOK
@@ -86,7 +86,7 @@ LONGEST_FRAMES = (
   const host = find(document), found = [];
   for (let i = 0; i < 5; i++) {
     delete host.dataset.longestFrame;
-    host.timeline.button.click();
+    host.timeline.playButton.click();
     while (!host.dataset.longestFrame) await frame();
     found.push(Number(host.dataset.longestFrame));
   }

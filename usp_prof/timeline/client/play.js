@@ -31,12 +31,12 @@ const PLAY = {
   controls() {
     const bar = this.root.appendChild(document.createElement("div"));
     bar.className = "usp-play";
-    this.button = bar.appendChild(document.createElement("button"));
+    this.playButton = bar.appendChild(document.createElement("button"));
     this.slider = bar.appendChild(document.createElement("input"));
     Object.assign(this.slider, { type: "range", min: 0, max: 1000, value: 0 });
     this.slider.setAttribute("aria-label", "from recorded to predicted");
     this.state = bar.appendChild(document.createElement("span"));
-    this.button.addEventListener("click", () => this.play());
+    this.playButton.addEventListener("click", () => this.play());
     this.slider.addEventListener("input", () => { cancelAnimationFrame(this.playing); this.at_share(this.slider.value / 1000); });
   },
 
@@ -49,7 +49,7 @@ const PLAY = {
     }
     if (this.slider) {
       this.slider.value = Math.round(share * 1000);
-      say(this.button, share < 1 ? "▶ Play the fix" : "↺ Again");
+      say(this.playButton, share < 1 ? "▶ Play the fix" : "↺ Again");
       say(this.state, share <= 0 ? "as recorded" : share >= 1 ? "as predicted" : "");
     }
     this.paint();
