@@ -33,6 +33,11 @@ from usp_prof.whatif.edits.kind import MODEL_DOUBT
 from usp_prof.whatif.predict import Gain, gain_of, replayed_alone
 from usp_prof.whatif.recording_cost import recording_cost
 
+CRITICAL_GAIN = 0.1
+"""Minimum certain gain of a critical finding, as a fraction of the step."""
+FIRST_GAIN = 0.02
+"""Findings with a smaller certain gain, as a fraction of the step, are sorted after those with a larger one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Together:
@@ -65,14 +70,6 @@ def together(tables: TableSet, edits: Sequence[Edit], first: float) -> Together:
             edited_run = combined
             gains.append(max(gains[-1], gain.gain_fraction))
     return Together(tuple(gains), left_out)
-
-
-CRITICAL_GAIN = 0.1
-"""Minimum certain gain of a critical finding, as a fraction of the step."""
-
-
-FIRST_GAIN = 0.02
-"""Findings with a smaller certain gain, as a fraction of the step, are sorted after those with a larger one."""
 
 
 @dataclass(frozen=True, slots=True)
