@@ -4,12 +4,14 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tiny import Trace, table_set
+from tiny import Trace, raw_trace, table_set
 
 from usp_prof.contract import GroupEntry, Manifest
 from usp_prof.model.topology import Axis, Topology, group_key
+from usp_prof.tables.catalog import assemble, build_rank
 from usp_prof.tables.groups import declared, parse_ranks
 from usp_prof.tables.parallelism.axis_names import axis_of_description
+from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
@@ -225,4 +227,17 @@ def test_thousands_of_groups_are_resolved_fast() -> None:
     )
     begun = time.process_time()
     table_set(trace, manifest)
+    assert time.process_time() - begun < 2
+
+
+def test_thousands_of_groups_of_the_same_ranks_are_resolved_fast() -> None:
+    """Each group was compared with each other one, and all calls were searched for those of each group: 3 CPU s."""
+    trace = Trace(0, 2).step(1, 0, 20_000_000)
+    for number in range(16_000):
+        begin = 1_000 * number
+        trace.group(str(number), (0, 1), "")
+        trace.collective("all_reduce", begin + 50, 60, group=str(number), launch_at=begin, sequence=0)
+    sources = {0: MemorySource(build_rank(raw_trace(trace), 0, None))}
+    begun = time.process_time()
+    assemble(sources, manifest=None)
     assert time.process_time() - begun < 2

@@ -75,8 +75,8 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[A
         spans = divided and len(group.ranks) == world
         by_name = _by_name(group, entry, manifest)
         settled.append(by_name or _by_traffic(group, traffic.get(key), guesses.get(key), spans=spans))
-    settled_by_ranks = _by_ranks(settled)
-    settled = [_of_one_axis(group, settled_by_ranks[group.ranks]) for group in settled]
+    axes_of_ranks = {ranks: _axes_with_sizes(of_ranks) for ranks, of_ranks in _by_ranks(settled).items()}
+    settled = [_of_one_axis(group, axes_of_ranks[group.ranks]) for group in settled]
     has_own_pipeline = any(group.axis == Axis.PP and group.axis_source not in TRUSTED for group in settled)
     job = Job(sorted(sources), world, talking(parts) if has_own_pipeline else ())
     topology, no_mesh = lay_out(settled, job, manifest)
@@ -122,12 +122,16 @@ def _by_ranks(groups: Iterable[Named]) -> dict[tuple[int, ...], list[Named]]:
     return groups_of_ranks
 
 
-def _of_one_axis(group: Group, of_same_ranks: Iterable[Group]) -> Group:
+def _axes_with_sizes(groups: Iterable[Group]) -> set[str]:
+    """Return the axes of the groups whose descriptions name sizes."""
+    return {group.axis for group in groups if described(group.description).sizes}
+
+
+def _of_one_axis(group: Group, axes_of_same_ranks: set[str]) -> Group:
     """Assign a product group to the only axis whose group has the same ranks: the other axes have size 1 there."""
     if group.axis != Axis.UNKNOWN or len(group.ranks) < 2:
         return group
-    product = described(group.description).product
-    axes = {other.axis for other in of_same_ranks if other.axis in product and described(other.description).sizes}
+    axes = axes_of_same_ranks.intersection(described(group.description).product)
     return _with_axis(group, Axis(axes.pop()), AxisSource.RANKS) if len(axes) == 1 else group
 
 

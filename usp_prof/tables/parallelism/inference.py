@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from usp_prof.columns.rows import first_rows, group_codes
+from usp_prof.columns.rows import first_rows, group_codes, rows_by_code
 from usp_prof.columns.table import Columns
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.topology import Axis, AxisSource, Group
@@ -93,13 +93,12 @@ def traffic_of(ranks: Mapping[int, Columns]) -> dict[str, Traffic]:
         # One entry per step of each group.
         group_of_step = group[first_rows(group_codes(group, columns["step"]))]
         for code, steps in enumerate(np.bincount(group_of_step, minlength=len(keys)).tolist()):
-            if not steps:
-                continue
+            if steps:
+                traffic_of_group[keys[code]].steps += steps
+        transfer_rows = np.flatnonzero(columns.matches("op", *P2P))
+        for code, places in rows_by_code(group[transfer_rows]).items():
             traffic = traffic_of_group[keys[code]]
-            traffic.steps += steps
-            transfers = columns.take((group == code) & columns.matches("op", *P2P))
-            if len(transfers):
-                traffic.transfers = traffic.transfers.combined(transfers_of(transfers))
+            traffic.transfers = traffic.transfers.combined(transfers_of(columns.take(transfer_rows[places])))
     return traffic_of_group
 
 
