@@ -33,7 +33,7 @@ pytestmark = [
 ]
 COMMUNICATION = re.compile(r"^nccl|multimem_all_reduce")
 DEVICE = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "copy", "mtia_ccp_events": "compute"}
-TALKING = re.compile(r"c10d|_c10d_functional|symm_mem::")
+WAITING = re.compile(r"_c10d_functional(_autograd)?::wait")
 ENCLOSING = re.compile(r"c10d|_c10d_functional|autograd::|torch::autograd|torch::jit|profiler::|symm_mem::|gloo:|nccl:")
 PARTS = ("compute", "comm", "copy")
 
@@ -84,7 +84,7 @@ def computing(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for event in events:
         name, category = str(event.get("name", "")), event.get("cat")
         paced = category == "user_annotation" and name.startswith("pace::")
-        is_work = "::" in name and (TALKING.match(name) is not None or not ENCLOSING.match(name))
+        is_work = "::" in name and (WAITING.match(name) is not None or not ENCLOSING.match(name))
         if paced or (category == "cpu_op" and is_work):
             start, end = span(event, 0)
             threads[event["pid"], event["tid"]].append((start, -end, paced, event))
@@ -98,7 +98,7 @@ def computing(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def on_one_thread(thread_events: list[tuple[int, int, bool, dict[str, Any]]]) -> list[dict[str, Any]]:
     inside: list[int] = [0] * len(thread_events)
     parent: list[int] = [-1] * len(thread_events)
-    talks = [TALKING.match(str(event["name"])) is not None for *_, event in thread_events]
+    waits = [WAITING.match(str(event["name"])) is not None for *_, event in thread_events]
     open_: list[int] = []
     for place, (start, minus_end, _, _) in enumerate(thread_events):
         while (
@@ -108,13 +108,13 @@ def on_one_thread(thread_events: list[tuple[int, int, bool, dict[str, Any]]]) ->
         if open_:
             parent[place] = open_[-1]
             inside[open_[-1]] += -minus_end - start
-        for around in open_ if talks[place] else ():  # waits for communication are not compute
-            talks[around] = True
+        for around in open_ if waits[place] else ():  # an op that waits is not compute
+            waits[around] = True
         open_.append(place)
     is_taken: list[bool] = []
     for place, (start, minus_end, paced, _) in enumerate(thread_events):
         above = parent[place] >= 0 and is_taken[parent[place]]
-        is_whole = not talks[place] and 2 * inside[place] <= -minus_end - start
+        is_whole = not waits[place] and 2 * inside[place] <= -minus_end - start
         is_taken.append(above or paced or is_whole)
     return [thread_events[place][3] for place in range(len(thread_events))
             if is_taken[place] and not (parent[place] >= 0 and is_taken[parent[place]])]  # fmt: skip

@@ -115,7 +115,7 @@ def test_copies_of_a_gloo_thread_are_part_of_its_transfer() -> None:
     traces = {}
     for rank in (0, 1):
         trace = Trace(rank, 2, device="cpu").group("dp", [0, 1]).step(0, 0, 40 * MS).op("aten::mm", 0, 5 * MS)
-        trace.gloo("all_gather", 5 * MS, 30 * MS, thread=200, posted_at=5 * MS, group="dp", sequence=1)
+        trace.gloo("all_gather", 5 * MS, 30 * MS, thread=200, posted_at=4 * MS, group="dp", sequence=1)
         trace.op("aten::copy_", 34 * MS, MS // 2, thread=200).op("aten::mm", 35 * MS, 5 * MS)
         traces[rank] = trace
     tables = table_set(traces)
@@ -147,3 +147,22 @@ def test_a_late_first_post_delays_the_following_ones_on_any_thread(threads: tupl
         traces[rank] = trace
     repaired = predict(table_set(traces), [Edit("host_as_peers", "1")])
     assert repaired.gain_fraction == pytest.approx(0.49, abs=0.01)
+
+
+@pytest.mark.parametrize("closed_late_ms", [0, 2])
+def test_compute_waits_for_communication_whose_range_is_closed_late(closed_late_ms: int) -> None:
+    """On a busy host, the thread of gloo may close a range after the waiting thread has continued."""
+    traces = {}
+    for rank in (0, 1):
+        trace = Trace(rank, 2, device="cpu").group("dp", [0, 1], "mesh_dp")
+        for step in range(4):
+            at = 100 * MS * step
+            computes = (60 if rank else 10) * MS
+            trace.step(step, at, 100 * MS).op("aten::mm", at, computes)
+            ends = at + 70 * MS + (closed_late_ms * MS if (rank, step) == (0, 1) else 0)
+            posted = at + computes + MS // 10
+            trace.gloo("all_reduce", posted, ends - posted, posted_at=posted, group="dp", sequence=step)
+            trace.op("aten::add", at + 70 * MS + MS // 20, 29 * MS)
+        traces[rank] = trace
+    repaired = predict(table_set(traces), [Edit("rank_as_peers", "1")])
+    assert repaired.gain_fraction == pytest.approx(0.5, abs=0.01)

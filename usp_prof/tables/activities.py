@@ -52,8 +52,8 @@ COMPUTING_LANE = "cpu"
 _NO_WORK = re.compile(
     r"c10d|_c10d_functional|autograd::|torch::autograd|torch::jit|profiler::|record_param_comms|symm_mem::|gloo:|nccl:"
 )
-# Those of them that post communication or wait for it.
-_COMMUNICATES = re.compile(r"c10d|_c10d_functional|symm_mem::")
+# Those of them that wait for communication.
+_WAITS = re.compile(r"_c10d_functional(_autograd)?::wait")
 
 
 def build(frame: EventFrame, links: Links, parts: Parts, collectives: pa.Table, steps: Steps) -> pa.Table:
@@ -128,26 +128,26 @@ def computing(frame: EventFrame) -> Ints:
         aten::linear 10 us, inside it aten::mm 9 us    -> aten::mm
         aten::dropout 10 us, inside it aten::empty 2 us    -> aten::dropout
 
-    An op of a distributed tensor that communicates within only encloses others, too:
+    An op of a distributed tensor that waits for communication only encloses others, too:
 
         aten::add 10 us, inside it _c10d_functional::wait_tensor 3 us and aten::add 4 us    -> the inner aten::add
     """
     ops = frame.rows(*HOST_OPS)
-    communicating = ops[frame.by_name(ops, lambda name: _COMMUNICATES.match(name) is not None)]
+    waiting = ops[frame.by_name(ops, lambda name: _WAITS.match(name) is not None)]
     ops = ops[~frame.by_name(ops, lambda name: _NO_WORK.match(name) is not None or "::" not in name)]
     marks = frame.rows(*MARKS)
     marks = marks[frame.by_name(marks, is_paced)]
-    row = np.concatenate([ops, marks, communicating])
+    row = np.concatenate([ops, marks, waiting])
     tracks = frame.nested(row)
     levels = [np.flatnonzero(tracks.depth == depth) for depth in range(1, int(tracks.depth.max(initial=0)) + 1)]
     # Time of direct children by row. Parent -1, of top rows, adds to the last entry.
     inner_ns = np.zeros(len(row) + 1, np.int64)
     np.add.at(inner_ns, tracks.parent, frame.duration[row])
-    communicates = np.arange(len(row)) >= len(ops) + len(marks)
-    for level in reversed(levels):  # from the inside: whether an op communicates within
-        communicates[tracks.parent[level[communicates[level]]]] = True
-    is_mark = (np.arange(len(row)) >= len(ops)) & ~communicates
-    is_whole = ((2 * inner_ns[:-1] <= frame.duration[row]) & ~communicates) | is_mark
+    waits = np.arange(len(row)) >= len(ops) + len(marks)
+    for level in reversed(levels):  # from the inside: whether an op waits
+        waits[tracks.parent[level[waits[level]]]] = True
+    is_mark = (np.arange(len(row)) >= len(ops)) & ~waits
+    is_whole = ((2 * inner_ns[:-1] <= frame.duration[row]) & ~waits) | is_mark
     # From the outside: whether an enclosing range already counts.
     is_covered = np.zeros(len(row), dtype=bool)
     for level in levels:
