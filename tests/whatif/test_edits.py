@@ -107,6 +107,15 @@ def test_a_rank_that_the_run_lacks_is_named_with_those_it_has(text: str) -> None
     assert "its ranks are 0, 1, 2" in (refused.value.hint or "")
 
 
+@pytest.mark.parametrize(("text", "hint"), [("tp=3", "tp=2"), ("tp=9", "tp=4"), ("ep=3", "ep=2")])
+def test_a_degree_that_does_not_divide_the_model_is_refused(text: str, hint: str) -> None:
+    """The tiny model has four heads and four experts."""
+    run = open_run(Path(__file__).parents[2] / "traces" / "recorded-5d")
+    with pytest.raises(UsageError, match="does not divide the model's 4") as refused:
+        predict(run.tables, [parse_edit(text)])
+    assert refused.value.hint == hint
+
+
 @pytest.mark.parametrize("text", ["", ",", "=3", "a b=2"])
 def test_text_that_is_not_an_edit_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not an edit"):

@@ -42,6 +42,8 @@ def data_parallel(graph: Graph, request: Request) -> Graph:
 
 def tensor_parallel(graph: Graph, request: Request) -> Graph:
     """Change the tensor-parallel degree; split work such as products and attention scales with it."""
+    if request.layout.model is not None:
+        _check_divides(request, "attention heads", request.layout.model.heads)
     ratio, work = request.layout.tp / request.integer(), work_of(request.tables)
     graph = _communicating(graph, request, "tp")
     is_split = [_is_split(shape.family, shape.sizes, request.layout) for shape in work.shapes]
@@ -61,7 +63,20 @@ def context_parallel(graph: Graph, request: Request) -> Graph:
 
 def expert_parallel(graph: Graph, request: Request) -> Graph:
     """Change the expert-parallel degree; tokens per rank stay, and exchanges span larger or smaller groups."""
+    if request.layout.model is not None:
+        _check_divides(request, "experts", request.layout.model.experts)
     return _communicating(graph, request, "ep")
+
+
+def _check_divides(request: Request, parts: str, number: int) -> None:
+    """Refuse a degree that does not divide the model's heads or experts, if their number is known."""
+    size = request.integer()
+    if number % size:
+        fitting = min((part for part in range(1, number + 1) if number % part == 0), key=lambda part: abs(part - size))
+        raise UsageError(
+            f"edit {request.edit}: {size} does not divide the model's {number} {parts}",
+            hint=f"{request.edit.name}={fitting}",
+        )
 
 
 def _communicating(graph: Graph, request: Request, axis: str) -> Graph:
