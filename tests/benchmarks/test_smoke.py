@@ -36,6 +36,8 @@ OTHERS = {
     "metamorphic": "takes minutes; tests/whatif/test_metamorphic.py runs a part of it",
     "dashboard_links": "drives a browser for minutes",
     "object_store": "needs nginx",
+    "plain_trainer": "plain_trainers records it",
+    "plain_trainers": "records for minutes",
     "planner_messages": "starts torchrun a dozen times",
     "planner_size": "plans a million configurations: its bar",
     "recorded": "records for an hour",
