@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import runpy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus_sets import TRACES
 
 ROOT = Path(__file__).parents[2]
 CHANGES = {
@@ -37,3 +39,15 @@ def test_predictions_do_not_change_under_equivalent_recordings(benchmark: dict[s
             assert case.first_stays, case
             assert case.ideal_moved < 0.02, case
     assert tried == CHANGES
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not available next to the project")
+def test_pauses_of_all_ranks_do_not_depend_on_a_launch_into_a_full_queue(benchmark: dict[str, Any]) -> None:
+    """With this device clock, one launch of rank 0 waits for room in its queue; its step still has the same calls."""
+    traces = benchmark["_read"](TRACES / "megatron-tp8-a100")
+    changed = benchmark["_of_rank"](traces, 0, partial(benchmark["_shifted"], shift=-20))
+    (first, *_), (then, *_) = (benchmark["predictions_of"](run).findings for run in (traces, changed))
+    assert first[0] == then[0] == "host-pause"
+    assert then[2] == pytest.approx(first[2], abs=0.01)

@@ -199,10 +199,12 @@ def _alike_steps(graph: Graph, tables: TableSet) -> list[Ints]:
     launched_name = np.full(len(nodes), -1)
     launch = graph.edges.take(graph.edges.kind == EdgeKind.LAUNCH)
     launched_name[launch.source] = nodes.name[launch.target]
+    # A launch that waited for room in a queue has a second node.
+    is_call = thinks(graph) & nodes.of_host & (nodes.kind != NodeKind.ADMITTED)
     steps_by_calls: dict[bytes, list[Ints]] = {}
     for rank in _seen(graph, tables):
         rows = nodes.of_rank(rank)
-        rows = rows[thinks(graph)[rows] & nodes.of_host[rows] & graph.measured[rows] & (nodes.step[rows] >= 0)]
+        rows = rows[is_call[rows] & graph.measured[rows] & (nodes.step[rows] >= 0)]
         for rows_of_step in rows_by_code(nodes.step[rows]).values():
             calls = rows[rows_of_step]
             calls = calls[np.argsort(nodes.start[calls], kind="stable")]
