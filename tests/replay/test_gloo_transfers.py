@@ -10,6 +10,7 @@ from usp_prof.model.edit import Edit
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.gloo_transfers import with_asked_posts
 from usp_prof.replay.graph import NEVER, EdgeKind, Edges, Graph, NodeKind, Nodes
+from usp_prof.replay.host_gaps import think_times
 from usp_prof.replay.longest_path import replay
 from usp_prof.whatif.predict import predict
 
@@ -166,3 +167,21 @@ def test_compute_waits_for_communication_whose_range_is_closed_late(closed_late_
         traces[rank] = trace
     repaired = predict(table_set(traces), [Edit("rank_as_peers", "1")])
     assert repaired.gain_fraction == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_pause_that_ends_shortly_before_a_communication_stays_a_pause() -> None:
+    """No rank waits at this place in any step, so the end of the all-reduce is a coincidence."""
+    traces = {}
+    for rank in (0, 1):
+        trace = Trace(rank, 2, device="cpu").group("dp", [0, 1], "mesh_dp")
+        for step in range(4):
+            at = 100 * MS * step
+            pause = 28 * MS if (rank, step) == (0, 1) else 0
+            trace.step(step, at, 100 * MS).op("aten::mm", at, 10 * MS)
+            trace.gloo("all_reduce", at + 10 * MS, 60 * MS, posted_at=at + 10 * MS, group="dp", sequence=step)
+            trace.op("aten::mul", at + 11 * MS, 29 * MS).op("aten::sub", at + 40 * MS + pause, 10 * MS)
+            trace.op("aten::add", at + 80 * MS, 19 * MS)
+        traces[rank] = trace
+    graph = graph_of(table_set(traces))
+    is_sub = np.array([graph.names[name] == "aten::sub" for name in graph.nodes.name])
+    assert think_times(graph)[is_sub].max() == 28 * MS

@@ -297,10 +297,11 @@ def _with_late_closings(needs: Sequence[_Needs]) -> list[_Needs]:
         rows = np.flatnonzero(_waits_as_compute(need))
         rows = rows[np.abs(need.nodes.start[rows] - need.wait_at[rows]) <= CLOSED_NS]
         prompt.update(_places(need.nodes, rows))
-    return [need if need.nodes.on_device else _with_late_closing(need, prompt) for need in needs]
+    return [need if need.nodes.on_device else _with_late_waits(need, prompt) for need in needs]
 
 
-def _with_late_closing(needs: _Needs, prompt: Mapping[tuple[str, str], int]) -> _Needs:
+def _with_late_waits(needs: _Needs, prompt: Mapping[tuple[str, str], int]) -> _Needs:
+    """Return one rank's needs, with such waits; `prompt` has the number of prompt waits at each place."""
     nodes = needs.nodes
     ended = np.flatnonzero(nodes.kind == NodeKind.COMMUNICATION)
     ended = ended[np.argsort(nodes.end[ended], kind="stable")]
