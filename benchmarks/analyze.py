@@ -69,7 +69,7 @@ after = checking.measured(run)
 lap("measure")
 file = str(Path(cache) / "baseline.json")
 save(Baseline((after,)), file)
-report = checking.check_measured(after, checking.Demand(baseline=file).read())
+report = checking.check_measured(after, checking.read_terms(file))
 checking.text(report)
 lap("check")
 """,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
@@ -41,41 +41,37 @@ FORMATS = ("terminal", "json", "markdown", "junit", "github")
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """The terms of a check: a baseline file, a policy file, and options that override the policy."""
-
-    baseline: str = ""
-    policy: str = ""
-    minimum: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    max_regression: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    inconclusive: str = str(Inconclusive.DEFAULT)
-    judge: str = ""
-    """Overrides the policy file's `judge`: `runs` or `medians`."""
-
-    def read(self) -> Terms:
-        """Read the files; raise UsageError if there is neither a baseline nor a bound."""
-        policy = load_policy(self.policy) if self.policy else Policy()
-        policy = policy.with_options(minimum=self.minimum, max_regression=self.max_regression)
-        if self.judge:
-            policy = policy.judging(Judge(self.judge))
-        check_names(policy)
-        if not self.baseline and not policy.minimum:
-            raise UsageError(
-                "nothing to check against",
-                hint="pass --baseline FILE, or a lower bound such as --min mfu=0.38",
-            )
-        baseline = baselines.load(self.baseline) if self.baseline else None
-        return Terms(baseline, policy, Inconclusive(self.inconclusive), self.baseline)
-
-
-@dataclass(frozen=True, slots=True)
 class Terms:
-    """A demand with its files read."""
+    """The terms of a check: a baseline and its file, the policy, and what an inconclusive check does."""
 
     baseline: Baseline | None
     policy: Policy
     inconclusive: Inconclusive = Inconclusive.DEFAULT
     file: str = ""
+
+
+def read_terms(
+    baseline: str = "",
+    policy: str = "",
+    minimum: Mapping[str, float] = MappingProxyType({}),
+    max_regression: Mapping[str, str] = MappingProxyType({}),
+    *,
+    inconclusive: str = Inconclusive.DEFAULT,
+    judge: str = "",
+) -> Terms:
+    """Read the files of a check; options override the policy file.
+
+    Raise UsageError if there is neither a baseline nor a bound.
+    """
+    rules = load_policy(policy) if policy else Policy()
+    rules = rules.with_options(minimum=minimum, max_regression=max_regression)
+    if judge:
+        rules = rules.judging(Judge(judge))
+    check_names(rules)
+    if not baseline and not rules.minimum:
+        hint = "pass --baseline FILE, or a lower bound such as --min mfu=0.38"
+        raise UsageError("nothing to check against", hint=hint)
+    return Terms(baselines.load(baseline) if baseline else None, rules, Inconclusive(inconclusive), baseline)
 
 
 def measured(run: Opened, label: str = "") -> Measured:

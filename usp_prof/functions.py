@@ -107,6 +107,5 @@ def check(
     """
     from usp_prof import checking  # noqa: PLC0415 - each function loads what it needs
 
-    demand = checking.Demand(str(baseline), str(policy), minimum, max_regression)
-    terms = demand.read()
+    terms = checking.read_terms(str(baseline), str(policy), minimum, max_regression)
     return Checked(checking.check_run(opened(run), terms))

@@ -78,14 +78,14 @@ def assert_no_regression(
         __tracebackhide__ = True
         from usp_prof import checking  # noqa: PLC0415 - loaded only by suites that check runs
 
-        demand = checking.Demand(
-            baseline=str(baseline or request.config.getoption("--usp-prof-baseline")),
-            policy=str(policy or request.config.getoption("--usp-prof-policy")),
-            minimum=minimum or {},
-            max_regression=max_regression or {},
+        terms = checking.read_terms(
+            str(baseline or request.config.getoption("--usp-prof-baseline")),
+            str(policy or request.config.getoption("--usp-prof-policy")),
+            minimum or {},
+            max_regression or {},
             inconclusive=inconclusive,
         )
-        report = checking.check_run(usp_prof_run(path) if isinstance(path, (str, Path)) else path, demand.read())
+        report = checking.check_run(usp_prof_run(path) if isinstance(path, (str, Path)) else path, terms)
         if report.exit_code:
             pytest.fail(checking.text(report), pytrace=False)
         return report

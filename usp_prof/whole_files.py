@@ -46,9 +46,9 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def whole_gzip_file(path: Path) -> Iterator[IO[bytes]]:
+def whole_gzip_file(path: Path, level: int = _LEVEL) -> Iterator[IO[bytes]]:
     """Open a file like `whole_file`, compressed; equal contents result in equal bytes."""
-    with whole_file(path) as file, gzip.GzipFile("", "wb", compresslevel=_LEVEL, fileobj=file, mtime=0) as packed:
+    with whole_file(path) as file, gzip.GzipFile("", "wb", compresslevel=level, fileobj=file, mtime=0) as packed:
         yield packed  # type: ignore[misc]  # GzipFile is a binary file in all but its declared type
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.analyses import NAMES
-from usp_prof.checking import Demand, analyses_for, check_run, measured
+from usp_prof.checking import analyses_for, check_run, measured, read_terms
 from usp_prof.extras.synth.declaration import Declaration
 from usp_prof.extras.synth.write import write
 from usp_prof.gate.judgment import Verdict
@@ -40,7 +40,7 @@ def test_a_check_without_unneeded_analyses_has_the_same_result(tmp_path: Path) -
     first, second = (open_run(tmp_path / str(seed), cache_dir=tmp_path / "cache") for seed in (1, 2))
     save(Baseline((measured(first),)), tmp_path / "b.json")
     (tmp_path / "p.toml").write_text('findings = "none"\n')
-    full = Demand(baseline=str(tmp_path / "b.json")).read()
-    narrow = Demand(baseline=str(tmp_path / "b.json"), policy=str(tmp_path / "p.toml")).read()
+    full = read_terms(str(tmp_path / "b.json"))
+    narrow = read_terms(str(tmp_path / "b.json"), str(tmp_path / "p.toml"))
     assert check_run(second, full).judgements == check_run(second, narrow).judgements
     assert check_run(second, narrow).verdict is Verdict.PASS

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
 from usp_prof.analyses.result import impossible
+from usp_prof.columns.arrays import Ints
+from usp_prof.columns.rows import combinations, distinct
 from usp_prof.columns.table import Columns
 from usp_prof.gate.facts import Fact, facts_of
 from usp_prof.gate.series import Series, from_values, with_derived
@@ -159,11 +160,10 @@ def work_of(tables: TableSet) -> tuple[Work, ...]:
     rank_steps = 0
     for rank in tables.ranks:
         rank_steps += int((tables.columns("steps", rank)["step"] >= 0).sum())
-        on_device = len(tables.columns("kernels", rank)) > 0
-        ops = tables.columns("ops", rank)
-        _add(sums["host op" if on_device else "op"], _grouped(ops, ("name", "input_dims", "phase"), ops["self_ns"]))
-        _add(sums["kernel"], _kernels(tables.columns("kernels", rank)))
-        _add(sums["call"], _calls(tables.columns("collectives", rank)))
+        for sort, key, ns, number in _work_of_rank(tables, rank):
+            total = sums[sort].setdefault(key, [0.0, 0.0])
+            total[0] += ns
+            total[1] += number
     largest: list[Work] = []
     for sort, rows in sums.items():
         work = [Work(sort, *key, ns / max(rank_steps, 1), n / max(rank_steps, 1)) for key, (ns, n) in rows.items()]
@@ -172,48 +172,28 @@ def work_of(tables: TableSet) -> tuple[Work, ...]:
     return tuple(largest)
 
 
-def _kernels(kernels: Columns) -> list[tuple[_Key, float, float]]:
-    rows = _grouped(kernels, ("name", "op", "kind"), kernels["dur_ns"])
-    return [((name, f"of {op}" if op else "", ""), ns, n) for (name, op, _), ns, n in rows]
+def _work_of_rank(tables: TableSet, rank: int) -> Iterator[tuple[str, _Key, float, float]]:
+    """Yield the sort and key of each piece of work inside steps, its time and its count."""
+    ops, kernels, calls = (tables.columns(name, rank) for name in ("ops", "kernels", "collectives"))
+    for (name, dims, phase), ns, number in _sums(ops, ops["self_ns"], "name", "input_dims", "phase"):
+        yield "host op" if len(kernels) else "op", (name, dims, phase), ns, number
+    for (name, op), ns, number in _sums(kernels, kernels["dur_ns"], "name", "op"):
+        yield "kernel", (name, f"of {op}" if op else "", ""), ns, number
+    sizes = np.maximum(calls["in_bytes"], calls["out_bytes"])
+    for size in distinct(sizes).tolist():
+        of_size = calls.take(sizes == size)
+        for (op, axis), ns, number in _sums(of_size, of_size["dur_ns"], "op", "axis"):
+            yield "call", (f"{axis} {op}", f"{size} B" if size >= 0 else "", ""), ns, number
 
 
-def _calls(parts: Columns) -> list[tuple[_Key, float, float]]:
-    size = np.maximum(parts["in_bytes"], parts["out_bytes"])
-    rows = []
-    for bytes_moved in np.unique(size).tolist():
-        of_size = parts.take(size == bytes_moved)
-        shape = f"{bytes_moved} B" if bytes_moved >= 0 else ""
-        rows += [
-            ((f"{axis} {op}", shape, ""), ns, n)
-            for (op, axis, _), ns, n in _grouped(of_size, ("op", "axis", "dtype"), of_size["dur_ns"])
-        ]
-    return rows
-
-
-def _grouped(table: Columns, names: Sequence[str], time: NDArray[np.int64]) -> list[tuple[_Key, float, float]]:
-    """Sum the time and the number of rows inside steps, grouped by three text columns."""
+def _sums(table: Columns, time_ns: Ints, *names: str) -> Iterator[tuple[tuple[str, ...], float, float]]:
+    """Yield each combination of the texts of several columns inside steps, its time and its number of rows."""
     inside = table["step"] >= 0
-    if not inside.any():
-        return []
-    coded = [table.codes(name) for name in names]
-    index = np.zeros(len(table), dtype=np.int64)
-    for codes, texts in coded:
-        index = index * (len(texts) + 1) + codes
-    groups, where = np.unique(index[inside], return_inverse=True)
-    first = np.full(len(groups), -1)
-    rows = np.flatnonzero(inside)
-    first[where[::-1]] = rows[::-1]
-    total = np.bincount(where, weights=time[inside].astype(np.float64))
-    count = np.bincount(where)
-    keys = zip(*([values[code] for code in codes[first].tolist()] for codes, values in coded), strict=True)
-    return [((a, b, c), ns, float(n)) for (a, b, c), ns, n in zip(keys, total.tolist(), count.tolist(), strict=True)]
-
-
-def _add(sums: dict[_Key, list[float]], rows: list[tuple[_Key, float, float]]) -> None:
-    for key, ns, number in rows:
-        slot = sums.setdefault(key, [0.0, 0.0])
-        slot[0] += ns
-        slot[1] += number
+    columns = [table.codes(name) for name in names]
+    keys, place = combinations(*(codes[inside] for codes, _ in columns))
+    totals = np.bincount(place, time_ns[inside], len(keys)), np.bincount(place, minlength=len(keys)).astype(float)
+    for key, ns, number in zip(keys, *(total.tolist() for total in totals), strict=True):
+        yield tuple(texts[code] for code, (_, texts) in zip(key, columns, strict=True)), ns, number
 
 
 MOMENTS = ("step",)

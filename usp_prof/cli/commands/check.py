@@ -64,16 +64,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check the run and return the verdict's exit code."""
     copies = {form: file for form, file in parse_pairs(args.write).items() if _is_format(form)}
-    demand = checking.Demand(
-        baseline=_file(args, "baseline"),
-        policy=_file(args, "policy"),
-        minimum={name: _number(name, value) for name, value in parse_pairs(args.min).items()},
-        max_regression=parse_pairs(args.max_regression),
+    keeps_history = bool(_file(args, "history"))
+    terms = checking.read_terms(  # reports errors in options and files before a large run is read
+        _file(args, "baseline"),
+        _file(args, "policy"),
+        {name: _number(name, value) for name, value in parse_pairs(args.min).items()},
+        parse_pairs(args.max_regression),
         inconclusive=args.inconclusive,
         judge=args.judge or "",
     )
-    keeps_history = bool(_file(args, "history"))
-    terms = demand.read()  # reports errors in options and files before a large run is read
     opened = open_from(args)
     after = checking.measured(opened, args.path) if keeps_history else None
     report = checking.check_measured(after, terms) if after else checking.check_run(opened, terms, args.path)

@@ -10,8 +10,7 @@ import numpy as np
 
 from usp_prof.extras.synth import layout
 from usp_prof.extras.synth.history import Part
-from usp_prof.extras.synth.layout import TIME, Sheet, fill, literal
-from usp_prof.extras.synth.ops import Op
+from usp_prof.extras.synth.layout import Sheet, fill, literal, op_event, rows_by_op
 
 _C10D = {
     "all_reduce": "c10d::allreduce_",
@@ -39,17 +38,12 @@ def events(sheet: Sheet) -> Iterator[str]:
 
 def _ops(sheet: Sheet) -> Iterator[str]:
     blocks = sheet.log.blocks
-    ops: dict[Op, int] = {}
-    codes = np.concatenate([np.array([ops.setdefault(op, len(ops)) for op in b.ops]) for b in blocks])
     start = np.concatenate([block.start_ns for block in blocks])
     end = start + np.concatenate([block.dur_ns for block in blocks])
-    identity = np.arange(1, len(codes) + 1)
-    for op, code in ops.items():
-        rows = codes == code
+    for op, rows, identity in rows_by_op(blocks):
         args = f'"Concrete Inputs": {op.concrete}, "Input type": {op.types}, "Input Dims": {op.dims}'
-        yield from fill(
-            _event(sheet, "cpu_op", op.name, sheet.pid, args), *sheet.span(start[rows], end[rows]), identity[rows]
-        )  # fmt: skip
+        template = op_event("cpu_op", op.name, sheet.pid, sheet.pid, literal(args))
+        yield from fill(template, *sheet.span(start[rows], end[rows]), identity)
 
 
 def _communication(sheet: Sheet, workers: dict[str, int]) -> Iterator[str]:
@@ -68,19 +62,12 @@ def _communication(sheet: Sheet, workers: dict[str, int]) -> Iterator[str]:
         end = np.array([part.call.end[rank] for part in parts])
         sequence = np.array([part.sequence for part in parts])
         dims = json.dumps([[head.call.bytes // sheet.simulation.catalog.element_bytes]])
-        posted = _event(sheet, "cpu_op", _C10D[name], sheet.pid, f'"Input type": ["float"], "Input Dims": {dims}')
+        args = f'"Input type": ["float"], "Input Dims": {dims}'
+        posted = op_event("cpu_op", _C10D[name], sheet.pid, sheet.pid, args)
         yield from fill(posted, *sheet.span(host, host + post), np.zeros_like(host))
-        args = f'"Input type": ["float"], "Input Dims": {dims}, {_metadata(sheet, head)}'
-        template = _event(sheet, "user_annotation", f"gloo:{name}", thread, args, tail=', "Seq": %d')
+        args = f'{args}, {literal(_metadata(sheet, head))}, "Seq": %d'
+        template = op_event("user_annotation", f"gloo:{name}", sheet.pid, thread, args)
         yield from fill(template, *sheet.span(start, end), np.zeros_like(host), sequence)
-
-
-def _event(sheet: Sheet, category: str, name: str, thread: int, args: str, tail: str = "") -> str:
-    return (
-        f'{{"ph": "X", "cat": "{category}", "name": {literal(json.dumps(name))}, "pid": {sheet.pid}, "tid": {thread}, '
-        f'"ts": {TIME}, "dur": {TIME}, '
-        f'"args": {{"External id": %d, "Record function id": 0, {literal(args)}{tail}}}}},\n'
-    )
 
 
 def _metadata(sheet: Sheet, part: Part) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from usp_prof.columns.arrays import Ints
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.contract import TRACE_METADATA_KEY, Manifest
 from usp_prof.extras.synth.declaration import Style
-from usp_prof.extras.synth.history import BACKWARD, WATCHDOG, Part, RankLog
+from usp_prof.extras.synth.history import BACKWARD, WATCHDOG, KernelBlock, Part, RankLog
 from usp_prof.extras.synth.mesh import BASE_NS, HostClock
+from usp_prof.extras.synth.ops import Op
 from usp_prof.extras.synth.simulation import Simulation
 
 # Templates: many events of one form become JSON text at once, from one repeated line and all its numbers.
@@ -46,6 +47,28 @@ def fill(template: str, *columns: Ints | int) -> Iterator[str]:
         yield (template * len(part)) % tuple(part.ravel().tolist())
 
 
+def complete_event(category: str, name: str, process: int, thread: int | str, args: str) -> str:
+    """Return the template of an event with a duration; `args` is a template, and the thread may be a placeholder."""
+    return (
+        f'{{"ph": "X", "cat": "{category}", "name": {literal(json.dumps(name))}, "pid": {process}, "tid": {thread}, '
+        f'"ts": {TIME}, "dur": {TIME}, "args": {{{args}}}}},\n'
+    )
+
+
+def op_event(category: str, name: str, process: int, thread: int | str, args: str) -> str:
+    """Return the template of an op or annotation of the host, with its external id."""
+    return complete_event(category, name, process, thread, f'"External id": %d, "Record function id": 0, {args}')
+
+
+def rows_by_op(blocks: Sequence[KernelBlock]) -> Iterator[tuple[Op, Flags, Ints]]:
+    """Yield each op of the blocks, the mask of its rows among all rows of the blocks, and their external ids."""
+    ops: dict[Op, int] = {}
+    codes = np.array([ops.setdefault(op, len(ops)) for block in blocks for op in block.ops])
+    identity = np.arange(1, len(codes) + 1)
+    for op, code in ops.items():
+        yield op, codes == code, identity[codes == code]
+
+
 def group_arguments(part: Part) -> dict[str, Any]:
     """Return a part's group and, of a send or receive, its peer, as PyTorch names them among an event's arguments."""
     group = part.call.group
@@ -62,7 +85,7 @@ def group_arguments(part: Part) -> dict[str, Any]:
 FIRST_PID = 20_000
 _PID_STRIDE = 64
 _OTHER_THREADS = {BACKWARD: 27, WATCHDOG: 31}
-_MEMORY_BYTES = 85_899_345_920
+_DEVICE = {"id": 0, "name": "", "totalGlobalMem": 85_899_345_920, "warpSize": 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +119,7 @@ def header(sheet: Sheet) -> Iterator[str]:
     groups = [group for group in sheet.simulation.topology.groups if rank in group.ranks]
     fields: dict[str, Any] = {
         "schemaVersion": 1,
-        "deviceProperties": [_device(run.speed.device)] if gpu else [],
+        "deviceProperties": [_DEVICE | {"name": run.speed.device}] if gpu else [],
         "distributedInfo": {
             "backend": str(run.style),
             "rank": rank,
@@ -121,20 +144,13 @@ def header(sheet: Sheet) -> Iterator[str]:
     yield json.dumps(fields)[:-1] + ', "traceEvents": [\n'
 
 
-def _device(name: str) -> dict[str, Any]:
-    return {"id": 0, "name": name, "totalGlobalMem": _MEMORY_BYTES, "warpSize": 32}
-
-
 def spans(sheet: Sheet) -> Iterator[str]:
     """Write the ranges of the host's threads."""
     by_name: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
     for span in sheet.log.spans:
         by_name.setdefault((span.name, span.category, span.thread), []).append((span.start_ns, span.end_ns))
     for (name, category, thread), pairs in by_name.items():
-        template = (
-            f'{{"ph": "X", "cat": "{category}", "name": {literal(json.dumps(name))}, "pid": {sheet.pid}, '
-            f'"tid": {sheet.thread(thread)}, "ts": {TIME}, "dur": {TIME}, "args": {{"External id": 0}}}},\n'
-        )
+        template = complete_event(category, name, sheet.pid, sheet.thread(thread), '"External id": 0')
         bounds = np.array(pairs, dtype=np.int64)
         yield from fill(template, *sheet.span(bounds[:, 0], bounds[:, 1]))
 
@@ -153,11 +169,9 @@ def names(sheet: Sheet, process: str, labels: str, threads: dict[int, str], pid:
 
 def footer(sheet: Sheet) -> Iterator[str]:
     """Yield the end of the file with the recorded window."""
-    begin, end = sheet.log.steps[0][1], sheet.log.steps[-1][2]
-    numbers = sheet.span(begin, end)
     yield from fill(
         '{"ph": "X", "cat": "Trace", "ts": ' + TIME + ', "dur": ' + TIME + ', "pid": "Spans", '
         '"tid": "PyTorch Profiler", "name": "PyTorch Profiler (0)", "args": {"Op count": 0}}\n',
-        *numbers,
+        *sheet.span(sheet.log.steps[0][1], sheet.log.steps[-1][2]),
     )
     yield f'], "traceName": "rank{sheet.log.rank}.pt.trace.json"}}\n'

@@ -11,8 +11,7 @@ import numpy as np
 from usp_prof.columns.arrays import Ints
 from usp_prof.extras.synth import layout
 from usp_prof.extras.synth.history import BACKWARD, WATCHDOG, Part
-from usp_prof.extras.synth.layout import TIME, Sheet, fill, literal, micro
-from usp_prof.extras.synth.ops import Op
+from usp_prof.extras.synth.layout import TIME, Sheet, complete_event, fill, literal, micro, op_event, rows_by_op
 
 COMPUTE_STREAM = 7
 _FIRST_STREAM = 20
@@ -61,24 +60,15 @@ def events(sheet: Sheet) -> Iterator[str]:
 
 def _kernels(sheet: Sheet) -> Iterator[str]:
     blocks = sheet.log.blocks
-    ops: dict[Op, int] = {}
-    codes = np.concatenate([np.array([ops.setdefault(op, len(ops)) for op in b.ops]) for b in blocks])
     host = np.concatenate([block.host_ns for block in blocks])
     start = np.concatenate([block.start_ns for block in blocks])
     duration = np.concatenate([block.dur_ns for block in blocks])
     thread = np.repeat([sheet.thread(block.thread) for block in blocks], [len(block.ops) for block in blocks])
-    identity = np.arange(1, len(codes) + 1)
-    for op, code in ops.items():
-        rows = codes == code
-        args = (
-            f'"Concrete Inputs": {op.concrete}, "Input type": {op.types}, "Input Dims": {op.dims}, "Ev Idx": 0'
-        )  # fmt: skip
-        template = (
-            _op(sheet, op.name, args) + _launch(sheet, "cudaLaunchKernel", 211) + _kernel(op.kernel, COMPUTE_STREAM, "")
-        )
-        yield from fill(
-            template, *_numbers(sheet, host[rows], start[rows], duration[rows], thread[rows], identity[rows])
-        )
+    for op, rows, identity in rows_by_op(blocks):
+        args = f'"Concrete Inputs": {op.concrete}, "Input type": {op.types}, "Input Dims": {op.dims}, "Ev Idx": 0'
+        template = _op(sheet, op.name, literal(args)) + _launch(sheet, "cudaLaunchKernel", 211)
+        template += _kernel(op.kernel, COMPUTE_STREAM, "")
+        yield from fill(template, *_numbers(sheet, host[rows], start[rows], duration[rows], thread[rows], identity))
 
 
 def _communication(sheet: Sheet, streams: dict[tuple[Any, ...], int], first: int) -> Iterator[str]:
@@ -96,12 +86,10 @@ def _communication(sheet: Sheet, streams: dict[tuple[Any, ...], int], first: int
         sequence = np.array([part.sequence for part in call_parts])
         head = call_parts[0]
         _, op, kernel = _NCCL[head.direction or head.call.op]
-        meta = _metadata(sheet, head)
-        template = (
-            _op(sheet, op, '"Ev Idx": 0') + _op(sheet, "record_param_comms", meta + ', "Seq": %d')
-            + _launch(sheet, "cudaLaunchKernelExC", 430)
-            + _kernel(kernel + _ARGUMENTS, streams[_stream_key(head)], meta + ', "Seq": %d, ')
-        )  # fmt: skip
+        meta = literal(_metadata(sheet, head)) + ', "Seq": %d'
+        template = _op(sheet, op, '"Ev Idx": 0') + _op(sheet, "record_param_comms", meta)
+        template += _launch(sheet, "cudaLaunchKernelExC", 430)
+        template += _kernel(kernel + _ARGUMENTS, streams[_stream_key(head)], f"{meta}, ")
         columns = _numbers(sheet, host, start, duration, thread, identity)
         again = (*columns[:6], sequence)
         yield from fill(template, *columns[:6], *again, *columns[6:-3], sequence, *columns[-3:])
@@ -119,27 +107,23 @@ def _numbers(sheet: Sheet, host: Ints, start: Ints, duration: Ints, thread: Ints
 
 
 def _op(sheet: Sheet, name: str, args: str) -> str:
-    text = args if args.endswith('"Seq": %d') else literal(args)
-    return (
-        f'{{"ph": "X", "cat": "cpu_op", "name": {literal(json.dumps(name))}, "pid": {sheet.pid}, "tid": %d, '
-        f'"ts": {TIME}, "dur": {TIME}, "args": {{"External id": %d, "Record function id": 0, {text}}}}},\n'
-    )
+    return op_event("cpu_op", name, sheet.pid, "%d", args)
 
 
 def _launch(sheet: Sheet, name: str, cbid: int) -> str:
-    return (
-        f'{{"ph": "X", "cat": "cuda_runtime", "name": "{name}", "pid": {sheet.pid}, "tid": %d, "ts": {TIME}, '
-        f'"dur": {TIME}, "args": {{"External id": %d, "cbid": {cbid}, "correlation": %d}}}},\n'
+    args = f'"External id": %d, "cbid": {cbid}, "correlation": %d'
+    return complete_event("cuda_runtime", name, sheet.pid, "%d", args) + (
         f'{{"ph": "s", "id": %d, "pid": {sheet.pid}, "tid": %d, "ts": {TIME}, "cat": "ac2g", "name": "ac2g"}},\n'
     )
 
 
-def _kernel(name: str, stream: int, meta: str) -> str:
-    return (
-        f'{{"ph": "X", "cat": "kernel", "name": {literal(json.dumps(name))}, "pid": 0, "tid": {stream}, "ts": {TIME}, '
-        f'"dur": {TIME}, "args": {{"External id": %d, "queued": 0, "device": 0, "context": 1, "stream": {stream}, '
-        f'"correlation": %d, {meta}"registers per thread": 96, "shared memory": 0, "blocks per SM": 4.0, '
-        f'"warps per SM": 32.0, "grid": [528, 1, 1], "block": [256, 1, 1], "est. achieved occupancy %%": 50}}}},\n'
+def _kernel(name: str, stream: int, meta: str, category: str = "kernel") -> str:
+    args = (
+        f'"External id": %d, "queued": 0, "device": 0, "context": 1, "stream": {stream}, "correlation": %d, '
+        f'{meta}"registers per thread": 96, "shared memory": 0, "blocks per SM": 4.0, "warps per SM": 32.0, '
+        '"grid": [528, 1, 1], "block": [256, 1, 1], "est. achieved occupancy %%": 50'
+    )
+    return complete_event(category, name, 0, stream, args) + (
         f'{{"ph": "f", "id": %d, "pid": 0, "tid": {stream}, "ts": {TIME}, "cat": "ac2g", "name": "ac2g", "bp": "e"}},\n'
     )
 
@@ -170,7 +154,7 @@ def _copies(sheet: Sheet, first: int) -> Iterator[str]:
     for number, copy in enumerate(sheet.log.copies):
         kind = _COPIES[copy.direction]
         args = f'"bytes": {copy.bytes}, "memory bandwidth (GB/s)": {copy.bytes / copy.dur_ns:.6f}, '
-        memcpy = _kernel(f"Memcpy {kind}", COMPUTE_STREAM, args).replace('"cat": "kernel"', '"cat": "gpu_memcpy"', 1)
+        memcpy = _kernel(f"Memcpy {kind}", COMPUTE_STREAM, args, "gpu_memcpy")
         template = _op(sheet, "aten::copy_", '"Ev Idx": 0') + _launch(sheet, "cudaMemcpyAsync", 41) + memcpy
         columns = [
             np.array([value]) for value in (copy.host_ns, copy.start_ns, copy.dur_ns, sheet.pid, first + number + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -172,10 +172,7 @@ def _weighted(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     small = min(ELEMENTWISE_SHARE, 1 / 3 / idle) if idle else 0.0
     flop = sum(op.flop for op in ops)
     weights = [(1 - small * idle) * op.flop / flop if op.flop else small for op in ops]
-    return tuple(
-        Op(op.name, op.kernel, op.dims, op.types, op.concrete, op.flop, weight)
-        for op, weight in zip(ops, weights, strict=True)
-    )
+    return tuple(replace(op, weight=weight) for op, weight in zip(ops, weights, strict=True))
 
 
 # Shares: how much of an equal share one rank computes (crowded experts, contiguous sequences, unequal lengths).

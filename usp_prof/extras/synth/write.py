@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -16,7 +15,7 @@ from usp_prof.extras.synth.mesh import AXES, clocks
 from usp_prof.extras.synth.simulation import Simulation, ground_truth, simulate
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import check_name
-from usp_prof.whole_files import whole_file
+from usp_prof.whole_files import whole_file, whole_gzip_file
 
 # Manifest: the recorder's data on the run.
 
@@ -25,7 +24,7 @@ def manifest(simulation: Simulation) -> Manifest:
     """Return the run's manifest."""
     run, topology = simulation.run, simulation.topology
     mesh, shape = run.mesh, run.shape
-    sizes = {"pp": mesh.pp, "dp": mesh.dp, "cp": mesh.cp, "tp": mesh.tp, "ep": mesh.ep}
+    sizes = {axis: getattr(mesh, axis) for axis in (*AXES, "ep")}
     by_rank = dict(enumerate(clocks(run)))
     tokens = run.work.micro_batches * shape.sequence
     return Manifest(
@@ -63,7 +62,6 @@ def manifest(simulation: Simulation) -> Manifest:
 
 
 TRUTH_NAME = "truth.json"
-_LEVEL = 1
 
 
 def write(run: Declaration, folder: Path, *, described: bool = True, compress: bool = True) -> list[Path]:
@@ -105,11 +103,5 @@ def _json(data: dict[str, Any]) -> str:
 
 
 def _save(path: Path, pieces: Iterator[str]) -> None:
-    if path.suffix == ".gz":
-        # No name and no time in the header: the same run gives the same bytes.
-        with whole_file(path) as raw, gzip.GzipFile("", "wb", _LEVEL, raw, 0) as packed:
-            for piece in pieces:
-                packed.write(piece.encode())
-        return
-    with whole_file(path) as plain:
-        plain.writelines(piece.encode() for piece in pieces)
+    with whole_gzip_file(path, level=1) if path.suffix == ".gz" else whole_file(path) as file:
+        file.writelines(piece.encode() for piece in pieces)
