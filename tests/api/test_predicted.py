@@ -73,7 +73,7 @@ def test_runs_are_compared_by_object_or_path() -> None:
     assert (comparison.df.set_index("metric").loc["step_time", "direction"]) == "better"
     assert "step_time" in comparison.explain()
     assert comparison.plot().renderers
-    assert "The step goes from" in repr(comparison)
+    assert "shorter than that of" in repr(comparison)
     first = comparison._answer.df.iloc[0]
     assert (first["direction"], "[" in first["metric"]) == ("better", False), "what changed comes first"
     with pytest.raises(UspProfError, match="no kind of difference"):

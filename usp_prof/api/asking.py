@@ -69,7 +69,7 @@ class Asking:
         selection = self._selection(ranks, steps)
         results = analyze(self.tables, selection, (question.analysis, *question.further))
         # Only the report section of this analysis is built, because it has the picture.
-        without = [section for section, _ in SECTIONS if section != question.analysis]
+        without = [section for section in SECTIONS if section != question.analysis]
         document = build(
             self.tables,
             results,

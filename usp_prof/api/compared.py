@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from usp_prof.analyses.result import columns_of, frame
 from usp_prof.api.answer import Answer
-from usp_prof.charts.inputs import Waterfall
 from usp_prof.findings import find_all
 from usp_prof.gate.comparison import Comparison, Pair, compare, direction
 from usp_prof.gate.facts import FactKind
 from usp_prof.gate.measured import measure
-from usp_prof.model.metric import Unit
 from usp_prof.model.selection import Selection
 from usp_prof.report.answers import comparison as writer
 from usp_prof.report.answers.wording import differing
-from usp_prof.report.format import quantity, signed
 from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
@@ -52,13 +50,11 @@ class Compared:
         They are means over ranks; counts are sums, and memory is the fullest rank's. This also applies to metrics such
         as `slowdown` and `straggler_cost`, for which the answer of a single run uses the worst rank.
         """
-        rows = [
-            judgment for judgment in self._pair.judgements if "[" not in judgment.key
-        ]  # without figures of one rank, axis, ...
         return {
             judgment.key: (judgment.before, judgment.after)
-            for judgment in rows
-            if judgment.before == judgment.before and judgment.after == judgment.after
+            for judgment in self._pair.judgements
+            # Figures of one rank, axis, ... have brackets; one that a run lacks is NaN.
+            if "[" not in judgment.key and isfinite(judgment.before + judgment.after)
         }
 
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
@@ -82,28 +78,17 @@ class Compared:
     @property
     def _answer(self) -> Answer:
         """The comparison as an answer: a sentence, the waterfall, the table of metrics."""
-        pair = self._pair
-        before = sum(part.before_ns for part in pair.waterfall)
-        after = sum(part.after_ns for part in pair.waterfall)
-        changed = [part for part in pair.waterfall if part.delta_ns]
-        picture = Waterfall(
-            self.comparison.label, before,
-            tuple(part.name for part in changed), tuple(part.delta_ns for part in changed), pair.label,
-        )  # fmt: skip
-        change = signed((after - before) / before if before else None, Unit.FRACTION)
-        lengths = f"from {quantity(before, Unit.NS)} to {quantity(after, Unit.NS)}"
-        is_compared = writer.are_times_compared(pair)
-        remarks = [
-            f"The step goes {lengths} ({change})." if is_compared else f"The steps are not comparable: {lengths}."
-        ]
-        remarks += [f"caution: {doubt}." for doubt in pair.doubts]
+        pair, label = self._pair, self.comparison.label
+        remarks = [writer.verdict(pair, label, pair.label) or "The steps are unknown."]
+        remarks += [f"Caution: {doubt}." for doubt in pair.doubts]
         remarks += [f"{line[0].upper()}{line[1:]}." for line in differing(pair.differences)]
+        has_picture = writer.are_times_compared(pair) and any(part.before_ns for part in pair.waterfall)
         return Answer(
-            question=f"What changed from {self.comparison.label} to {pair.label}?",
+            question=f"What changed from {label} to {pair.label}?",
             sentence=" ".join(remarks),
             metric_values=(),
             notes=(),
-            picture=picture if before and is_compared else None,
+            picture=writer.as_waterfall(pair) if has_picture else None,
             _make_frame=self._changed_first,
         )
 

@@ -19,12 +19,12 @@ from usp_prof.record.rank_record import RankRecord
 from usp_prof.record.signals import Termination, held_back
 from usp_prof.record.statement import check_model
 from usp_prof.record.surroundings import GroupsLike, MeshLike, check_mesh
-from usp_prof.record.unrecorded import UnrecordedSteps
 from usp_prof.record.windows import (
     HOW_TO_HAVE_BOTH,
     NoDeviceError,
     OtherProfilerError,
     OtherThreadError,
+    UnrecordedSteps,
     WindowProfiler,
     end_left_behind,
 )

@@ -65,7 +65,7 @@ EXAMPLES = """\
 
 FORMATS = ("terminal", "json", "markdown", "html", "openmetrics")
 ALL = "all"
-TERMINAL_SECTIONS = tuple(name for name, _ in SECTIONS if name != "timeline")
+TERMINAL_SECTIONS = tuple(name for name in SECTIONS if name != "timeline")
 """The terminal draws no timeline; HTML has an interactive one."""
 _PIPED_WIDTH = 80
 
@@ -202,7 +202,7 @@ def _for_run(args: argparse.Namespace, name: str | None) -> argparse.Namespace:
 
 def _unseen(form: str, wanted: Sequence[str]) -> frozenset[str]:
     """Return the sections that the output does not show: all for JSON, some for the terminal and for HTML."""
-    every = frozenset(name for name, _ in SECTIONS)
+    every = frozenset(SECTIONS)
     if form in ("json", "openmetrics"):
         return every
     if form == "terminal":

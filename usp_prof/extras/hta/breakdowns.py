@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from usp_prof.columns.intervals import EMPTY, Intervals, union, union_of
-from usp_prof.columns.rows import lookup
-from usp_prof.extras.hta.window import KINDS, Window
+from usp_prof.extras.hta.window import Window, type_of
 from usp_prof.model.errors import UsageError
 from usp_prof.run import Run
 
@@ -64,13 +63,11 @@ def kernels(
         for label, time in _exclusive(sets).items():
             sums[label] = sums.get(label, 0) + time
         work = window.work(rank)
-        kinds, kind_names = work.codes("kind")
-        names, texts = work.codes("name")
         frame = pd.DataFrame(
             {
-                "name": lookup(texts, names, missing=""),
+                "name": work["name"],
                 "dur": work["dur_ns"] / 1000,
-                "kernel_type": lookup([KINDS.get(kind, "OTHER") for kind in kind_names], kinds, missing=""),
+                "kernel_type": work.by_text("kind", type_of, missing=""),
             }
         )
         for kind in types:
@@ -137,8 +134,7 @@ def idle(
 def _by_type(window: Window, rank: int) -> dict[str, Intervals]:
     work = window.work(rank)
     start, end = work["start_ns"], work["start_ns"] + work["dur_ns"]
-    codes, names = work.codes("kind")
-    type_of_work = lookup([KINDS.get(name, "OTHER") for name in names], codes, missing="")
+    type_of_work = work.by_text("kind", type_of, missing="")
     chosen = {kind: type_of_work == kind for kind in _TYPES}
     return {kind: union(start[rows], end[rows]) for kind, rows in chosen.items() if rows.any()}
 

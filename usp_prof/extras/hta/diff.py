@@ -112,8 +112,7 @@ def _events(window: Window, rank: int, wanted: list[int], device: DeviceType) ->
     if device is not DeviceType.ALL:
         is_selected &= on_device if device is DeviceType.GPU else ~on_device
     chosen = events.take(np.flatnonzero(is_selected))
-    codes, names = chosen.codes("name")
-    return pd.DataFrame({"name": lookup(names, codes, missing=""), "dur": chosen["dur_ns"] / 1000})
+    return pd.DataFrame({"name": chosen["name"], "dur": chosen["dur_ns"] / 1000})
 
 
 def _steps_of_device_work(window: Window, rank: int, events: int) -> Ints:

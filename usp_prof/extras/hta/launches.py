@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from usp_prof.analyses.measures.op_work import enclosing_ops
-from usp_prof.columns.rows import lookup
 from usp_prof.extras.hta.breakdowns import summed
 from usp_prof.extras.hta.window import Window
 
@@ -179,8 +178,7 @@ def kernels_of_ops(window: Window, rank: int, sort_by: Sequence[str]) -> pd.Data
     frame = window.kernels(rank)
     frame = frame[frame["launch_ts"].notna() & (frame["op_event"] >= 0)].sort_values(["launch_ts", "ts"])
     ops = window.tables.columns("ops", rank)
-    codes, names = ops.codes("name")
-    is_aten = np.asarray([name.startswith("aten::") for name in names], bool)[codes]
+    is_aten = ops.satisfies("name", lambda name: name.startswith("aten::"))
     row = enclosing_ops(ops, frame["op_event"].to_numpy(np.int64), is_aten)
     is_launched_by_aten = row >= 0
     frame = frame[is_launched_by_aten].assign(op=row[is_launched_by_aten])
@@ -194,8 +192,7 @@ def kernels_of_ops(window: Window, rank: int, sort_by: Sequence[str]) -> pd.Data
             "delay": grouped["delay"].first(),
         }
     )
-    op_rows = calls.index.to_numpy(np.int64)
-    calls["aten_op_name"] = lookup(names, codes[op_rows], missing="")
+    calls["aten_op_name"] = ops["name"][calls.index.to_numpy(np.int64)]
     summary = calls.groupby(["aten_op_name", "kernel_sequence"]).agg(
         occurrence_count=("delay", "count"),
         avg_aten_op_launch_delay=("op_delay", "mean"),
@@ -209,12 +206,10 @@ def _annotations(window: Window, rank: int, *, on_device: bool) -> pd.DataFrame:
     marks = marks.take(np.flatnonzero(marks["on_device"] == on_device))
     marks = marks.take(np.flatnonzero(window.keeps(rank, marks["step"], marks["start_ns"])))
     start = window.micros(rank, marks["start_ns"])
-    names, texts = marks.codes("name")
-    threads, labels = marks.codes("thread")
     return pd.DataFrame(
         {
-            "name": lookup(texts, names, missing=""),
-            "thread": lookup(labels, threads, missing=""),
+            "name": marks["name"],
+            "thread": marks["thread"],
             "ts": start,
             "dur": marks["dur_ns"] / 1000,
             "end": start + marks["dur_ns"] / 1000,

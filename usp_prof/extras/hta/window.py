@@ -18,8 +18,12 @@ from usp_prof.columns.table import Columns
 from usp_prof.tables import clock
 from usp_prof.tables.table_set import TableSet
 
-KINDS = {"compute": "COMPUTATION", "communication": "COMMUNICATION", "memcpy": "MEMORY", "memset": "MEMORY"}
-"""HTA's names for our kinds of device work."""
+_TYPES = {"compute": "COMPUTATION", "communication": "COMMUNICATION", "memcpy": "MEMORY", "memset": "MEMORY"}
+
+
+def type_of(kind: str) -> str:
+    """Return HTA's name for one of our kinds of device work."""
+    return _TYPES.get(kind, "OTHER")
 
 
 class Window:
@@ -83,16 +87,13 @@ class Window:
         kernels = kernels.take(selected_rows[np.argsort(kernels["start_ns"][selected_rows], kind="stable")])
         launches = self.tables.columns("launches", rank)
         launch = rows_of(launches["event"], kernels["launch_event"])  # -1: not launched in the window
-        kinds, kind_names = kernels.codes("kind")
-        names, texts = kernels.codes("name")
         process, thread = self._device_threads(rank, kernels["event"])
         start = self.micros(rank, kernels["start_ns"])
-        launch_kinds, launch_names = launches.codes("kind")
         return pd.DataFrame(
             {
                 "event": kernels["event"],
-                "name": lookup(texts, names, missing=""),
-                "kernel_type": lookup([KINDS.get(kind, "OTHER") for kind in kind_names], kinds, missing=""),
+                "name": kernels["name"],
+                "kernel_type": kernels.by_text("kind", type_of, missing=""),
                 "pid": process,
                 "tid": thread,
                 "stream": kernels["stream"],
@@ -104,7 +105,7 @@ class Window:
                 "launch_ts": lookup(self.micros(rank, launches["start_ns"]), launch, missing=np.nan),
                 "launch_dur": lookup(launches["dur_ns"] / 1000, launch, missing=np.nan),
                 "launch_event": kernels["launch_event"],
-                "launch_kind": lookup(launch_names, lookup(launch_kinds, launch, missing=-1), missing=""),
+                "launch_kind": lookup(launches["kind"], launch, missing=""),
                 "op_event": kernels["op_event"],
             }
         )

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -134,20 +133,19 @@ def index(figures_by_lesson: Mapping[str, LessonFigures]) -> str:
     """Format the index: recorded lessons link to their page, others show their command."""
     chosen = lessons()
     lines = ["# The playbook, live", MADE, _INTRODUCTION.strip()]
-    by_part = sorted(chosen, key=lambda entry: _order(entry, chosen))
-    for part, members in groupby(by_part, key=lambda entry: entry.part):
-        entries = "\n".join(_entry(entry, is_recorded=entry.name in figures_by_lesson) for entry in members)
-        lines += [f"## {part}", entries]
+    for part in dict.fromkeys(entry.part for entry in chosen):
+        entries = [
+            f"- [{entry.title}]({entry.name}.md)"
+            if entry.name in figures_by_lesson
+            else f"- {entry.title}: no page yet; record it with `usp-prof learn {entry.name}`"
+            for entry in chosen
+            if entry.part == part
+        ]
+        lines += [f"## {part}", "\n".join(entries)]
     lines += ["## Limits of a CPU", _NOT_SHOWN.strip()]
     toctree = "\n".join(lesson.name for lesson in chosen if lesson.name in figures_by_lesson)
     lines.append(f"```{{toctree}}\n:hidden:\n\n{toctree}\n```")
     return "\n\n".join(lines) + "\n"
-
-
-def _entry(lesson: Lesson, *, is_recorded: bool) -> str:
-    if is_recorded:
-        return f"- [{lesson.title}]({lesson.name}.md)"
-    return f"- {lesson.title}: no page yet; record it with `usp-prof learn {lesson.name}`"
 
 
 def to_json(figures_by_lesson: Mapping[str, LessonFigures]) -> str:
@@ -159,11 +157,6 @@ def to_json(figures_by_lesson: Mapping[str, LessonFigures]) -> str:
 def from_json(text: str) -> dict[str, LessonFigures]:
     """Parse the measured figures."""
     return msgspec.json.decode(text, type=dict[str, LessonFigures])
-
-
-def _order(lesson: Lesson, chosen: Sequence[Lesson]) -> int:
-    """Return the place of a lesson's part, in order of first appearance."""
-    return [other.part for other in chosen].index(lesson.part)
 
 
 def _table(compared: Sequence[Row], names: Sequence[str]) -> str:

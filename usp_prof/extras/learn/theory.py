@@ -41,13 +41,12 @@ def gradients_time(manifest: Manifest) -> float:
     return sent_bits / (float(link["mbps"]) * 1e6) * 1e9
 
 
-def exposed_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
+def exposed_gradients(manifest: Manifest, _: Mapping[str, float]) -> float:
     """Return the time of the gradients' all-reduces that is not hidden by backward.
 
     Without overlap, all of it is exposed. With overlap, bucket k of b is ready when k/b of the last backward is done,
     and the link transfers one bucket after another.
     """
-    del measured
     all_reduce_ns = gradients_time(manifest)
     if any(fault["kind"] == "unoverlapped" for fault in manifest.faults):
         return all_reduce_ns
@@ -63,21 +62,19 @@ def data_parallel_step(manifest: Manifest, measured: Mapping[str, float]) -> flo
     return layers_time(manifest) + exposed_gradients(manifest, measured)
 
 
-def gradient_messages(manifest: Manifest, measured: Mapping[str, float]) -> float:
+def gradient_messages(manifest: Manifest, _: Mapping[str, float]) -> float:
     """Return the messages per step if each gradient is one message; NaN with buckets, which are cut by bytes."""
-    del measured
     if not any(fault["kind"] == "unbucketed" for fault in manifest.faults):
         return nan
     return _TENSORS_OF_LAYER * _model(manifest).layers + _TENSORS_BESIDE
 
 
-def model_states(manifest: Manifest, measured: Mapping[str, float]) -> float:
+def model_states(manifest: Manifest, _: Mapping[str, float]) -> float:
     """Return the bytes per rank of weights (4 per parameter), gradients (4) and Adam's moments (8).
 
     Weights in bf16 (2 per parameter) have fp32 master copies, which count as optimizer state. ZeRO divides by dp. tp
     and pp divide everything, evenly except for norms and the first and last stage.
     """
-    del measured
     is_mixed = manifest.dtype == "bf16"
     weights = 2.0 if is_mixed else 4.0
     gradients, optimizer = 4.0, 12.0 if is_mixed else 8.0
@@ -89,12 +86,11 @@ def model_states(manifest: Manifest, measured: Mapping[str, float]) -> float:
     return held * _model(manifest).parameters / (mesh.get("tp", 1) * mesh.get("pp", 1))
 
 
-def sent_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
+def sent_gradients(manifest: Manifest, _: Mapping[str, float]) -> float:
     """Return the bytes sent per rank for N gradients or weights: 2N(n-1)/n for an all-reduce or its two halves.
 
     ZeRO-3 gathers the layers' weights once more for backward, except those of the embedding and the head.
     """
-    del measured
     ranks, model = manifest.mesh["dp"], _model(manifest)
     sent = 2 * model.parameters
     if manifest.zero_stage == 3:
@@ -102,28 +98,26 @@ def sent_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
     return (ranks - 1) / ranks * _FP32 * sent
 
 
-def sent_activations(manifest: Manifest, measured: Mapping[str, float]) -> float:
+def sent_activations(manifest: Manifest, _: Mapping[str, float]) -> float:
     """Return the activation bytes sent per rank for tensor parallelism: 8(n-1)/n or 10(n-1)/n of a tensor per layer.
 
     A layer has two blocks. Each starts with a gather and ends with a scatter, in forward and backward. An all-reduce in
     place of such a pair sends the same bytes. Leaving the embedding and entering the head adds 4(n-1)/n. With sequence
     parallelism, backward gathers the input of each block again, unless products run chunk by chunk.
     """
-    del measured
     ranks, model = manifest.mesh["tp"], _model(manifest)
     tensor = manifest.micro_batch_tokens * model.hidden * _width(manifest)
     gathers_again = manifest.options.get("sequence_parallel", True) and not manifest.options.get("tp_async", False)
     return ((10 if gathers_again else 8) * model.layers + 4) * (ranks - 1) / ranks * tensor
 
 
-def sent_context(manifest: Manifest, measured: Mapping[str, float]) -> float:
+def sent_context(manifest: Manifest, _: Mapping[str, float]) -> float:
     """Return the bytes sent per rank for attention over a sharded sequence, including gradients.
 
     - Ring: n-1 blocks of keys and values in forward and again in backward, and n blocks of their gradients.
     - All-gather: (n-1)/n of all keys and values, and their gradients back.
     - Ulysses: (n-1)/n of the queries, keys, values and outputs of the rank's own tokens, and their gradients back.
     """
-    del measured
     ranks, model = manifest.mesh["cp"], _model(manifest)
     method = manifest.options.get("cp_method", "ring")
     token = _width(manifest) * model.head_dim  # bytes per token and head
@@ -140,33 +134,29 @@ def sent_context(manifest: Manifest, measured: Mapping[str, float]) -> float:
     return model.layers * sent + gradients
 
 
-def layers_of_a_rank(manifest: Manifest, measured: Mapping[str, float]) -> float:
+def layers_of_a_rank(manifest: Manifest, _: Mapping[str, float]) -> float:
     """Return the paced compute per step of one rank's layers, over all micro-batches."""
-    del measured
     return layers_time(manifest) * max(1, manifest.micro_batches) / manifest.mesh.get("pp", 1)
 
 
-def recomputed_step(manifest: Manifest, measured: Mapping[str, float]) -> float:
+def recomputed_step(manifest: Manifest, _: Mapping[str, float]) -> float:
     """Return the paced compute, plus a second forward of each layer with full recomputation.
 
     Selective recomputation repeats only unpaced work, so its theory is the step without recomputation.
     """
-    del measured
     again = _model(manifest).layers * pace(manifest)[0] if manifest.recompute == "full" else 0.0
     return layers_time(manifest) + again
 
 
-def textbook_bubble(manifest: Manifest, measured: Mapping[str, float]) -> float:
+def textbook_bubble(manifest: Manifest, _: Mapping[str, float]) -> float:
     """Return the schedule's textbook bubble, assuming F = I = W."""
-    del measured
     chunks = max(len(held) for held in manifest.stages.values())
     shape = Shape(manifest.mesh["pp"], manifest.micro_batches, chunks)
     return Schedule(manifest.schedule).traits.bubble(shape)
 
 
-def ring_imbalance(manifest: Manifest, measured: Mapping[str, float]) -> float:
+def ring_imbalance(manifest: Manifest, _: Mapping[str, float]) -> float:
     """Return the slowest rank's compute over the mean: the last of n contiguous shards has (2n-1)/n times the work."""
-    del measured
     attention = 3 * pace(manifest)[3]  # forward, and backward, which takes twice as long
     ranks = manifest.mesh["cp"]
     share = (2 * ranks - 1) / ranks if manifest.options.get("cp_layout") == "contiguous" else 1.0

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from usp_prof.analyses.result import Listing, impossible
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import DataTable, Health, KeyFigure, KeyFigures, TableColumn
 from usp_prof.report.figures import Context
 from usp_prof.report.format import Cell
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 ROWS = 20
 
@@ -89,20 +92,10 @@ def without_blanks(table: DataTable) -> DataTable:
     )
 
 
-def rows_table(rows: Sequence[Any], title: str) -> DataTable:
+def rows_table(rows: Sequence[DataclassInstance], title: str) -> DataTable:
     """Build a table of the first dataclass rows; their plain fields become columns."""
-    fields = rows[0].__dataclass_fields__
-    names = [name for name in fields if isinstance(getattr(rows[0], name), (int, float, str))]
-    units = [unit_of(name) for name in names]
-    return DataTable(
-        title,
-        tuple(TableColumn(head.replace("_", " "), unit) for head, unit in units),
-        tuple(
-            tuple(_cell(getattr(row, name), unit) for name, (_, unit) in zip(names, units, strict=True))
-            for row in rows[:ROWS]
-        ),
-        more=max(0, len(rows) - ROWS),
-    )
+    names = [field.name for field in fields(rows[0]) if isinstance(getattr(rows[0], field.name), (int, float, str))]
+    return listing_table({name: [getattr(row, name) for row in rows] for name in names}, title)
 
 
 def _cell(value: Any, unit: Unit | None) -> Cell:  # noqa: ANN401 - whatever is listed
