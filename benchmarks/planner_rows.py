@@ -208,6 +208,7 @@ def _given(row: dict[str, Any], file: str) -> dict[str, Any]:
     columns: dict[str, Any] = {
         "model": NAMES.get(name, name), "sequence": row["seq"], "device": row["gpu"], "devices": row["n_gpus"],
         "trainer": TRAINERS[file], "batch": row["gbs_samples"], "micro_batch": row["mbs"], "dtype": row["precision"],
+        "loss_chunks": 1,  # these rows are older than torchtitan's chunked loss
     }  # fmt: skip
     columns |= {
         knob: row[column]
@@ -230,14 +231,9 @@ def _given(row: dict[str, Any], file: str) -> dict[str, Any]:
     return columns
 
 
-TORCHTITAN_CHUNKS = 8
-"""Chunks of torchtitan's loss in its release of 2026, which the rows of pith-train used."""
-
-
 def published_2026(folder: Path) -> Measured:
     """Return the rows published from 2024 to 2026, which already have the columns of a table."""
     rows = pd.read_csv(folder / "published_2026.csv", low_memory=False)
-    rows["loss_chunks"] = np.where(rows.group.str.startswith("pith-train"), TORCHTITAN_CHUNKS, 1)
     return _measured(rows, rows.to_dict("records"), rows.truth_s, rows.truth_gib * 2**30)
 
 

@@ -70,7 +70,7 @@ def test_a_run_has_a_measured_and_a_predicted_peak(tmp_path: Path) -> None:
     [
         ({}, "give a run"),
         ({"model": "Llama-3-8B", "sequence": 4096, "tpp": 8}, "tp"),
-        ({"model": "Llama-3-8B", "sequence": 4096, "recompute": "all"}, "recomputation"),
+        ({"model": "Llama-3-8B", "sequence": 4096, "recompute": "all"}, "no recompute is named"),
         ({"model": "Llama-3-8B", "sequence": 4096, "habits": "megatrn"}, "trainer"),
         ({"run": "traces/recorded-1f1b", "tp": 8}, "its own"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from made_faults import run_with
 
@@ -117,6 +118,36 @@ def test_a_plan_learns_from_a_recorded_run_that_it_predicts_closely() -> None:
     else:
         with pytest.raises(UspProfError, match="nothing is ranked"):
             usp_prof.plan(run_with("clean"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("tp", "two", "tp is a whole number from 1 to"),
+        ("tp", 2.5, "tp is a whole number from 1 to"),
+        ("tp", 0, "tp is a whole number from 1 to"),
+        ("zero", 7, "zero is a whole number from 0 to 3"),
+        ("sequence_parallel", "sometimes", "sequence_parallel is True or False"),
+        ("recompute", "all", "no recompute is named 'all'"),
+        ("schedule", "zigzag", "no schedule is named 'zigzag'"),
+        ("recompute_modules", "attention", "no module is named 'attention'"),
+    ],
+)
+def test_impossible_settings_are_refused_by_plans_and_memory(setting: str, value: object, message: str) -> None:
+    """Text used to end in an error of NumPy, and memory computed with half a rank."""
+    with pytest.raises(UspProfError, match=message):
+        usp_prof.plan(model="Llama-3-8B", device="H100", devices=16, batch=64, **{setting: value})
+    with pytest.raises(UspProfError, match=message):
+        usp_prof.memory(model="Llama-3-8B", **{setting: value})
+
+
+def test_memory_takes_settings_as_they_are_typed() -> None:
+    spread = usp_prof.memory(model="Llama-3-8B", tp=8, sequence_parallel=True)
+    assert usp_prof.memory(model="Llama-3-8B", tp=np.int64(8), sequence_parallel="on").footprints == spread.footprints
+    unsharded = usp_prof.memory(model="Llama-3-8B", tp=8, sequence_parallel="off").footprints
+    assert unsharded[0].activation_bytes > spread.footprints[0].activation_bytes
+    with pytest.raises(UspProfError, match="no dtype is named 'int8'"):
+        usp_prof.memory(model="Llama-3-8B", dtype="int8")
 
 
 def test_models_are_found_by_name_and_pinned_settings_stay() -> None:

@@ -1,5 +1,6 @@
 """`usp-prof plan` from a model file and from a recorded run."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -56,11 +57,57 @@ def test_plans_that_the_trainer_cannot_run_are_excluded(capsys: pytest.CaptureFi
 def test_a_trainer_that_can_run_no_plan_is_named_and_all_plans_are_listed(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = of_file(model)
-    assert main([*words, "--for", "torchtitan"]) == 0
+    assert main([*of_file(model), "--for", "nanotron", "--zero", "3"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "torchtitan cannot run any plan that fits, so all are listed: plans cover only its models Llama-3-8B" in text
-    assert "no command: torchtitan cannot run these plans" in text
+    assert "nanotron cannot run any plan that fits, so all are listed: it shards the optimizer only (ZeRO-1)" in text
+    assert "no command: nanotron cannot run these plans" in text
+
+
+def test_a_model_without_a_command_is_planned_with_layouts_of_the_trainer(capsys: pytest.CaptureFixture[str]) -> None:
+    """DeepSeek-V3 used to be planned with schedules that Megatron does not have, because there is no command for it."""
+    words = ["plan", "--model", "DeepSeek-V3", "--devices", "256", "--device", "H200", "--batch", "1024", "--pp", "16"]
+    assert main([*words, "--cp", "1", "--tp", "1"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "it has no schedule zb-h1 (" in text
+    assert "no command: attention that is not plain, or differs between layers, needs its own script" in text
+    assert main([*words, "--cp", "1", "--tp", "1", "--format", "json"]) == 0
+    plans = json.loads(capsys.readouterr().out)["plans"]
+    assert {plan["schedule"] for plan in plans} <= {"1f1b", "interleaved"}
+
+
+def test_contradicting_options_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*KNOWN_MODEL, "--devices", "8"]
+    assert main([*words, "--recompute", "none", "--recompute-layers", "4"]) == 2
+    assert "error: recompute-layers and recompute-group are of full recomputation" in capsys.readouterr().err
+    assert main([*words, "--ep", "2"]) == 2
+    assert "error: ep=2 needs a model with experts" in capsys.readouterr().err
+
+
+def test_options_fill_empty_cells_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only four options used to apply to tables; all others were ignored without a message."""
+    table = tmp_path / "rows.csv"
+    table.write_text("gpu,dp,recompute\nH100,8,\n,8,full\n")
+    words = ["--model", "Llama-3-8B", "--sequence", "8192", "--device", "A100", "--recompute", "selective"]
+    words += ["--recompute-modules", "core_attn", "mlp", "--sequence-parallel", "off", "--for", "torchtitan"]
+    assert main(["plan", "--table", str(table), *words]) == 2
+    first, second = csv.DictReader(capsys.readouterr().out.splitlines())
+    table.write_text(
+        "model,sequence,device,dp,recompute,recompute_modules,sequence_parallel,trainer\n"
+        "Llama-3-8B,8192,H100,8,selective,core_attn mlp,0,torchtitan\n"
+    )
+    assert main(["plan", "--table", str(table)]) == 0
+    (row,) = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert (row["step_ns"], row["memory_bytes"]) == (first["step_ns"], first["memory_bytes"])
+    assert "recompute-modules are of selective recomputation" in second["error"]
+
+
+@pytest.mark.parametrize("words", [["--format", "json"], [str(TRACES / "recorded-1f1b")]])
+def test_options_that_do_not_apply_to_a_table_are_refused(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.csv").write_text("model,sequence,device\nLlama-3-8B,8192,H100\n")
+    assert main(["plan", "--table", str(tmp_path / "rows.csv"), *words]) == 2
+    assert "does not apply to --table" in capsys.readouterr().err
 
 
 def test_fixed_settings_keep_their_values(capsys: pytest.CaptureFixture[str]) -> None:

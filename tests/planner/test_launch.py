@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from planned import EXPERTS, LLAMA_8B
 
-from usp_prof.contract import ModelEntry
+from usp_prof.contract import BlockEntry, LayerEntry, ModelEntry
 from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.launch import command, refusal
 from usp_prof.extras.planner.launch_usp_prof import PRESETS
 from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.model.known_models import model_named
+from usp_prof.whatif.layout import layers_of_stages
 
 TINY = ModelEntry(layers=8, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn_hidden=128, vocab=256, sequence=64)
 EACH = Configuration(dp=4, tp=2, pp=2, zero=1, micro_batches=8, schedule="interleaved", chunks=2)
@@ -78,6 +79,43 @@ def test_embedding_and_head_count_as_layers_if_only_then_stages_are_even() -> No
     assert words not in command("megatron", model, replace(configuration, chunks=9, pp=7, micro_batches=63))
 
 
+def test_uneven_stages_reach_megatron_as_a_layout() -> None:
+    """Megatron used to count as unable to run them, and the planner listed fewer plans than run."""
+    uneven = Configuration(pp=3, micro_batches=6, schedule="interleaved", chunks=2)
+    text = command("megatron", LLAMA_8B, uneven)
+    layers = [stage.count("t") for stage in text.partition("layout 'E")[2].partition("L'")[0].split("|")]
+    assert layers == list(layers_of_stages(LLAMA_8B.layers, 6))
+    assert "--num-virtual-stages" not in text
+    assert "--account-for-embedding" not in text
+
+
+def test_layers_with_experts_reach_megatron() -> None:
+    attention = BlockEntry(kind="attention", form="full", heads=8, kv_heads=8)
+    dense = BlockEntry(kind="feed_forward", form="dense", ffn_hidden=2048)
+    mixture = BlockEntry(kind="feed_forward", form="mixture", experts=8)
+    kinds = [LayerEntry([attention, dense]), LayerEntry([attention, mixture])]
+    some = replace(EXPERTS, layers=8, moe_layers=5, layer_kinds=kinds, layer_order=[0, 0, 0, 1, 1, 1, 1, 1])
+    assert "--moe-layer-freq '[0]*3+[1]*5'" in command("megatron", some, Configuration(dp=8))
+    assert "--moe-layer-freq '2'" in command("megatron", model_named("Llama-4-Maverick", 8192), Configuration(dp=8))
+    assert "experts is unknown" in refusal("megatron", replace(EXPERTS, moe_layers=5), Configuration(dp=8))
+    assert "have no fp16" in refusal("megatron", EXPERTS, Configuration(dp=8, dtype="fp16"))
+
+
+def test_megatron_overlaps_gradients_as_predicted() -> None:
+    assert "--overlap-grad-reduce" in command("megatron", LLAMA_8B, Configuration(dp=8))
+    assert "--overlap-grad-reduce" not in command("megatron", LLAMA_8B, Configuration(tp=8))
+
+
+def test_torchtitan_gets_the_degree_of_experts() -> None:
+    model = model_named("Qwen3-30B-A3B", 4096)
+    configuration = Configuration(dp=8, ep=8, zero=2, recompute=Recompute.FULL)
+    text = command("torchtitan", model, configuration)
+    assert "--module qwen3 --config qwen3_30b_a3b" in text
+    assert "--parallelism.expert_parallel_degree 8" in text
+    assert "--etp 1" in refusal("torchtitan", model, replace(configuration, tp=2))
+    assert not refusal("torchtitan", model, replace(configuration, tp=2, etp=1))
+
+
 def test_megatrons_zero_3_is_its_own_fsdp_without_a_pipeline() -> None:
     text = command("megatron", LLAMA_8B, Configuration(dp=8, zero=3))
     assert "--use-megatron-fsdp --use-distributed-optimizer" in text
@@ -91,7 +129,8 @@ def test_megatrons_zero_3_is_its_own_fsdp_without_a_pipeline() -> None:
     ("trainer", "configuration", "reason"),
     [
         ("megatron", Configuration(pp=2, micro_batches=4, schedule="zbv"), "no schedule zbv"),
-        ("megatron", Configuration(pp=3, micro_batches=3), "must divide the 32 layers"),
+        ("megatron", Configuration(dp=8, loss_chunks=2), "loss in 2 chunks"),
+        ("torchtitan", Configuration(dp=8, loss_chunks=16, recompute=Recompute.SELECTIVE), "loss in 16 chunks"),
         ("megatron", Configuration(dp=16, zero=3, replicas=2), "hybrid sharding"),
         ("torchtitan", Configuration(dp=8, zero=1, recompute=Recompute.SELECTIVE), "ZeRO-2"),
         ("torchtitan", Configuration(dp=8, zero=3), "always uses selective recomputation"),
@@ -154,6 +193,7 @@ TORCHTITAN_OPTIONS = {
     "--parallelism.data_parallel_replicate_degree", "--parallelism.data_parallel_shard_degree",
     "--parallelism.fsdp_reshard_after_forward", "--parallelism.tensor_parallel_degree",
     "--parallelism.context_parallel_degree", "--parallelism.pipeline_parallel_degree",
+    "--parallelism.expert_parallel_degree",
     "--parallelism.pipeline_parallel_schedule", "--parallelism.pipeline_parallel_microbatch_size",
     "--parallelism.pipeline_parallel_layers_per_stage",
 }  # fmt: skip
@@ -186,7 +226,7 @@ def test_torchtitan_options_are_accepted_by_its_parser(configuration: Configurat
 
 OF_MEGATRONS_DATACLASSES = {
     "--attention-backend", "--bf16", "--context-parallel-size", "--data-parallel-sharding-strategy",
-    "--fp8-param-gather", "--grad-reduce-in-bf16", "--qk-layernorm",
+    "--qk-layernorm",
     "--expert-model-parallel-size", "--expert-tensor-parallel-size", "--ffn-hidden-size", "--fp16", "--hidden-size",
     "--kv-channels", "--lr", "--moe-ffn-hidden-size", "--moe-grouped-gemm", "--moe-router-topk",
     "--moe-shared-expert-intermediate-size", "--moe-token-dispatcher-type", "--normalization", "--num-attention-heads",
@@ -196,11 +236,13 @@ OF_MEGATRONS_DATACLASSES = {
     "--pipeline-model-parallel-size", "--recompute-granularity", "--recompute-method", "--recompute-num-layers",
     "--sequence-parallel", "--tensor-model-parallel-size", "--use-distributed-optimizer", "--use-megatron-fsdp",
     "--use-precision-aware-optimizer", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--recompute-modules",
-    "--cpu-offloading-num-layers",
+    "--cpu-offloading-num-layers", "--pipeline-model-parallel-layout", "--moe-layer-freq",
+    "--moe-router-pre-softmax",
 }  # fmt: skip
 """Options that are fields of dataclasses in megatron-core 0.16.0."""
 OF_MEGATRONS_PARSER = {
-    "--ckpt-format", "--disable-bias-linear", "--fp4-format", "--fp8-format", "--global-batch-size",
+    "--ckpt-format", "--disable-bias-linear", "--fp4-format", "--fp8-format", "--fp8-param-gather",
+    "--global-batch-size", "--grad-reduce-in-bf16",
     "--group-query-attention", "--max-position-embeddings", "--micro-batch-size", "--mock-data",
     "--no-gradient-accumulation-fusion", "--num-experts", "--num-virtual-stages-per-pipeline-rank",
     "--position-embedding-type", "--seq-length", "--swiglu", "--tokenizer-type", "--train-iters",
@@ -223,6 +265,8 @@ OF_MEGATRONS_PARSER = {
         (EXPERTS, replace(EACH, recompute=Recompute.SELECTIVE, recompute_modules=("layernorm", "moe_act"))),
         (EXPERTS, Configuration(dp=8, ep=8, expert_overlap=True)),
         (LLAMA_8B, Configuration(dp=8, zero=3, offload_layers=8)),
+        (LLAMA_8B, Configuration(pp=5, micro_batches=5)),
+        (model_named("Llama-4-Maverick", 8192), Configuration(dp=8, ep=8)),
     ],
 )
 def test_megatron_options_exist(model: ModelEntry, configuration: Configuration) -> None:

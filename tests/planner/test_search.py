@@ -120,7 +120,7 @@ def test_only_plans_that_the_trainer_can_run_are_listed(trainer: str) -> None:
 
 
 def test_a_model_that_the_trainer_cannot_run_is_planned_anyway() -> None:
-    question = Question(PLAIN, MACHINE, devices=4, batch=16, trainer="torchtitan")
+    question = Question(PLAIN, MACHINE, devices=4, batch=16, pinned={"zero": 3}, trainer="nanotron")
     plans, everything = search(question), search(replace(question, trainer=""))
     assert plans.best == everything.best
     assert sum(refused.count for refused in plans.refused) == len(configurations(question))

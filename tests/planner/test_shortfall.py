@@ -39,3 +39,24 @@ def test_the_fewest_devices_fit_and_half_of_them_do_not() -> None:
     assert option == "--devices"
     assert search(replace(huge, devices=devices)).best
     assert not search(replace(huge, devices=devices // 2)).best
+
+
+def test_fewer_devices_are_enough_with_an_offloaded_optimizer() -> None:
+    """Plans offload it if nothing else fits, so more devices than needed used to be named."""
+    huge = Question(replace(LLAMA_8B, layers=320), SMALL, devices=4, batch=512)
+    without = search(huge)
+    assert not without.best
+    offloaded, plain = (change.split() for change in shortfall_of(huge, without.leanest_bytes).changes)
+    assert offloaded[2:] == ["--offload", "optimizer"]
+    assert int(offloaded[1]) < int(plain[1])
+    assert search(replace(huge, devices=int(offloaded[1]))).best
+    assert not search(replace(huge, devices=int(offloaded[1]) // 2)).best
+
+
+def test_only_changes_that_the_trainer_can_run_are_named() -> None:
+    """An offloaded optimizer used to be suggested for torchtitan, which has none."""
+    model = replace(LLAMA_8B, name="Llama-3-405B", layers=126, hidden=16384, heads=128, ffn_hidden=53248)
+    huge = Question(model, SMALL, devices=16, batch=512, trainer="torchtitan")
+    changes = shortfall_of(huge, search(huge).leanest_bytes).changes
+    assert changes
+    assert not any("offload" in change for change in changes)

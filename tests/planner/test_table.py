@@ -132,6 +132,25 @@ def test_a_chunked_loss_keeps_the_logits_of_one_chunk() -> None:
     assert last > 0
 
 
+def test_the_loss_of_torchtitan_is_in_chunks_by_default() -> None:
+    """Its configurations do so since 0.3, and logits used to be eight times too large."""
+    titan = {**ROW, "trainer": "torchtitan"}
+    usual, at_once, as_megatron = predict_table([titan, {**titan, "loss_chunks": "1"}, ROW])
+    assert isinstance(usual, Prediction)
+    assert isinstance(at_once, Prediction)
+    assert isinstance(as_megatron, Prediction)
+    assert usual.footprint.logit_bytes == pytest.approx(at_once.footprint.logit_bytes / 8)
+    assert as_megatron.configuration.loss_chunks == 0
+
+
+def test_options_do_not_contradict_other_names_of_columns() -> None:
+    row = {"gpu": "H100", "model": "Llama-3-8B", "seq": "8192", "dp": "8"}
+    (prediction,) = predict_table([row], defaults={"device": "A100", "sequence": "4096"})
+    (alone,) = predict_table([row])
+    assert isinstance(prediction, Prediction)
+    assert prediction == alone
+
+
 def test_a_refused_row_does_not_stop_the_others() -> None:
     answers = predict_table([ROW, {**ROW, "tp": "5"}, {**ROW, "trainer": "nanotron"}, {**ROW, "model": "long" * 2000}])
     assert isinstance(answers[0], Prediction)

@@ -72,6 +72,9 @@ def value_of(words: list[str], kind: Any) -> Any:
         (LLAMA_8B, Configuration(tp=8, offload=Offload.OPTIMIZER, dtype="fp8")),
         (EXPERTS, Configuration(dp=4, tp=2, ep=4, zero=1)),
         (model_named("Qwen3-30B-A3B", 4096), Configuration(dp=8, tp=4, ep=8, zero=1)),
+        (LLAMA_8B, Configuration(pp=5, micro_batches=5)),
+        (LLAMA_8B, Configuration(pp=3, micro_batches=6, schedule="interleaved", chunks=2)),
+        (model_named("Llama-4-Maverick", 8192), Configuration(dp=8, ep=8, zero=1)),
     ],
 )
 def test_the_checks_of_megatron_pass(

@@ -63,8 +63,8 @@ class Configuration:
     """Bytes per gradient in memory; 0: as the trainer does."""
     optimizer_bytes: float = 0.0
     """Bytes of optimizer state per weight; 0: a float32 copy and two float32 moments."""
-    loss_chunks: int = 1
-    """Chunks of tokens for which logits and loss are computed one after the other (torchtitan's chunked loss)."""
+    loss_chunks: int = 0
+    """Chunks of tokens for which logits and loss are computed one after the other; 0: as the trainer does."""
     recompute_layers: int = 0
     """Layers per stage that full recomputation repeats (Megatron's method `block`); 0: all of them."""
     recompute_group: int = 1
@@ -227,17 +227,22 @@ def code_of_modules(modules: Sequence[str]) -> int:
     return sum(1 << MODULES.index(module) for module in modules)
 
 
-def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column = 0.0) -> Columns:
-    """Return configurations as columns; `gradient_bytes` is the default of gradients (0: as wide as weights)."""
+def columns_of(
+    configurations: Sequence[Configuration], gradient_bytes: Column = 0.0, loss_chunks: Column = 1
+) -> Columns:
+    """Return configurations as columns, with a trainer's bytes per gradient (0: as wide as weights) and loss chunks."""
     flags = ("sequence_parallel", "fused_attention", "expert_overlap")
     schedules = [schedule_by_name(configuration.schedule) or Schedule.ONE_F_ONE_B for configuration in configurations]
     width = np.array([4 if configuration.dtype == "fp32" else 2 for configuration in configurations])
     own = np.array([configuration.gradient_bytes for configuration in configurations], float)
+    integers = {
+        name: np.array([getattr(configuration, name) for configuration in configurations], np.int64)
+        for name in INTEGERS
+    }
+    chunks = integers["loss_chunks"]
+    integers["loss_chunks"] = np.where(chunks > 0, chunks, np.asarray(loss_chunks, np.int64))
     return Columns(
-        **{
-            name: np.array([getattr(configuration, name) for configuration in configurations], np.int64)
-            for name in INTEGERS
-        },
+        **integers,
         **{name: np.array([getattr(configuration, name) for configuration in configurations], bool) for name in flags},
         schedule=np.array([SCHEDULES.index(schedule) for schedule in schedules]),
         recompute=np.array([RECOMPUTES.index(configuration.recompute) for configuration in configurations]),

@@ -22,22 +22,23 @@ from numpy.typing import NDArray
 
 from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.cases import Cases, concatenated, rows_of, selected
-from usp_prof.extras.planner.model_rules import breaks_rule, modules_named
+from usp_prof.extras.planner.model_rules import breaks_rule, modules_named, modules_of_code, rule_broken_by_all
 from usp_prof.extras.planner.profiles import gradient_bytes_of
 from usp_prof.extras.planner.question import Question
 from usp_prof.extras.planner.stages import Stages, leaves_rank_empty
 from usp_prof.model.configuration import (
     FULL,
+    INTEGERS,
     MODULES,
     NONE,
     RECOMPUTES,
     SCHEDULES,
     Columns,
+    Configuration,
     Offload,
     Recompute,
     code_of_modules,
 )
-from usp_prof.model.errors import unknown_name
 from usp_prof.model.shape import Column, shape_of
 from usp_prof.schedule import Schedule, schedule_by_name
 
@@ -70,7 +71,7 @@ KNOBS = {
     "recompute_modules": f"what selective recomputation repeats: {', '.join(MODULES)}",
     "offload_layers": "layers per rank whose activations are in host memory until backward",
     "expert_overlap": "expert exchange during the compute of another micro-batch",
-    "loss_chunks": "chunks of tokens whose logits are in memory one at a time",
+    "loss_chunks": "chunks of tokens whose logits are in memory one at a time; 0: as the trainer does",
     "offload": "state kept in host memory",
 }
 """Settings that a question may pin, with their help texts."""
@@ -81,10 +82,27 @@ MOST_TRIED = 4
 
 def legal(question: Question) -> Columns:
     """Return the legal configurations as columns; those that differ only in recomputation are adjacent."""
+    columns = _candidates(question)
+    if not len(columns.dp):
+        return columns
+    keep = ~breaks_rule(question.model, columns)
+    if question.profile.uneven:
+        shape, depths = shape_of(question.model), np.unique(columns.pp)
+        keep &= ~np.isin(columns.pp, [depth for depth in depths.tolist() if leaves_rank_empty(shape, depth)])
+    return rows_of(columns, np.flatnonzero(keep))
+
+
+def rule_against(question: Question) -> str:
+    """Return the rule that makes all configurations of a question impossible; empty if there is no single one."""
+    columns = _candidates(question)
+    if not len(columns.dp):
+        return ""
+    return rule_broken_by_all(question.model, columns, configuration_of(columns, 0, question.dtype))
+
+
+def _candidates(question: Question) -> Columns:
+    """Return all configurations with the devices, the batch and the fixed settings; they may break a rule."""
     pinned = question.pinned
-    for name, kind in (("recompute", Recompute), ("offload", Offload)):
-        if name in pinned and pinned[name] not in list(kind):
-            raise unknown_name(name, str(pinned[name]), list(kind))
     pipelines = _pipelines(pinned)
     degrees, variants = _degrees(question), _variants(question, pipelines)
     # Every row of degrees with every variant: the variants of one row of degrees are adjacent.
@@ -111,7 +129,7 @@ def legal(question: Question) -> Columns:
         recompute_group=alike(pinned.get("recompute_group", 1)),
         recompute_modules=alike(code_of_modules(modules_named(pinned.get("recompute_modules", ())))),
         offload_layers=alike(pinned.get("offload_layers", 0)),
-        loss_chunks=alike(pinned.get("loss_chunks", 1)),
+        loss_chunks=alike(pinned.get("loss_chunks") or question.profile.loss_chunks),
         replicas=np.where(hybrid == 1, copies, pinned.get("replicas", 1)),
         width=alike(width), gradient_bytes=alike(gradient),
         optimizer_bytes=alike(question.optimizer_bytes),
@@ -122,14 +140,27 @@ def legal(question: Question) -> Columns:
     keep = _worth_trying(columns, hybrid == 1, schedule == first_schedule, chunks == first_chunks)
     if "zero" not in pinned:  # without shards, all stages are the same
         keep &= (zero == 0) | (dp * cp > 1)
-    keep &= ~breaks_rule(question.model, columns)
-    if question.profile.uneven:
-        shape, depths = shape_of(question.model), np.unique(pp)
-        keep &= ~np.isin(pp, [depth for depth in depths.tolist() if leaves_rank_empty(shape, depth)])
     for name in ("dp", "tp", "cp", "pp", "micro_batches"):
         if name in pinned:
             keep &= getattr(columns, name) == pinned[name]
     return rows_of(columns, np.flatnonzero(keep))
+
+
+def configuration_of(c: Columns, row: int, dtype: str) -> Configuration:
+    """Return a row of the columns as a configuration."""
+    degrees: dict[str, Any] = {name: int(getattr(c, name)[row]) for name in INTEGERS}
+    return Configuration(
+        **degrees,
+        schedule=str(SCHEDULES[int(c.schedule[row])]),
+        recompute=RECOMPUTES[int(c.recompute[row])],
+        recompute_modules=modules_of_code(int(c.recompute_modules[row])),
+        dtype=dtype,
+        sequence_parallel=bool(c.sequence_parallel[row]),
+        expert_overlap=bool(c.expert_overlap[row]),
+        gradient_bytes=float(c.gradient_bytes[row]),
+        optimizer_bytes=float(c.optimizer_bytes[row]),
+        offload=Offload.OPTIMIZER if c.offload[row] else Offload.NONE,
+    )
 
 
 def nearest_legal(question: Question) -> str:
@@ -226,9 +257,7 @@ def _worth_trying(
 def _pipelines(pinned: Mapping[str, Any]) -> list[tuple[Schedule, int]]:
     chosen = [pair for pair in PIPELINES if pair[1] == pinned.get("chunks", pair[1])]
     if "schedule" in pinned:
-        schedule = schedule_by_name(str(pinned["schedule"]))
-        if schedule is None:
-            raise unknown_name("schedule", str(pinned["schedule"]), list(Schedule))
+        schedule = schedule_by_name(str(pinned["schedule"])) or Schedule.ONE_F_ONE_B
         chosen = [pair for pair in chosen if pair[0] is schedule]
         if not chosen:
             chosen = [(schedule, int(pinned.get("chunks", schedule.traits.usual_stages_per_rank)))]

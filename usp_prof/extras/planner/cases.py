@@ -90,8 +90,12 @@ def machine_of(cluster: Cluster) -> Machine:
 
 def cases_of(shape: Shape, machine: Machine, profile: Profile, configurations: Sequence[Configuration]) -> Cases:
     """Combine configurations with a model, machine and profile."""
-    gradients = gradient_bytes_of(profile, machine.product_bytes)
-    return with_columns(shape, machine, profile, columns_of(configurations, gradients))
+    return with_columns(shape, machine, profile, columns_by(profile, configurations, machine.product_bytes))
+
+
+def columns_by(profile: Profile, configurations: Sequence[Configuration], product_bytes: Column) -> Columns:
+    """Return configurations as columns; settings of 0 are as the profile's trainer has them."""
+    return columns_of(configurations, gradient_bytes_of(profile, product_bytes), profile.loss_chunks)
 
 
 def rows_of(c: Columns, rows: NDArray[np.int64]) -> Columns:

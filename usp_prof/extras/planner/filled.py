@@ -17,15 +17,15 @@ from usp_prof.extras.planner.answers.one_plan import FILLS, fullest, memory_char
 from usp_prof.extras.planner.calibration import NEUTRAL, described, recorded_configuration
 from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.memory import LEAST_PROBABILITY, fit_probability, footprints_of_ranks
-from usp_prof.extras.planner.model_rules import broken_rule, modules_named
-from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES, Profile, profile_named
-from usp_prof.model.configuration import Configuration, Offload, Recompute
-from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.extras.planner.model_rules import broken_rule
+from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, Profile, profile_named
+from usp_prof.extras.planner.ranges import checked_settings
+from usp_prof.model.configuration import Configuration
+from usp_prof.model.errors import UsageError
 from usp_prof.model.footprint import Footprint
 from usp_prof.model.hardware import find
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
-from usp_prof.schedule import Schedule, schedule_by_name
 from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
@@ -110,22 +110,8 @@ def fill_of_model(
     model: ModelEntry, degrees: Mapping[str, Any], device: str = "", habits: str = DEFAULT_TRAINER
 ) -> Filled:
     """Predict a configuration, given by fields of `Configuration`, with a trainer's habits."""
-    knob_names = {field.name for field in fields(Configuration)}
-    for name in degrees:
-        if name not in knob_names:
-            raise unknown_name("knob", name, knob_names)
-    if habits not in PROFILES:
-        raise unknown_name("trainer", habits, PROFILES)
-    knobs = dict(degrees)
-    if "schedule" in knobs and schedule_by_name(str(knobs["schedule"])) is None:
-        raise unknown_name("schedule", knobs["schedule"], list(Schedule))
-    for name, setting, words in (("recompute", "recomputation", Recompute), ("offload", "offload", Offload)):
-        if name in knobs:
-            if knobs[name] not in list(words):
-                raise unknown_name(setting, str(knobs[name]), list(words))
-            knobs[name] = words(knobs[name])
-    knobs["recompute_modules"] = modules_named(knobs.get("recompute_modules", ()))
-    return _filled(model, Configuration(**knobs), profile_named(habits), {}, device)
+    settings = checked_settings(degrees, [field.name for field in fields(Configuration)])
+    return _filled(model, Configuration(**settings), profile_named(habits), {}, device)
 
 
 def _filled(

@@ -12,11 +12,11 @@ from usp_prof.extras.planner.answers.plan import counts, frame, points
 from usp_prof.extras.planner.calibration import calibrate
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.filled import Filled, fill_of_model, fill_of_run
-from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
+from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, profile_named
 from usp_prof.extras.planner.question import planned_model, question_of
-from usp_prof.extras.planner.ranges import check_numbers
+from usp_prof.extras.planner.ranges import check_numbers, checked_settings
 from usp_prof.extras.planner.search import Plans, search
-from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.model.errors import UsageError
 from usp_prof.run import Run, opened
 
 if TYPE_CHECKING:
@@ -76,12 +76,7 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
     the trainer whose measured behavior is assumed. `pinned` settings are fixed: `plan(..., tp=8, zero=1)`.
     Raises `UspProfError` if the prediction of the recorded run's own step is too far off.
     """
-    for kind, name, valid_names in (
-        ("trainer", habits, list(PROFILES)),
-        *(("knob", knob, list(KNOBS)) for knob in pinned),
-    ):
-        if name and name not in valid_names:
-            raise unknown_name(kind, name, valid_names)
+    profile, settings = profile_named(habits or DEFAULT_TRAINER), checked_settings(pinned, KNOBS)
     check_numbers({"sequence": sequence, "devices": devices, "batch": batch})
     calibration = calibrate(opened(run).tables) if run is not None else None
     if calibration is not None:
@@ -92,11 +87,10 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
         )
     recorded = calibration.model if calibration is not None else None
     entry = planned_model(str(model or ""), sequence, recorded, "give sequence=4096")
-    profile = PROFILES[habits or DEFAULT_TRAINER]
     question = question_of(
         calibration, entry, device=device, devices=devices, batch=batch, dtype=dtype, profile=profile
     )
-    plans = search(replace(question, pinned=pinned))
+    plans = search(replace(question, pinned=settings))
     return Planned(plans, calibration.error_fraction if calibration is not None else None)
 
 

@@ -12,6 +12,8 @@ from usp_prof.extras.planner.launch_megatron import MEGATRON
 from usp_prof.extras.planner.launch_nanotron import NANOTRON
 from usp_prof.extras.planner.launch_torchtitan import TORCHTITAN
 from usp_prof.extras.planner.launch_usp_prof import USP_PROF
+from usp_prof.extras.planner.profiles import profile_named
+from usp_prof.extras.planner.trainer_rules import Rules, Trainer
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import UsageError, unknown_name
 
@@ -25,10 +27,30 @@ TRAINERS = {
 
 
 def refusal(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
-    """Return why one of the `TRAINERS` cannot run a configuration, or an empty string."""
-    if trainer not in TRAINERS:
-        raise unknown_name("trainer", trainer, TRAINERS)
-    rules = TRAINERS[trainer].rules(model, configuration)
+    """Return why there is no command of one of the `TRAINERS` for a plan, or an empty string."""
+    return refusal_of_model(trainer, model) or refusal_of_layout(trainer, model, configuration)
+
+
+def refusal_of_model(trainer: str, model: ModelEntry) -> str:
+    """Return why there is no command for a model, or an empty string."""
+    return _first_broken(_trainer_named(trainer).rules_of_model(model))
+
+
+def refusal_of_layout(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
+    """Return why a trainer cannot run a configuration of any model with these sizes, or an empty string."""
+    chunks = configuration.loss_chunks
+    if chunks > profile_named(trainer).loss_chunks:
+        return f"it cannot compute the loss in {chunks} chunks"
+    return _first_broken(_trainer_named(trainer).rules(model, configuration))
+
+
+def _trainer_named(name: str) -> Trainer:
+    if name not in TRAINERS:
+        raise unknown_name("trainer", name, TRAINERS)
+    return TRAINERS[name]
+
+
+def _first_broken(rules: Rules) -> str:
     return next((sentence for is_broken, sentence in rules if is_broken), "")
 
 

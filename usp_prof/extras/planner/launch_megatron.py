@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from usp_prof.contract import ModelEntry
-from usp_prof.extras.planner.trainer_rules import Rules, Trainer, has_other_optimizer, has_plain_layers, torchrun
+from usp_prof.extras.planner.trainer_rules import Rules, Trainer, has_other_optimizer, has_plain_blocks, torchrun
 from usp_prof.model.configuration import ENDS, Configuration, Offload, Recompute
 from usp_prof.schedule import Schedule, schedule_by_name
+from usp_prof.whatif.layout import layers_of_stages
 
 BYTES_WITH_16_BIT_MOMENTS = 8
 """Bytes of optimizer state per weight: a float32 copy of the weight, and two moments of 16 bits."""
 FSDP = "--use-megatron-fsdp --use-distributed-optimizer --data-parallel-sharding-strategy"
 FSDP_NEEDS = "--no-gradient-accumulation-fusion --ckpt-format fsdp_dtensor"
 SHARDING = {
-    0: "",
+    0: "--overlap-grad-reduce",
     1: "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
     2: f"{FSDP} optim_grads {FSDP_NEEDS}",
     3: f"{FSDP} optim_grads_params {FSDP_NEEDS}",
@@ -43,17 +46,14 @@ def _words(model: ModelEntry, c: Configuration, node: int) -> list[str]:
     ]
     if c.tp > 1 and c.sequence_parallel:
         words.append("--sequence-parallel")
-    words.append(SHARDING[c.zero])
+    words.append(SHARDING[c.zero] if c.zero or c.dp * c.cp > 1 else "")
     if c.offload is Offload.OPTIMIZER:
         # Megatron requires the distributed optimizer, which shards nothing with one rank of dp.
         words += ["--use-distributed-optimizer" if c.zero == 0 else "", OFFLOADED]
     elif c.optimizer_bytes == BYTES_WITH_16_BIT_MOMENTS:
         words.append(MOMENTS_OF_16_BITS)
-    if c.chunks > 1:
-        words.append(f"--num-virtual-stages-per-pipeline-rank {c.chunks}")
-    if model.layers % c.stages:
-        words.append("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split")
-    words += [_expert_parallelism(c) if model.experts else "", _recomputation(c), PRECISION[c.dtype]]
+    words += [_stages(model, c), _expert_parallelism(c) if model.experts else "", _recomputation(c)]
+    words.append(PRECISION[c.dtype])
     if c.offload_layers:
         words.append(f"--cpu-offloading-num-layers {c.offload_layers}")
     is_narrow = c.dtype in ("fp8", "fp4")
@@ -63,6 +63,18 @@ def _words(model: ModelEntry, c: Configuration, node: int) -> list[str]:
         words.append("--fp8-param-gather")
     words += [f"--attention-backend {'flash' if c.fused_attention else 'unfused'}", TRIAL]
     return [word for word in words if word]
+
+
+def _stages(model: ModelEntry, c: Configuration) -> str:
+    """Return the options for a pipeline's stages: a layout (embedding, layers, loss) if they cannot be even."""
+    interleaved = f"--num-virtual-stages-per-pipeline-rank {c.chunks}" if c.chunks > 1 else ""
+    if model.layers % c.stages == 0:
+        return interleaved
+    if (model.layers + ENDS) % c.stages == 0:
+        ends = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+        return f"{interleaved} {ends}".strip()
+    layers = "|".join("t" * count for count in layers_of_stages(model.layers, c.stages))
+    return f"--pipeline-model-parallel-layout 'E{layers}L'"
 
 
 def _recomputation(c: Configuration) -> str:
@@ -109,21 +121,33 @@ def _experts(model: ModelEntry) -> list[str]:
         f"--num-experts {model.experts} --moe-router-topk {model.experts_per_token} --moe-grouped-gemm",
         f"--moe-ffn-hidden-size {model.expert_ffn_hidden} --moe-token-dispatcher-type alltoall",
     ]
+    if model.experts_per_token == 1:  # a softmax over one chosen expert has no gradient
+        words.append("--moe-router-pre-softmax")
     if model.shared_experts:
         words.append(f"--moe-shared-expert-intermediate-size {model.shared_experts * model.expert_ffn_hidden}")
+    if 0 < model.moe_layers < model.layers:
+        words.append(f"--moe-layer-freq '{_layers_with_experts(model)}'")
     return words
 
 
+def _layers_with_experts(model: ModelEntry) -> str:
+    """Return which layers have experts, such as `[0]*3+[1]*58`; without an order, they are at a regular distance."""
+    if not model.layer_order:
+        return str(model.layers // model.moe_layers)
+    has_experts = [any(block.experts for block in model.layer_kinds[kind].blocks) for kind in model.layer_order]
+    return "+".join(f"[{int(has)}]*{len(list(layers))}" for has, layers in groupby(has_experts))
+
+
+def _rules_of_model(model: ModelEntry) -> Rules:
+    yield not has_plain_blocks(model), "attention that is not plain, or differs between layers, needs its own script"
+    is_regular = not model.moe_layers or model.layers % model.moe_layers == 0
+    yield not (model.layer_order or is_regular), "which of its layers have experts is unknown"
+
+
 def _rules(model: ModelEntry, c: Configuration) -> Rules:
-    """Yield the rules of the trainer."""
-    yield not has_plain_layers(model), "layers that differ, or are not plain attention, need their own script"
-    yield 0 < model.moe_layers < model.layers, "experts in only some layers need --moe-layer-freq"
     yield schedule_by_name(c.schedule) not in SCHEDULES, f"it has no schedule {c.schedule}"
-    is_uneven = model.layers % c.stages != 0 and (model.layers + ENDS) % c.stages != 0
-    sizes = f"{model.layers} layers, or {model.layers + ENDS} with embedding and head"
-    yield is_uneven, f"its {c.stages} stages must divide the {sizes}"
+    yield model.experts > 0 and c.dtype in ("fp16", "fp32"), f"its products of experts have no {c.dtype}"
     yield c.zero > 1 and c.pp > 1, f"plans do not combine ZeRO-{c.zero} (Megatron-FSDP) with a pipeline"
-    yield c.loss_chunks > 1, "it cannot compute the loss in chunks"
     yield c.replicas > 1, "plans do not cover its hybrid sharding"
     is_offloaded = c.offload is Offload.OPTIMIZER
     yield is_offloaded and c.zero == 0 and c.dp * c.cp > 1, "offloading its optimizer needs ZeRO-1"
@@ -140,4 +164,4 @@ def _rules(model: ModelEntry, c: Configuration) -> Rules:
     yield has_short_moments and (c.zero != 1 or is_offloaded), "16-bit moments need ZeRO-1 and no offload"
 
 
-MEGATRON = Trainer(_words, _rules)
+MEGATRON = Trainer(_words, _rules_of_model, _rules)

@@ -96,14 +96,16 @@ def _yes(value: object) -> str:
     return "true" if value else "false"
 
 
-def _rules(model: ModelEntry, c: Configuration) -> Rules:
-    """Yield the rules of the trainer."""
+def _rules_of_model(model: ModelEntry) -> Rules:
     yield not has_plain_layers(model), "layers that differ, or are not plain attention, are not a Llama"
     yield bool(model.experts), "plans do not cover its experts"
     yield not model.gated_ffn, "the feed-forward block of its Llama has a gate"
     yield model.name.startswith("Qwen3"), "its Llama has no norms of queries and keys"
     head_dim = model.head_dim or model.hidden // model.heads
     yield head_dim * model.heads != model.hidden, "it needs heads x head size = hidden size"
+
+
+def _rules(model: ModelEntry, c: Configuration) -> Rules:
     yield (model.kv_heads or model.heads) < c.tp, f"tp={c.tp} is more than {model.kv_heads} key/value heads"
     yield c.cp > 1, "its Llama has no context parallelism"
     yield c.zero > 1, "it shards the optimizer only (ZeRO-1)"
@@ -113,8 +115,7 @@ def _rules(model: ModelEntry, c: Configuration) -> Rules:
     yield leaves_rank_empty(shape_of(model), c.pp), f"its split by cost leaves a rank of pp={c.pp} without a block"
     yield c.recompute is Recompute.SELECTIVE, "it has no selective recomputation"
     yield c.offload is not Offload.NONE, "it does not offload the optimizer"
-    yield c.loss_chunks > 1, "it cannot compute the loss in chunks"
     yield from rules_except_megatron(c)
 
 
-NANOTRON = Trainer(_words, _rules)
+NANOTRON = Trainer(_words, _rules_of_model, _rules)

@@ -11,6 +11,11 @@ CONFIGS = {
     "Llama-3-8B": ("llama3", "llama3_8b", Recompute.SELECTIVE),
     "Llama-3-70B": ("llama3", "llama3_70b", Recompute.FULL),
     "Llama-3-405B": ("llama3", "llama3_405b", Recompute.FULL),
+    "Qwen3-30B-A3B": ("qwen3", "qwen3_30b_a3b", Recompute.FULL),
+    "Qwen3-32B": ("qwen3", "qwen3_32b", Recompute.FULL),
+    "GPT-OSS-20B": ("gpt_oss", "gpt_oss_20b", Recompute.FULL),
+    "GPT-OSS-120B": ("gpt_oss", "gpt_oss_120b", Recompute.FULL),
+    "DeepSeek-V3": ("deepseek_v3", "deepseek_v3_671b", Recompute.SELECTIVE),
 }
 """Module, configuration and recomputation of its own models; recomputation is not an option."""
 
@@ -29,6 +34,8 @@ def _words(model: ModelEntry, c: Configuration, node: int) -> list[str]:
         f"--parallelism.pipeline_parallel_degree {c.pp} --training.seq_len {model.sequence}",
         f"--training.local_batch_size {local_batch} --training.global_batch_size {c.batch} --compile.enable",
     ]
+    if model.experts:
+        words.append(f"--parallelism.expert_parallel_degree {c.ep}")
     if c.zero:
         words.append(f"--parallelism.fsdp_reshard_after_forward {'always' if c.zero == 3 else 'never'}")
     if c.pp > 1:
@@ -51,12 +58,11 @@ def _pipeline(model: ModelEntry, c: Configuration) -> list[str]:
     return words
 
 
+def _rules_of_model(model: ModelEntry) -> Rules:
+    yield model.name not in CONFIGS, f"plans cover only its models {', '.join(CONFIGS)}"
+
+
 def _rules(model: ModelEntry, c: Configuration) -> Rules:
-    """Yield the rules of the trainer."""
-    yield (
-        model.name not in CONFIGS,
-        f"plans cover only its models {', '.join(CONFIGS)}",
-    )
     _, config, recompute = CONFIGS.get(model.name, ("", "", c.recompute))
     yield c.recompute is not recompute, f"its {config} always uses {recompute} recomputation"
     yield from rules_except_megatron(c)
@@ -69,9 +75,12 @@ def _rules(model: ModelEntry, c: Configuration) -> Rules:
     yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
     yield c.dtype != "bf16", "its configurations are for bf16 only"
     yield c.tp > 1 and not c.sequence_parallel, "its tensor parallelism needs sequence parallelism"
+    divides_experts = c.ep > 1 and c.tp > 1 and c.etp != 1 and c.dp * c.cp % c.ep == 0
+    yield divides_experts, "with expert parallelism, it does not divide experts by tp (--etp 1)"
+    yield c.ep > c.shards * c.tp, "its expert parallelism does not span replicas"
     schedule = schedule_by_name(c.schedule)
     unknown = schedule is None or not schedule.traits.pytorch_name
     yield c.pp > 1 and unknown, f"PyTorch has no schedule {c.schedule}"
 
 
-TORCHTITAN = Trainer(_words, _rules)
+TORCHTITAN = Trainer(_words, _rules_of_model, _rules)

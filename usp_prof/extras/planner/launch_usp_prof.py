@@ -47,16 +47,17 @@ def preset(model: ModelEntry) -> str:
     return next((name for name, preset_sizes in PRESETS.items() if preset_sizes == sizes), "")
 
 
-def _rules(model: ModelEntry, c: Configuration) -> Rules:
-    """Yield the rules of the trainer."""
+def _rules_of_model(model: ModelEntry) -> Rules:
     yield not preset(model), f"the model is not one of its presets ({', '.join(PRESETS)}); pass a config.json"
+
+
+def _rules(model: ModelEntry, c: Configuration) -> Rules:
     yield c.dtype not in DTYPES, f"it has no {c.dtype}"
     yield model.experts > 0 and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
-    yield c.loss_chunks > 1, "it cannot compute the loss in chunks"
     yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
     yield c.etp > 1, "it does not divide experts by tp"
     yield from rules_except_megatron(c)
     yield c.stages > model.layers, f"each of its {c.stages} stages needs one of the {model.layers} layers"
 
 
-USP_PROF = Trainer(_words, _rules)
+USP_PROF = Trainer(_words, _rules_of_model, _rules)

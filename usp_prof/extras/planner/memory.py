@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner import messages
-from usp_prof.extras.planner.cases import Cases
+from usp_prof.extras.planner.cases import Cases, columns_by
 from usp_prof.extras.planner.cluster import PRODUCT_BYTES
-from usp_prof.extras.planner.profiles import Profile, gradient_bytes_of
+from usp_prof.extras.planner.profiles import Profile
 from usp_prof.extras.planner.stages import WHERE, Stages, head_cost, ranks_of, stages_of
-from usp_prof.model.configuration import SCHEDULES, Columns, Configuration, columns_of
+from usp_prof.model.configuration import SCHEDULES, Columns, Configuration
 from usp_prof.model.footprint import (
     MASTER_AND_MOMENTS,
     Footprint,
@@ -63,7 +63,7 @@ def habits_of(p: Profile, c: Columns, product_bytes: Column) -> Habits:
 def footprints_of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) -> tuple[Footprint, ...]:
     """Return the footprint of every pipeline rank of one configuration."""
     product_bytes = PRODUCT_BYTES.get(configuration.dtype, 2.0)
-    shape, columns = shape_of(model), columns_of([configuration], gradient_bytes_of(profile, product_bytes))
+    shape, columns = shape_of(model), columns_by(profile, [configuration], product_bytes)
     schedule, chunks = int(columns.schedule[0]), configuration.chunks
     layers, micro_batches_in_flight = ranks_of(
         model.layers,

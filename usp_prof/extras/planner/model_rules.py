@@ -29,8 +29,8 @@ from usp_prof.model.shape import Column
 def broken_rule(model: ModelEntry, configuration: Configuration) -> str:
     """Return the first rule that makes a configuration impossible for a model, or an empty text."""
     c = configuration
-    counts = (c.micro_batch, c.micro_batches, c.chunks, c.replicas, c.recompute_group, c.loss_chunks)
-    if min(*c.degrees().values(), *counts) < 1 or min(c.etp, c.recompute_layers, c.offload_layers) < 0:
+    counts = (c.micro_batch, c.micro_batches, c.chunks, c.replicas, c.recompute_group)
+    if min(*c.degrees().values(), *counts) < 1 or min(c.etp, c.recompute_layers, c.offload_layers, c.loss_chunks) < 0:
         return "every degree and count is at least 1"
     columns = columns_of([c])
     return next((sentence for broken, sentence in _rules(model, columns, c) if np.any(broken)), "")
@@ -42,6 +42,11 @@ def breaks_rule(model: ModelEntry, columns: Columns) -> NDArray[np.bool_]:
     for broken, _ in _rules(model, columns, None):
         is_broken |= np.asarray(broken, bool)
     return is_broken
+
+
+def rule_broken_by_all(model: ModelEntry, columns: Columns, first: Configuration) -> str:
+    """Return a rule that all configurations break, in the words for the first one, or an empty text."""
+    return next((sentence for broken, sentence in _rules(model, columns, first) if np.all(broken)), "")
 
 
 def _rules(model: ModelEntry, columns: Columns, configuration: Configuration | None) -> Iterator[tuple[Column, str]]:

@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 
 from usp_prof.cli.opening import whole_number
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.profiles import PROFILES
-from usp_prof.extras.planner.ranges import option, range_of_knob
-from usp_prof.model.configuration import MODULES, Offload, Recompute
-
-SWITCHES = ("sequence_parallel", "expert_overlap")
-"""Knobs that are on or off."""
-CHOICES = {
-    "recompute": tuple(Recompute), "offload": tuple(Offload), **dict.fromkeys(SWITCHES, ("on", "off")),
-}  # fmt: skip
-"""Values of the knobs that are neither numbers nor names."""
+from usp_prof.extras.planner.ranges import CHOICES, DTYPES, STATES, SWITCHES, option, range_of_knob
+from usp_prof.model.configuration import MODULES
 
 
-def add_knobs(parser: argparse._ActionsContainer, defaults: Mapping[str, object]) -> None:
-    """Declare an option per knob; a knob without a default is None if the option is not given."""
+def add_knobs(parser: argparse._ActionsContainer) -> None:
+    """Declare an option per knob, which is None if it is not given."""
     for name, text in KNOBS.items():
-        default = defaults.get(name)
-        if name in CHOICES:
-            parser.add_argument(option(name), choices=CHOICES[name], default=default, help=text)
+        if name in CHOICES or name in SWITCHES:
+            choices = CHOICES.get(name, tuple(STATES))
+            parser.add_argument(option(name), choices=choices, help=text)
         elif name == "recompute_modules":
-            parser.add_argument(option(name), choices=MODULES, nargs="+", metavar="MODULE", default=default, help=text)
+            parser.add_argument(option(name), choices=MODULES, nargs="+", metavar="MODULE", help=text)
         elif name == "schedule":
-            parser.add_argument(option(name), metavar="NAME", default=default, help=text)
+            parser.add_argument(option(name), metavar="NAME", help=text)
         else:
-            parse = whole_number(range_of_knob(name))
-            parser.add_argument(option(name), metavar="N", type=parse, default=default, help=text)
+            parser.add_argument(option(name), metavar="N", type=whole_number(range_of_knob(name)), help=text)
 
 
-def add_sizes(parser: argparse.ArgumentParser) -> None:
-    """Declare the options for bytes per gradient and per weight of the optimizer."""
+def add_types(parser: argparse.ArgumentParser) -> None:
+    """Declare the options for the data type, and for bytes per gradient and per weight of the optimizer."""
+    parser.add_argument("--dtype", choices=DTYPES, default="", help="data type of training (default: bf16)")
     parser.add_argument(
         "--gradient-bytes", metavar="N", type=float, default=0,
         help="bytes per gradient in memory (default: the trainer's)",

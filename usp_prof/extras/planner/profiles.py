@@ -44,6 +44,8 @@ class Profile:
     is_selective_by_op: Column = 0
     """1: selective recomputation keeps attention's result and every second product (torchtitan's policy `op`)."""
     logit_bytes: Column = 10.0
+    loss_chunks: Column = 1
+    """Chunks of tokens whose logits are in memory one at a time."""
     overhead_bytes: Column = 0.1e9
     """Allocated bytes that no other part counts."""
     uneven: Column = 0
@@ -154,8 +156,8 @@ PROFILES: dict[str, Profile] = {
         bucket_parameters=40e6, bucket_parameters_per_rank=1e6, time_spread=0.135,
     ),
     "torchtitan": replace(
-        PUBLISHED, name="torchtitan", is_selective_by_op=1, logit_bytes=12.0, is_fsdp2=1, time_spread=0.28,
-        layer_by_layer=1, ends_are_units=1, gradient_bytes=4.0, sent_gradient_bytes=4.0,
+        PUBLISHED, name="torchtitan", is_selective_by_op=1, logit_bytes=12.0, loss_chunks=8, is_fsdp2=1,
+        time_spread=0.28, layer_by_layer=1, ends_are_units=1, gradient_bytes=4.0, sent_gradient_bytes=4.0,
     ),
     # Fused cross entropy, as in llm-foundry: 16-bit logits and their gradient.
     "fsdp": replace(PUBLISHED, name="fsdp", logit_bytes=4.0, is_eager=1, is_fsdp2=1, layer_by_layer=1),

@@ -9,23 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, fields, replace
 from math import log
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof.columns.rows import group_codes
 from usp_prof.extras.planner import memory
-from usp_prof.extras.planner.candidates import legal, nearest_legal, needs, refined
+from usp_prof.extras.planner.candidates import configuration_of, legal, nearest_legal, needs, refined, rule_against
 from usp_prof.extras.planner.cases import cases_of, concatenated, rows_of
 from usp_prof.extras.planner.choice import Barred, barred
-from usp_prof.extras.planner.launch import refusal
-from usp_prof.extras.planner.model_rules import modules_of_code
+from usp_prof.extras.planner.launch import refusal_of_layout
 from usp_prof.extras.planner.predict import Prediction, records
 from usp_prof.extras.planner.question import Question
 from usp_prof.extras.planner.stages import stages_of
 from usp_prof.extras.planner.step import step
-from usp_prof.model.configuration import INTEGERS, RECOMPUTES, SCHEDULES, Columns, Configuration, Offload
+from usp_prof.model.configuration import Columns, Configuration, Offload
 from usp_prof.model.errors import UsageError
 
 EQUAL = 1.005
@@ -75,9 +73,9 @@ def search(question: Question) -> Plans:
         raise _nothing_legal(question)
     refused: tuple[Refused, ...] = ()
     if question.trainer:
-        can_run, refused = _startable(question, columns)
+        can_run, refused = startable(question, columns)
         if not can_run.any():
-            return replace(search(replace(question, trainer="")), question=question, refused=refused)
+            return replace(search(replace(question, trainer="")), refused=refused)
         columns = rows_of(columns, np.flatnonzero(can_run))
     cases = question.cases(columns)
     stages, room = stages_of(cases), question.cluster.room_bytes
@@ -87,7 +85,7 @@ def search(question: Question) -> Plans:
     if not fits.any() and not len(further_need) and "offload" not in question.pinned:
         return _with_offload(question, len(columns.dp), float(need.min()))
     if question.trainer:
-        rows = np.flatnonzero(_startable(question, further)[0])
+        rows = np.flatnonzero(startable(question, further)[0])
         further, further_need = rows_of(further, rows), further_need[rows]
     ruled_out = barred(columns, need, fits)
     fits &= ~_recomputes_needlessly(columns, fits)
@@ -107,9 +105,9 @@ def search(question: Question) -> Plans:
 def _nothing_legal(question: Question) -> UsageError:
     nearest = nearest_legal(question)
     pinned = ", ".join(f"{name} {value}" for name, value in question.pinned.items())
+    unequal = f"no legal configuration divides {question.batch} sequences among {question.devices} devices"
     return UsageError(
-        f"no legal configuration divides {question.batch} sequences among {question.devices} devices"
-        + (f" with {pinned}" if pinned else ""),
+        rule_against(question) or unequal + (f" with {pinned}" if pinned else ""),
         hint=f"use {nearest}" if nearest else "choose another number of devices, or set fewer options",
     )
 
@@ -120,7 +118,7 @@ def _best(question: Question, fitting: Columns, need: NDArray[np.float64]) -> tu
         return ()
     cases = question.cases(fitting)
     rows = _shown(step(cases).expected, need, fitting)
-    configurations = [_configuration(fitting, row, question.dtype) for row in rows.tolist()]
+    configurations = [configuration_of(fitting, row, question.dtype) for row in rows.tolist()]
     shown = cases_of(cases.shape, cases.machine, cases.profile, configurations)
     predictions = records(shown, configurations, [question.model] * len(configurations), question.convention)
     return tuple(sorted(predictions, key=_rank))
@@ -145,7 +143,7 @@ def search_both(question: Question) -> Plans:
     )
 
 
-def _startable(question: Question, columns: Columns) -> tuple[NDArray[np.bool_], tuple[Refused, ...]]:
+def startable(question: Question, columns: Columns) -> tuple[NDArray[np.bool_], tuple[Refused, ...]]:
     """Mark the rows that the question's trainer can run, and count the reasons for the others, most frequent first.
 
     Rows that differ only in knobs that no rule reads are checked once.
@@ -154,8 +152,8 @@ def _startable(question: Question, columns: Columns) -> tuple[NDArray[np.bool_],
     names = [field.name for field in fields(Columns) if field.name not in _NOT_READ]
     code = group_codes(*(np.broadcast_to(getattr(columns, name), rows) for name in names))
     _, first = np.unique(code, return_index=True)
-    configurations = [_configuration(columns, row, question.dtype) for row in first.tolist()]
-    reasons = [refusal(question.trainer, question.model, configuration) for configuration in configurations]
+    configurations = [configuration_of(columns, row, question.dtype) for row in first.tolist()]
+    reasons = [refusal_of_layout(question.trainer, question.model, configuration) for configuration in configurations]
     can_run = np.array([not reason for reason in reasons], bool)
     counted: Counter[str] = Counter()
     for reason, count in zip(reasons, np.bincount(code).tolist(), strict=True):
@@ -219,23 +217,7 @@ def _rank(plan: Prediction) -> tuple[int, bool, int, int, int, int, str]:
 def configurations(question: Question) -> list[Configuration]:
     """Return the legal configurations, each once."""
     columns = legal(question)
-    return [_configuration(columns, row, question.dtype) for row in range(len(columns.dp))]
-
-
-def _configuration(c: Columns, row: int, dtype: str) -> Configuration:
-    degrees: dict[str, Any] = {name: int(getattr(c, name)[row]) for name in INTEGERS}
-    return Configuration(
-        **degrees,
-        schedule=str(SCHEDULES[int(c.schedule[row])]),
-        recompute=RECOMPUTES[int(c.recompute[row])],
-        recompute_modules=modules_of_code(int(c.recompute_modules[row])),
-        dtype=dtype,
-        sequence_parallel=bool(c.sequence_parallel[row]),
-        expert_overlap=bool(c.expert_overlap[row]),
-        gradient_bytes=float(c.gradient_bytes[row]),
-        optimizer_bytes=float(c.optimizer_bytes[row]),
-        offload=Offload.OPTIMIZER if c.offload[row] else Offload.NONE,
-    )
+    return [configuration_of(columns, row, question.dtype) for row in range(len(columns.dp))]
 
 
 GRID_AXES = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch")

@@ -1,20 +1,23 @@
 """Shortfall: changes that make a question fit if every configuration needs more memory than available.
 
 One fixed setting is released at a time, and then the number of devices is increased. The first change that fits is the
-smallest.
+smallest. A change counts only if the question's trainer can run a configuration that then fits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from usp_prof import limits
-from usp_prof.extras.planner.candidates import legal, needs
+from usp_prof.extras.planner.candidates import legal, needs, refined
+from usp_prof.extras.planner.cases import concatenated, rows_of
 from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.ranges import option
+from usp_prof.extras.planner.search import startable
 from usp_prof.extras.planner.stages import stages_of
 from usp_prof.model.configuration import RECOMPUTES, Columns, Offload
 
@@ -32,42 +35,48 @@ class Shortfall:
 
     missing_bytes: float
     changes: tuple[str, ...]
-    """Command-line options, such as `--recompute full`; the last one may be a larger number of devices."""
+    """Command-line options, such as `--recompute full`; the last ones may be larger numbers of devices."""
 
 
 def shortfall_of(question: Question, leanest_bytes: float) -> Shortfall:
     """Search for the smallest changes with which a configuration fits."""
     changes = []
-    for name in [name for name in RELEASED if name in question.pinned or name == "offload"]:
-        pinned = {
-            other: value for other, value in question.pinned.items() if other not in (name, *FOLLOWS.get(name, ()))
-        }
+    for name in [name for name in RELEASED if name in question.pinned]:
+        released = _without(question, name, *FOLLOWS.get(name, ()))
         if name == "offload":
-            pinned["offload"] = Offload.OPTIMIZER
-        if value := _value_that_fits(replace(question, pinned=pinned), name):
-            changes.append(f"--{name.replace('_', '-')} {value}")
-    if devices := _devices_that_fit(question):
-        changes.append(f"--devices {devices}")
-    return Shortfall(leanest_bytes - question.cluster.room_bytes, tuple(changes))
+            released = _with_offload(released)
+        fitting = _fitting(released)
+        if len(fitting.dp):
+            changes.append(f"{option(name)} {_value(fitting, name)}")
+    return Shortfall(leanest_bytes - question.cluster.room_bytes, (*changes, *_devices_that_fit(question)))
 
 
-def _devices_that_fit(question: Question) -> int:
-    """Return the smallest number of devices tried that is sufficient; 0 if none is."""
-    pinned = {name: value for name, value in question.pinned.items() if name not in ("dp", "micro_batches")}
-    for times in TIMES:
-        devices = question.devices * times
-        if devices <= limits.MAX_RANKS and _fitting(replace(question, devices=devices, pinned=pinned))[1].any():
-            return devices
-    return 0
+def _without(question: Question, *names: str) -> Question:
+    """Return the question without some of its fixed settings."""
+    pinned = {name: value for name, value in question.pinned.items() if name not in names}
+    return replace(question, pinned=pinned)
 
 
-def _value_that_fits(question: Question, name: str) -> str:
-    """Return the value of a released setting with the highest memory use that still fits, or an empty string."""
-    columns, fits = _fitting(question)
-    if not fits.any():
-        return ""
-    row = int(np.flatnonzero(fits)[0])
-    value: Any = np.asarray(getattr(columns, name))[row]
+def _with_offload(question: Question) -> Question:
+    return replace(question, pinned={**question.pinned, "offload": Offload.OPTIMIZER})
+
+
+def _devices_that_fit(question: Question) -> Iterator[str]:
+    """Yield the smallest number of devices tried that is sufficient, also the one with an offloaded optimizer."""
+    tries_offload = "offload" not in question.pinned
+    for devices in [question.devices * times for times in TIMES if question.devices * times <= limits.MAX_RANKS]:
+        larger = replace(_without(question, "dp", "micro_batches"), devices=devices)
+        if len(_fitting(larger).dp):
+            yield f"--devices {devices}"
+            return
+        if tries_offload and len(_fitting(_with_offload(larger)).dp):
+            yield f"--devices {devices} --offload {Offload.OPTIMIZER}"
+            tries_offload = False
+
+
+def _value(fitting: Columns, name: str) -> str:
+    """Return the value of a released setting with the highest memory use that still fits."""
+    value: Any = np.asarray(getattr(fitting, name))[0]
     if name == "recompute":
         return str(RECOMPUTES[int(value)])
     if name == "sequence_parallel":
@@ -75,9 +84,16 @@ def _value_that_fits(question: Question, name: str) -> str:
     return str(Offload.OPTIMIZER if name == "offload" else int(value))
 
 
-def _fitting(question: Question) -> tuple[Columns, NDArray[np.bool_]]:
+def _fitting(question: Question) -> Columns:
+    """Return the configurations that fit, and that the question's trainer can run."""
     columns = legal(question)
     if not len(columns.dp):
-        return columns, np.zeros(0, bool)
-    cases = question.cases(columns)
-    return columns, needs(cases, stages_of(cases)) <= question.cluster.room_bytes
+        return columns
+    cases, room = question.cases(columns), question.cluster.room_bytes
+    stages = stages_of(cases)
+    need = needs(cases, stages)
+    further, _ = refined(cases, stages, need, room)
+    fitting = concatenated(rows_of(columns, np.flatnonzero(need <= room)), further)
+    if question.trainer and len(fitting.dp):
+        fitting = rows_of(fitting, np.flatnonzero(startable(question, fitting)[0]))
+    return fitting

@@ -77,9 +77,7 @@ def predict_table(
     rows: Sequence[Mapping[str, str]], convention: str = "palm", defaults: Mapping[str, str] = MappingProxyType({})
 ) -> list[Prediction | str]:
     """Predict every row; a refused row has the reason. `defaults` fill empty cells."""
-    cases_or_reasons = [
-        _case_or_reason({**defaults, **{name: text for name, text in row.items() if text}}) for row in rows
-    ]
+    cases_or_reasons = [_case_or_reason(row, defaults) for row in rows]
     cases = [case_or_reason for case_or_reason in cases_or_reasons if isinstance(case_or_reason, Case)]
     if not cases:
         return [str(case_or_reason) for case_or_reason in cases_or_reasons]
@@ -90,9 +88,9 @@ def predict_table(
     ]
 
 
-def _case_or_reason(row: Mapping[str, str]) -> Case | str:
+def _case_or_reason(row: Mapping[str, str], defaults: Mapping[str, str]) -> Case | str:
     try:
-        return understood(row)
+        return understood(row, defaults)
     except UspProfError as error:
         return str(error)
 
@@ -114,12 +112,12 @@ Cells = dict[str, str]
 OF_MODEL = ("model", "sequence", *SHAPE, "gated_ffn", "tied_embeddings")
 SIZES = ("hidden", "heads", "ffn_hidden", "vocab", "experts", "experts_per_token", "expert_ffn_hidden")
 OF_CLUSTER = ("device", "node", "network", "efficiency", "memory_share")
-DEGREES = ("tp", "cp", "pp", "ep", "chunks", "micro_batch", "replicas", "loss_chunks")
+DEGREES = ("tp", "cp", "pp", "ep", "chunks", "micro_batch", "replicas")
 
 
-def understood(row: Mapping[str, str]) -> Case:
-    """Parse one row; raise for missing or impossible values."""
-    cells = _cells(row)
+def understood(row: Mapping[str, str], defaults: Mapping[str, str] = MappingProxyType({})) -> Case:
+    """Parse one row; raise for missing or impossible values. `defaults` fill empty cells."""
+    cells = {**defaults, **_cells(row)}
     dtype = _precision(cells.get("dtype", "bf16").lower())
     model = _model(_key(cells, OF_MODEL))
     cluster = _cluster(_key(cells, OF_CLUSTER), dtype)
@@ -142,6 +140,7 @@ def understood(row: Mapping[str, str]) -> Case:
         **_partly_recomputed(cells),
         recompute_modules=modules,
         offload_layers=_integer(cells, "offload_layers"),
+        loss_chunks=_integer(cells, "loss_chunks"),
         offload=_word(cells, "offload", Offload),
         dtype=dtype,
         sequence_parallel=_flag(cells, "sequence_parallel", default=True),

@@ -20,7 +20,10 @@ class Trainer(NamedTuple):
 
     words: Callable[[ModelEntry, Configuration, int], list[str]]
     """Returns the words for a model, a configuration and a number of devices per node."""
+    rules_of_model: Callable[[ModelEntry], Rules]
+    """Yields why there is no command for a model, whatever the configuration."""
     rules: Callable[[ModelEntry, Configuration], Rules]
+    """Yields why it cannot run a configuration."""
 
 
 def torchrun(c: Configuration, node: int) -> str:
@@ -48,5 +51,11 @@ def rules_except_megatron(c: Configuration) -> Rules:
 
 def has_plain_layers(model: ModelEntry) -> bool:
     """Return whether all layers are equal, with plain attention."""
-    blocks = [block for kind in model.layer_kinds for block in kind.blocks]
-    return len(model.layer_kinds) < 2 and all(block.form in PLAIN_FORMS for block in blocks)
+    return len(model.layer_kinds) < 2 and has_plain_blocks(model)
+
+
+def has_plain_blocks(model: ModelEntry) -> bool:
+    """Return whether all layers have the same plain attention, and a dense feed-forward block or experts."""
+    kinds = model.layer_kinds
+    forms = {block.form for kind in kinds for block in kind.blocks}
+    return forms <= set(PLAIN_FORMS) and len(kinds) < 3 and all(kind.blocks[0] == kinds[0].blocks[0] for kind in kinds)

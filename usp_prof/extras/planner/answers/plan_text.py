@@ -14,7 +14,7 @@ from usp_prof.extras.planner.answers.one_plan import bars, memory_parts, step_pa
 from usp_prof.extras.planner.answers.plan import command_or_reason, settings_of
 from usp_prof.extras.planner.calibration import Calibration
 from usp_prof.extras.planner.choice import runners_up
-from usp_prof.extras.planner.launch import refusal
+from usp_prof.extras.planner.launch import refusal_of_layout, refusal_of_model
 from usp_prof.extras.planner.memory import SAFE_PROBABILITY
 from usp_prof.extras.planner.predict import Prediction
 from usp_prof.extras.planner.question import Question, not_modelled
@@ -29,7 +29,24 @@ from usp_prof.report.writers.json_text import answer_text
 
 def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: int, width: int) -> str:
     """Format plans for a terminal of this width; commands continue over lines with backslashes."""
-    question = plans.question
+    lines = [*_assumptions(plans.question, calibration), *_counts(plans, trainer)]
+    if not plans.best:
+        return wrapped("\n".join([*lines, *_missing_memory(plans)]), width, hanging=2)
+    if len(plans.best) == 1:
+        lines += ["", *_single_plan(plans.best[0], plans.question), *_ruled_out(plans)]
+        return f"{wrapped(chr(10).join(lines), width, hanging=2)}\n{_start(plans, trainer, 'command', width)}\n"
+    reasons = wrapped("\n".join(why(plans)), width, hanging=2)
+    blocks = [
+        wrapped("\n".join(lines), width, hanging=2),
+        _table(plans.best[:top], width),
+        *([reasons] if reasons else []),
+        _start(plans, trainer, "command of the first plan", width),
+    ]
+    return "\n".join(blocks) + "\n"
+
+
+def _assumptions(question: Question, calibration: Calibration | None) -> list[str]:
+    """Name what is planned for, and what is assumed about the machine and the trainer."""
     machine = question.cluster
     batch = f"{question.batch} sequences of {question.model.sequence} tokens"
     lines = [
@@ -44,45 +61,39 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         lines.append(f"check: the step of that run is predicted with an error of {calibration.error_fraction:+z.1%}")
     if isfinite(machine.room_bytes):
         lines.append(f"memory that tensors can fill: {quantity(machine.room_bytes, Unit.BYTES)} per device")
-    lines.append(counted(plans.tried, "legal configuration"))
+    return lines
+
+
+def _counts(plans: Plans, trainer: str) -> list[str]:
+    """Count the configurations tried, refused and fitting, and name what is not modeled."""
+    lines = [counted(plans.tried, "legal configuration")]
     if plans.refused:
         lines.append(refusals(plans, trainer))
     if len(plans.best) > 1:
         lines.append(f"{plans.fitting:,} fit in memory and recompute no more than needed")
-    lines += [f"not modeled: {omission}" for omission in not_modelled(question.model)]
-    if not plans.best:
-        need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, machine.room_bytes))
-        lines.append(f"nothing fits: every configuration needs at least {need} per device, and tensors can fill {room}")
-        shortfall = shortfall_of(question, plans.leanest_bytes)
-        lines.append(f"missing: {quantity(shortfall.missing_bytes, Unit.BYTES)} per device")
-        lines += [f"would fit with {change}" for change in shortfall.changes]
-        return wrapped("\n".join(lines), width, hanging=2)
-    if len(plans.best) == 1:
-        single = [*_single_plan(plans.best[0], question), *_ruled_out(plans)]
-        text = wrapped("\n".join([*lines, "", *single]), width, hanging=2)
-        return f"{text}\n{_start(plans, trainer, 'command', width)}\n"
-    text = wrapped("\n".join(lines), width, hanging=2)
+    return lines + [f"not modeled: {omission}" for omission in not_modelled(plans.question.model)]
+
+
+def _missing_memory(plans: Plans) -> list[str]:
+    """Name the missing memory, and what would fit."""
+    room_bytes = plans.question.cluster.room_bytes
+    need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, room_bytes))
+    shortfall = shortfall_of(plans.question, plans.leanest_bytes)
+    return [
+        f"nothing fits: every configuration needs at least {need} per device, and tensors can fill {room}",
+        f"missing: {quantity(shortfall.missing_bytes, Unit.BYTES)} per device",
+        *(f"would fit with {change}" for change in shortfall.changes),
+    ]
+
+
+def _table(fastest: Sequence[Prediction], width: int) -> str:
+    """Format the fastest plans as a table, with the meaning of its words below."""
     head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
+    rows = [f"{place:2} {_row(plan, width)}" for place, plan in enumerate(fastest, start=1)]
     key = _KEY
-    if any(plan.fit_probability < SAFE_PROBABILITY for plan in plans.best[:top]):
+    if any(plan.fit_probability < SAFE_PROBABILITY for plan in fastest):
         key += f"\ntight: fits with a probability of 50% to {SAFE_PROBABILITY:.0%}"
-    key = textwrap.indent(wrapped(key, width - 2, hanging=2).rstrip("\n"), "  ")
-    rows = [f"{place:2} {_row(plan, width)}" for place, plan in enumerate(plans.best[:top], start=1)]
-    reasons = wrapped("\n".join(why(plans)), width, hanging=2)
-    return (
-        "\n".join(
-            [
-                text,
-                head,
-                *rows,
-                key,
-                "",
-                *([reasons] if reasons else []),
-                _start(plans, trainer, "command of the first plan", width),
-            ]
-        )
-        + "\n"
-    )
+    return "\n".join([head, *rows, textwrap.indent(wrapped(key, width - 2, hanging=2), "  ")])
 
 
 def why(plans: Plans) -> list[str]:
@@ -119,7 +130,7 @@ def _ruled_out(plans: Plans) -> list[str]:
 def refusals(plans: Plans, trainer: str) -> str:
     """Return how many configurations a trainer cannot run, and the most frequent reasons."""
     shown = plans.refused[:MOST_REASONS]
-    if plans.best and refusal(trainer, plans.question.model, plans.best[0].configuration):
+    if plans.best and refusal_of_layout(trainer, plans.question.model, plans.best[0].configuration):
         reasons = "; ".join(refused.reason for refused in shown)
         return f"{_trainer_name(trainer)} cannot run any plan that fits, so all are listed: {reasons}"
     reasons = "; ".join(f"{refused.reason} ({refused.count:,})" for refused in shown)
@@ -136,10 +147,12 @@ def _trainer_name(trainer: str) -> str:
 
 def _start(plans: Plans, trainer: str, heading: str, width: int) -> str:
     """Return the command of the first plan below a heading, or why there is none."""
-    command, reason = command_or_reason(trainer, plans.question, plans.best[0].configuration)
+    question = plans.question
+    command, reason = command_or_reason(trainer, question, plans.best[0].configuration)
     if reason:
-        # For several plans, the reasons are in the list of refusals.
-        shown = reason if len(plans.best) == 1 else f"{_trainer_name(trainer)} cannot run these plans"
+        # For several plans, the reasons are in the list of refusals, except that there is no command for the model.
+        of_several = refusal_of_model(trainer, question.model) or f"{_trainer_name(trainer)} cannot run these plans"
+        shown = reason if len(plans.best) == 1 else of_several
         return wrapped(f"no command: {shown}", width, hanging=2).rstrip("\n")
     return f"{heading}:\n{wrapped_command(command, width)}"
 

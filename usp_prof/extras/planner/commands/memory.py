@@ -18,11 +18,10 @@ from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.answers.one_plan import bars, fullest, memory_parts
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.filled import Filled, fill_of_model, fill_of_run
-from usp_prof.extras.planner.options import SWITCHES, add_habits, add_knobs, add_sizes
+from usp_prof.extras.planner.options import add_habits, add_knobs, add_types
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER
 from usp_prof.extras.planner.question import not_modelled, planned_model
-from usp_prof.extras.planner.ranges import check_numbers, option
-from usp_prof.model.configuration import Configuration
+from usp_prof.extras.planner.ranges import SIZES, check_numbers, option
 from usp_prof.model.errors import UsageError
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
@@ -48,16 +47,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="MODEL", help="known name, Hugging Face config.json, or our JSON")
     number_option(parser, "--sequence", "tokens per sequence (default: as pretrained)")
     parser.add_argument("--device", metavar="NAME", help="device whose memory size is shown")
-    usual = Configuration()
-    defaults = {name: getattr(usual, name) for name in KNOBS}
-    add_knobs(parser, defaults | {name: "on" if defaults[name] else "off" for name in SWITCHES})
-    parser.add_argument(
-        "--dtype", choices=("bf16", "fp16", "fp32", "fp8", "fp4"), default="bf16", help="data type of training"
-    )
+    add_knobs(parser)
     parser.add_argument(
         "--attention", choices=("fused", "unfused"), default="fused", help="unfused stores the score matrix"
     )
-    add_sizes(parser)
+    add_types(parser)
     add_habits(parser, DEFAULT_TRAINER, DEFAULT_TRAINER)
     format_option(parser)
 
@@ -70,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
         filled = fill_of_run(open_from(args).tables, device)
         assumed = [] if filled.measured_bytes else ["measured: nothing (a CPU, or recorded without memory)"]
     elif args.model:
-        names = ("sequence", "gradient_bytes", "optimizer_bytes")
-        check_numbers({name: getattr(args, name) for name in names}, option)
+        check_numbers({name: getattr(args, name) for name in ("sequence", *SIZES)}, option)
         model = planned_model(args.model, args.sequence, None, "give --sequence")
         filled, assumed = _of_options(args, model, device), [f"sequence: {model.sequence} tokens"]
         assumed += [f"trainer: {args.habits}", *(f"not modeled: {omission}" for omission in not_modelled(model))]
@@ -83,15 +76,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_options(args: argparse.Namespace, model: ModelEntry, device: str) -> Filled:
     """Predict the configuration that the options describe."""
-    degrees = {
-        **{name: getattr(args, name) for name in KNOBS},
-        "dtype": args.dtype,
-        **{name: getattr(args, name) == "on" for name in SWITCHES},
-        "fused_attention": args.attention == "fused",
-        "gradient_bytes": args.gradient_bytes,
-        "optimizer_bytes": args.optimizer_bytes,
-    }
-    return fill_of_model(model, degrees, device, args.habits)
+    given = {name: value for name in (*KNOBS, "dtype", *SIZES) if (value := getattr(args, name))}
+    return fill_of_model(model, given | {"fused_attention": args.attention == "fused"}, device, args.habits)
 
 
 def _text(filled: Filled, assumed: Sequence[str]) -> str:

@@ -25,11 +25,10 @@ from usp_prof.extras.planner.answers.plan_text import GIVEN, as_csv, as_json, as
 from usp_prof.extras.planner.calibration import Calibration, calibrate
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.launch import TRAINERS
-from usp_prof.extras.planner.model_rules import modules_named
-from usp_prof.extras.planner.options import SWITCHES, add_habits, add_knobs, add_sizes
+from usp_prof.extras.planner.options import add_habits, add_knobs, add_types
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.extras.planner.question import Question, planned_model, question_of
-from usp_prof.extras.planner.ranges import SHARES, WHOLE, check_numbers, option
+from usp_prof.extras.planner.ranges import SHARES, SIZES, STATES, WHOLE, check_numbers, checked_settings, option
 from usp_prof.extras.planner.search import search
 from usp_prof.extras.planner.table import KNOWN, predict_table, read_rows
 from usp_prof.model.errors import UsageError
@@ -49,8 +48,8 @@ EXAMPLES = """\
   usp-prof plan --model Llama-3-8B --sequence 8192 --devices 8 --device A100 \\
     --batch 64 --for torchtitan --format json
 """
-ASSUMED = ("node", "network", "efficiency", "memory_share")
-"""Options that also apply to rows of a table that leave these cells empty."""
+MACHINE = ("node", "network", "efficiency", "memory_share")
+"""Options that describe the cluster, besides its device."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models-known", action="store_true", help="list the model names that --model accepts")
     _what_to_plan(parser)
     pins = parser.add_argument_group("fixed settings", "these options fix a setting; the planner searches the others")
-    add_knobs(pins, {})
+    add_knobs(pins)
     _how_to_write(parser)
 
 
@@ -80,10 +79,7 @@ def _what_to_plan(parser: argparse.ArgumentParser) -> None:
     number_option(needed, "--devices", "number of devices (default: the run's)")
     number_option(needed, "--batch", "sequences per step over all devices")
     number_option(parser, "--sequence", "tokens per sequence (default: as the model was pretrained)")
-    parser.add_argument(
-        "--dtype", choices=("bf16", "fp16", "fp32", "fp8", "fp4"), default="", help="data type of training"
-    )
-    add_sizes(parser)
+    add_types(parser)
     number_option(parser, "--node", "devices per node (default: 8; GB200, GB300: 72)")
     parser.add_argument(
         "--network", metavar="GB/S", type=float, default=0,
@@ -144,8 +140,7 @@ def _table(args: argparse.Namespace) -> int:
         text = read_text(args.table, "table", "a CSV file with a row for each configuration, or - for standard input")
         columns, rows = read_rows(StringIO(text, newline=""))
     _check(args)
-    assumed = {name: f"{getattr(args, name):g}" for name in ASSUMED if getattr(args, name)}
-    predictions = predict_table(rows, check_convention(args.convention), assumed)
+    predictions = predict_table(rows, check_convention(args.convention), _cells_of_options(args))
     write_out(as_csv(columns, rows, predictions))
     ignored = [one_line(column) for column in columns if column not in KNOWN and column not in GIVEN]
     if ignored:
@@ -156,10 +151,26 @@ def _table(args: argparse.Namespace) -> int:
     return 2 if refused else 0
 
 
+def _cells_of_options(args: argparse.Namespace) -> dict[str, str]:
+    """Return the options as cells, for rows of a table that leave these cells empty."""
+    if args.path or args.format == "json":
+        refused_option = "a recorded run" if args.path else "--format json"
+        raise UsageError(f"{refused_option} does not apply to --table, which writes CSV", hint="leave it out")
+    names = ("model", "device", "devices", "batch", "sequence", "dtype", *SIZES, *MACHINE)
+    cells = {name: f"{value}" for name in names if (value := getattr(args, name))}
+    cells |= {"trainer": trainer} if (trainer := args.habits or args.trainer) else {}
+    return cells | {name: _cell(getattr(args, name)) for name in KNOBS if getattr(args, name) is not None}
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(value)
+    return str(int(STATES[value])) if isinstance(value, str) and value in STATES else str(value)
+
+
 def _check(args: argparse.Namespace) -> None:
     """Raise for values that no machine can have."""
-    names = (*WHOLE, *SHARES, "network", "gradient_bytes", "optimizer_bytes")
-    check_numbers({name: getattr(args, name) for name in names}, option)
+    check_numbers({name: getattr(args, name) for name in (*WHOLE, *SHARES, "network", *SIZES)}, option)
 
 
 def _question(args: argparse.Namespace, calibration: Calibration | None) -> Question:
@@ -192,16 +203,6 @@ def _question(args: argparse.Namespace, calibration: Calibration | None) -> Ques
         convention=check_convention(args.convention),
         gradient_bytes=args.gradient_bytes,
         optimizer_bytes=args.optimizer_bytes,
-        pinned=_pins(args),
+        pinned=checked_settings({name: value for name in KNOBS if (value := getattr(args, name)) is not None}, KNOBS),
         trainer=args.trainer,
     )
-
-
-def _pins(args: argparse.Namespace) -> dict[str, Any]:
-    pins = {name: getattr(args, name) for name in KNOBS if getattr(args, name) is not None}
-    if "recompute_modules" in pins:
-        pins["recompute_modules"] = modules_named(pins["recompute_modules"])
-    for name in SWITCHES:
-        if name in pins:
-            pins[name] = int(pins[name] == "on")
-    return pins
