@@ -160,6 +160,15 @@ def test_plans_from_a_recorded_run(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "the step of that run is predicted with an error of" in capsys.readouterr().out
 
 
+def test_a_run_on_another_device_gives_no_speed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The output used to claim that speeds are as in the run."""
+    words = ["plan", str(TRACES / "recorded-1f1b"), "--cache-dir", str(tmp_path), "--device", "H100", "--top", "1"]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert "large matrix products reach" in text
+    assert "as in" not in text
+
+
 def test_a_plan_that_does_not_fit_names_the_missing_memory(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "--model", model, "--sequence", "1024", "--devices", "1", "--device", "H100", "--batch", "8"]
     assert main([*words, "--memory-share", "0.001"]) == 1

@@ -26,6 +26,29 @@ def test_each_suggested_change_fits_alone() -> None:
     assert search(question(recompute=Recompute.FULL)).best
 
 
+def test_settings_that_follow_from_a_change_are_named() -> None:
+    """`--devices 16` used to be suggested next to a fixed dp of 8, with which nothing is legal."""
+    fixed = Question(
+        replace(LLAMA_8B, layers=160),
+        SMALL,
+        devices=8,
+        batch=64,
+        pinned={"dp": 8, "micro_batches": 8, "tp": 1, "cp": 1, "pp": 1},
+    )
+    changes = shortfall_of(fixed, search(fixed).leanest_bytes).changes
+    assert changes
+    for change in changes:
+        words = change.split()
+        options = {
+            name.removeprefix("--").replace("-", "_"): value
+            for name, value in zip(words[::2], words[1::2], strict=True)
+        }
+        devices = int(options.pop("devices", "8"))
+        offload = {"offload": Offload(options.pop("offload"))} if "offload" in options else {}
+        pinned = {**fixed.pinned, **{name: int(value) for name, value in options.items()}, **offload}
+        assert search(replace(fixed, devices=devices, pinned=pinned)).best
+
+
 def test_the_missing_bytes_exceed_the_usable_memory() -> None:
     impossible = question()
     leanest = search(impossible).leanest_bytes

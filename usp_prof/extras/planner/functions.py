@@ -79,8 +79,6 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
     profile, settings = profile_named(habits or DEFAULT_TRAINER), checked_settings(pinned, KNOBS)
     check_numbers({"sequence": sequence, "devices": devices, "batch": batch})
     calibration = calibrate(opened(run).tables) if run is not None else None
-    if calibration is not None:
-        calibration.check()
     if calibration is None and not (model and device and devices and batch):
         raise UsageError(
             "without a recorded run, a plan needs model, device, devices and batch", hint="or pass a recorded run"

@@ -55,14 +55,18 @@ def question_of(
     """Build a question about a model's plans; empty or 0 values are taken from the recorded run.
 
     Without a recorded run, or on a different device, to which the recorded run's habits do not apply, `profile` is
-    used.
+    used. Raise `InputError` if the step of the recorded run is needed, and predicted too far off.
     """
     if calibration is None:
         dtype = dtype or "bf16"
         return Question(model, cluster_of(device, dtype), devices, batch, dtype, profile=profile)
     recorded = calibration.configuration
     dtype = dtype or recorded.dtype
-    cluster, habits = (cluster_of(device, dtype), profile) if device else (calibration.cluster, calibration.profile)
+    if device:
+        cluster, habits = cluster_of(device, dtype), profile
+    else:
+        calibration.check()
+        cluster, habits = calibration.cluster, calibration.profile
     return Question(model, cluster, devices or recorded.devices, batch or recorded.batch, dtype, profile=habits)
 
 

@@ -6,7 +6,7 @@ smallest. A change counts only if the question's trainer can run a configuration
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,16 +42,17 @@ def shortfall_of(question: Question, leanest_bytes: float) -> Shortfall:
     """Search for the smallest changes with which a configuration fits."""
     changes = []
     for name in [name for name in RELEASED if name in question.pinned]:
-        released = _without(question, name, *FOLLOWS.get(name, ()))
+        names = [name, *(follower for follower in FOLLOWS.get(name, ()) if follower in question.pinned)]
+        released = _without(question, names)
         if name == "offload":
             released = _with_offload(released)
         fitting = _fitting(released)
         if len(fitting.dp):
-            changes.append(f"{option(name)} {_value(fitting, name)}")
+            changes.append(_options(fitting, names))
     return Shortfall(leanest_bytes - question.cluster.room_bytes, (*changes, *_devices_that_fit(question)))
 
 
-def _without(question: Question, *names: str) -> Question:
+def _without(question: Question, names: Collection[str]) -> Question:
     """Return the question without some of its fixed settings."""
     pinned = {name: value for name, value in question.pinned.items() if name not in names}
     return replace(question, pinned=pinned)
@@ -64,18 +65,23 @@ def _with_offload(question: Question) -> Question:
 def _devices_that_fit(question: Question) -> Iterator[str]:
     """Yield the smallest number of devices tried that is sufficient, also the one with an offloaded optimizer."""
     tries_offload = "offload" not in question.pinned
+    followers = [name for name in ("dp", "micro_batches") if name in question.pinned]
     for devices in [question.devices * times for times in TIMES if question.devices * times <= limits.MAX_RANKS]:
-        larger = replace(_without(question, "dp", "micro_batches"), devices=devices)
-        if len(_fitting(larger).dp):
-            yield f"--devices {devices}"
+        larger = replace(_without(question, followers), devices=devices)
+        if len((fitting := _fitting(larger)).dp):
+            yield f"--devices {devices} {_options(fitting, followers)}".strip()
             return
-        if tries_offload and len(_fitting(_with_offload(larger)).dp):
-            yield f"--devices {devices} --offload {Offload.OPTIMIZER}"
+        if tries_offload and len((fitting := _fitting(_with_offload(larger))).dp):
+            yield f"--devices {devices} {_options(fitting, [*followers, 'offload'])}"
             tries_offload = False
 
 
+def _options(fitting: Columns, names: Iterable[str]) -> str:
+    """Return the options for the released settings, with the highest memory use that still fits."""
+    return " ".join(f"{option(name)} {_value(fitting, name)}" for name in names)
+
+
 def _value(fitting: Columns, name: str) -> str:
-    """Return the value of a released setting with the highest memory use that still fits."""
     value: Any = np.asarray(getattr(fitting, name))[0]
     if name == "recompute":
         return str(RECOMPUTES[int(value)])

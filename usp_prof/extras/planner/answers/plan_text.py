@@ -53,7 +53,7 @@ def _assumptions(question: Question, calibration: Calibration | None) -> list[st
         f"{question.devices} x {machine.device}, {batch} per step",
         f"assumption: nodes of {machine.devices_per_node}, network {machine.network_rate / 1e9:g} GB/s per device",
     ]
-    if calibration is None:
+    if calibration is None or question.profile is not calibration.profile:  # the run was on another device
         efficiency = f"{100 * machine.efficiency:.3g}% of the dense peak ({machine.basis})"
         lines += [f"assumption: large matrix products reach {efficiency}", f"trainer: {question.profile.name}"]
     else:

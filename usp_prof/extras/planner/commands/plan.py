@@ -119,8 +119,6 @@ def run(args: argparse.Namespace) -> int:
         return _table(args)
     _check(args)
     calibration = calibrate(open_from(args).tables) if args.path else None
-    if calibration is not None:
-        calibration.check()
     args.trainer = args.trainer or ("usp-prof" if args.path else DEFAULT_TRAINER)
     question = _question(args, calibration)
     with planning_status(args):
