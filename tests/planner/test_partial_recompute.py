@@ -64,10 +64,10 @@ def test_recomputed_layers_count_per_stage() -> None:
 @pytest.mark.parametrize(
     ("configuration", "reason"),
     [
-        (Configuration(recompute_layers=2), "of full recomputation"),
+        (Configuration(recompute_layers=2), "need full recomputation"),
         (replace(FULL, recompute_layers=5), "fewer layers than recompute-layers=5"),
         (replace(FULL, recompute_group=5), "fewer layers than recompute-group=5"),
-        (replace(FULL, recompute_group=2, recompute_layers=2), "give one"),
+        (replace(FULL, recompute_group=2, recompute_layers=2), "exclude each other"),
     ],
 )
 def test_impossible_numbers_of_layers_are_refused(configuration: Configuration, reason: str) -> None:

@@ -66,7 +66,7 @@ def test_tables_name_modules_in_a_column_or_after_the_word() -> None:
         [{**row, "recompute_modules": "attention"}, {**row, "recompute_modules": "mlp", "recompute": "full"}]
     )
     assert "no module is named 'attention'" in str(refused[0])
-    assert "of selective recomputation" in str(refused[1])
+    assert "needs selective recomputation" in str(refused[1])
 
 
 def test_modules_are_sorted_and_unknown_ones_refused() -> None:

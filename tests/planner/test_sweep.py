@@ -203,7 +203,7 @@ def _read(path: Path) -> bytes:
         (1, "x\ntorch.OutOfMemoryError: CUDA out of memory. Tried\n", Status.OUT_OF_MEMORY, "CUDA out of memory"),
         (-9, "", Status.OUT_OF_MEMORY, "signal 9"),
         (1, "Traceback\nRuntimeError: shapes\ntorch.x.ChildFailedError: \n====\n", Status.CRASHED, "shapes"),
-        (3, "", Status.CRASHED, "it said nothing"),
+        (3, "", Status.CRASHED, "no output"),
     ],
 )
 def test_a_failed_cell_has_a_kind_and_a_reason(status: int, errors: str, kind: Status, reason: str) -> None:

@@ -41,7 +41,7 @@ from usp_prof.tables import calls
 from usp_prof.tables.table_set import TableSet
 
 CLOSE = 0.1
-"""Error of the recorded step above which nothing is ranked."""
+"""Error of the recorded step above which predicted times are not shown."""
 EXPOSED_OF_AXIS = {"tp": "tensor_exposed", "cp": "context_exposed", "ep": "expert_exposed", "dp": "data_exposed"}
 DATA_AXES = ("dp", "dp_shard", "dp_replicate")
 RINGS = {

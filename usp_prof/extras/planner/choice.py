@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from usp_prof.extras.planner.answers.one_plan import step_parts
 from usp_prof.extras.planner.predict import Prediction
 from usp_prof.model.configuration import Columns
 
@@ -81,21 +82,15 @@ def _degrees(plan: Prediction) -> tuple[int, ...]:
     return (*plan.configuration.degrees().values(), plan.configuration.zero)
 
 
-def parts(plan: Prediction) -> dict[str, float]:
-    """Return the parts of a step by name."""
-    return {
-        "compute": plan.compute_ns,
-        **{f"exposed {axis}": time for axis, time in plan.exposed_ns.items()},
-        "pipeline waits": plan.bubble_ns,
-        "optimizer": plan.optimizer_ns,
-    }
+def _parts(plan: Prediction) -> dict[str, float]:
+    return {part.label: part.value for part in step_parts(plan).parts}
 
 
 def _compared(first: Prediction, other: Prediction) -> RunnerUp:
-    gap, other_parts = other.expected_step_ns - first.expected_step_ns, parts(other)
+    gap, other_parts = other.expected_step_ns - first.expected_step_ns, _parts(other)
     turns = {
         name: 1 + gap / (time - other_parts.get(name, 0.0))
-        for name, time in parts(first).items()
+        for name, time in _parts(first).items()
         if time > other_parts.get(name, 0.0)
     }
     soonest = min(turns, key=lambda name: turns[name], default="")

@@ -57,17 +57,7 @@ class Filled:
         """One row per pipeline rank: its predicted peak, the measured one (-1: none), and the parts."""
         import pandas as pd  # noqa: PLC0415 - loaded only for a DataFrame
 
-        return pd.DataFrame(
-            [
-                {
-                    "pipeline_rank": rank,
-                    "total_bytes": need.total_bytes,
-                    "measured_bytes": self.measured_bytes.get(rank, -1),
-                    **need.parts(),
-                }
-                for rank, need in enumerate(self.footprints)
-            ]
-        )
+        return pd.DataFrame(rank_rows(self, without_measurement=-1))
 
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
         """Draw the parts of each pipeline rank, and the memory that is available."""
@@ -94,6 +84,19 @@ class Filled:
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(self.explain())}</p>{self.df.to_html(index=False)}"
+
+
+def rank_rows(filled: Filled, *, without_measurement: int | None) -> list[dict[str, int | None]]:
+    """Return the peak of each pipeline rank by part, with the measured one or `without_measurement`."""
+    return [
+        {
+            "pipeline_rank": rank,
+            "total_bytes": need.total_bytes,
+            "measured_bytes": filled.measured_bytes.get(rank, without_measurement),
+            **need.parts(),
+        }
+        for rank, need in enumerate(filled.footprints)
+    ]
 
 
 def fill_of_run(tables: TableSet, device: str = "") -> Filled:

@@ -57,7 +57,7 @@ class Planned:
         return f"<p>{escape(self.explain())}</p>{self.df.head(8).to_html(index=False)}"
 
 
-def plan(  # noqa: PLR0913 - what one plans with has as many parts
+def plan(  # noqa: PLR0913 - a plan has this many inputs
     run: Run | str | Path | None = None,
     *,
     model: str | Path | None = None,
@@ -79,15 +79,10 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
     profile, settings = profile_named(habits or DEFAULT_TRAINER), checked_settings(pinned, KNOBS)
     check_numbers({"sequence": sequence, "devices": devices, "batch": batch})
     calibration = calibrate(opened(run).tables) if run is not None else None
-    if calibration is None and not (model and device and devices and batch):
-        raise UsageError(
-            "without a recorded run, a plan needs model, device, devices and batch", hint="or pass a recorded run"
-        )
-    recorded = calibration.model if calibration is not None else None
-    entry = planned_model(str(model or ""), sequence, recorded, "give sequence=4096")
     question = question_of(
-        calibration, entry, device=device, devices=devices, batch=batch, dtype=dtype, profile=profile
-    )
+        calibration, model=str(model or ""), sequence=sequence, device=device, devices=devices, batch=batch,
+        dtype=dtype, profile=profile,
+    )  # fmt: skip
     plans = search(replace(question, pinned=settings))
     return Planned(plans, calibration.error_fraction if calibration is not None else None)
 

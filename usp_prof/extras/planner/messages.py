@@ -1,24 +1,12 @@
 """Messages of data parallelism: number and bytes of the messages of weights and gradients.
 
-Number per step of m micro-batches; the ends are the embedding, the last norm and the head:
+`docs/reference/planner.md` has the number of each message per step of m micro-batches, by trainer and ZeRO stage, and
+its sources. The ends are the embedding, the last norm and the head.
 
-    stage    trainer          weights of a layer   weights of the ends   gradients
-    ZeRO-0   all                      -                     -                1       all-reduced, in buckets
-    ZeRO-1   all                      1                     1                1       reduce-scattered, in buckets
-    ZeRO-2   ours                     1                     1                1       layer by layer
-             Megatron-FSDP            1                     1                m       in buckets
-             FSDP2                    m                     m                m       layer by layer
-    ZeRO-3   ours                    2m                     1                1
-             Megatron-FSDP           2m                     1                m
-             FSDP2                   2m              m, torchtitan 2m        m
-    FSDP2 in a pipeline, ZeRO-2       1                     1                1
-                         ZeRO-3     m + 1            1, torchtitan m + 1     1
-
-Ours: `trainer/parallel/zero.py` gathers the ends once, and adds gradients up before it sums them. Megatron-FSDP
-(megatron-core 0.16): the ends are no unit, and so never freed; gradients are reduced in every backward. FSDP2 (PyTorch
-2.13): each backward ends with its weights freed and its gradients reduced; its root, which holds what is no unit of its
-own, is kept from forward to backward. torchtitan 0.3 makes embedding and head units. PyTorch's pipelines keep whole
-weights after a backward and reduce after the last one.
+Our trainer gathers the ends once, and adds gradients up before it sums them. In Megatron-FSDP, the ends are no unit,
+and so never freed; gradients are reduced in every backward. In FSDP2, each backward ends with its weights freed and its
+gradients reduced; its root, which holds what is no unit of its own, is kept from forward to backward. torchtitan makes
+embedding and head units. PyTorch's pipelines keep complete weights after a backward and reduce after the last one.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def _rules(model: ModelEntry, columns: Columns, configuration: Configuration | N
         yield c.ep > 1, f"ep={say.ep} needs a model with experts"
     ranks = c.dp * c.cp
     expert_ranks = np.where(np.asarray(c.etp) == 1, ranks * c.tp, np.where(ranks % c.ep == 0, ranks, ranks * c.tp))
-    yield expert_ranks % c.ep != 0, f"ep={say.ep} does not divide dp x cp = {say.shards}, nor with tp"
+    yield expert_ranks % c.ep != 0, f"ep={say.ep} divides neither dp x cp = {say.shards} nor dp x cp x tp"
     yield (np.asarray(c.etp) > 0) & (c.tp % np.maximum(c.etp, 1) != 0), f"etp={say.etp} does not divide tp={say.tp}"
     yield c.expert_overlap & (c.ep == 1), "overlapping the expert exchange needs ep above 1"
     yield ranks % c.replicas != 0, f"{say.replicas} replicas do not divide dp x cp"
@@ -96,12 +96,12 @@ def _rules_of_recomputation(model: ModelEntry, c: Columns, say: Configuration) -
     in_part, in_groups = c.recompute_layers > 0, c.recompute_group > 1
     yield (
         (in_part | in_groups) & (c.recompute != FULL),
-        "recompute-layers and recompute-group are of full recomputation",
+        "recompute-layers and recompute-group need full recomputation",
     )
-    yield (c.recompute_modules > 0) & (c.recompute != SELECTIVE), "recompute-modules are of selective recomputation"
+    yield (c.recompute_modules > 0) & (c.recompute != SELECTIVE), "recompute-modules needs selective recomputation"
     yield (c.offload_layers > 0) & (c.recompute != NONE), "layers are either recomputed or offloaded"
     yield c.offload_layers >= model.layers, f"offload-layers={say.offload_layers} leaves no layer on the device"
-    yield in_part & in_groups, "recompute-layers and recompute-group are two methods: give one"
+    yield in_part & in_groups, "recompute-layers and recompute-group exclude each other"
     most = -(-model.layers // (c.pp * c.stages_of_rank))
     sentence = f"a stage has fewer layers than recompute-layers={say.recompute_layers}"
     yield c.recompute_layers > most, sentence

@@ -114,44 +114,44 @@ def records(
     times = step(c, stages, simulates=True)
     need = memory.fullest(memory.stage_parts(c, stages))
     total = memory.total(need)
-    size = len(configurations)
-
-    def column(value: Column) -> list[float]:
-        return np.broadcast_to(np.asarray(value, float), (size,)).tolist()  # type: ignore[no-any-return]
-
-    time_spread, memory_spread = column(time_spread_of(c)), column(c.profile.memory_spread)
-    fits = column(memory.fit_probability(total, c.machine.room_bytes, c.profile.memory_spread))
-    parts = {part: column(value) for part, value in need.items()}
-    exposed = {axis: column(value) for axis, value in times.exposed.items()}
-    peak = column(c.machine.peak)
-    on_host = column(memory.host_bytes(c, stages))
-    stall_chance, stall = column(times.stall_chance), column(times.stall)
+    longer, larger = np.exp(time_spread_of(c)), np.exp(np.asarray(c.profile.memory_spread))
+    step_ns = times.seconds * 1e9
+    numbers = {
+        "step_ns": step_ns,
+        "step_low_ns": step_ns / longer,
+        "step_high_ns": step_ns * longer,
+        "compute_ns": times.compute * 1e9,
+        "bubble_ns": times.bubble * 1e9,
+        "optimizer_ns": times.optimizer * 1e9,
+        "fixed_ns": times.fixed * 1e9,
+        "memory_low_bytes": total / larger,
+        "memory_high_bytes": total * larger,
+        "fit_probability": memory.fit_probability(total, c.machine.room_bytes, c.profile.memory_spread),
+        "stall_fraction": times.stall_chance,
+        "stall_ns": times.stall * 1e9,
+        "host_bytes": memory.host_bytes(c, stages),
+    }
+    columns = {name: _column(value, len(configurations)) for name, value in numbers.items()}
+    exposed = {axis: _column(value * 1e9, len(configurations)) for axis, value in times.exposed.items()}
+    parts = {part: _column(value, len(configurations)) for part, value in need.items()}
+    peak = _column(c.machine.peak, len(configurations))
     predictions = []
-    for place, configuration in enumerate(configurations):
-        seconds, memory_bytes = float(times.seconds[place]), float(total[place])
-        tokens = configuration.batch * models[place].sequence / seconds
-        cost = flops.per_token(models[place], convention) or float("nan")
+    for place, (configuration, model) in enumerate(zip(configurations, models, strict=True)):
+        tokens = configuration.batch * model.sequence / times.seconds[place]
+        cost = flops.per_token(model, convention) or float("nan")
         predictions.append(
             Prediction(
                 configuration,
-                step_ns=seconds * 1e9,
-                step_low_ns=seconds * 1e9 * float(np.exp(-time_spread[place])),
-                step_high_ns=seconds * 1e9 * float(np.exp(time_spread[place])),
-                compute_ns=float(times.compute[place]) * 1e9,
-                exposed_ns={axis: value[place] * 1e9 for axis, value in exposed.items() if value[place] > 0},
-                bubble_ns=float(times.bubble[place]) * 1e9,
-                optimizer_ns=float(times.optimizer[place]) * 1e9,
-                fixed_ns=float(times.fixed[place]) * 1e9,
-                tokens_per_second=tokens,
-                mfu=cost * tokens / (configuration.devices * peak[place]),
+                **{name: values[place] for name, values in columns.items()},
+                exposed_ns={axis: values[place] for axis, values in exposed.items() if values[place] > 0},
+                tokens_per_second=float(tokens),
+                mfu=cost * float(tokens) / (configuration.devices * peak[place]),
                 convention=convention,
-                footprint=Footprint(**{part: round(value[place]) for part, value in parts.items()}),
-                memory_low_bytes=memory_bytes * float(np.exp(-memory_spread[place])),
-                memory_high_bytes=memory_bytes * float(np.exp(memory_spread[place])),
-                fit_probability=fits[place],
-                stall_fraction=stall_chance[place],
-                stall_ns=stall[place] * 1e9,
-                host_bytes=on_host[place],
+                footprint=Footprint(**{part: round(values[place]) for part, values in parts.items()}),
             )
         )
     return predictions
+
+
+def _column(value: Column, size: int) -> list[float]:
+    return np.broadcast_to(np.asarray(value, float), (size,)).tolist()  # type: ignore[no-any-return]

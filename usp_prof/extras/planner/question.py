@@ -5,7 +5,7 @@ A named model has its usual sequence length, and `not_modelled` lists the parts 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,24 +42,37 @@ class Question:
         return with_columns(shape_of(self.model), machine_of(self.cluster), self.profile, columns)
 
 
-def question_of(
+EXAMPLE = {"model": "Llama-3-8B", "device": "H100", "devices": "64", "batch": "512"}
+"""What a question needs without a recorded run."""
+
+
+def question_of(  # noqa: PLR0913 - a plan has this many inputs
     calibration: Calibration | None,
-    model: ModelEntry,
     *,
+    model: str,
+    sequence: int,
     device: str,
     devices: int,
     batch: int,
     dtype: str,
     profile: Profile,
+    spelled: Callable[[str], str] = str,
 ) -> Question:
     """Build a question about a model's plans; empty or 0 values are taken from the recorded run.
 
     Without a recorded run, or on a different device, to which the recorded run's habits do not apply, `profile` is
-    used. Raise `InputError` if the step of the recorded run is needed, and predicted too far off.
+    used. Raise an error if the step of the recorded run is needed, and predicted too far off. `spelled` returns how
+    the user writes a name.
     """
+    if calibration is None and not (model and device and devices and batch):
+        needed = ", ".join(spelled(name) for name in EXAMPLE)
+        hint = "such as " + " ".join(f"{spelled(name)} {value}" for name, value in EXAMPLE.items())
+        raise UsageError(f"without a recorded run, a plan needs {needed}", hint=hint)
+    recorded_model = calibration.model if calibration is not None else None
+    entry = planned_model(model, sequence, recorded_model, f"give {spelled('sequence')}")
     if calibration is None:
         dtype = dtype or "bf16"
-        return Question(model, cluster_of(device, dtype), devices, batch, dtype, profile=profile)
+        return Question(entry, cluster_of(device, dtype), devices, batch, dtype, profile=profile)
     recorded = calibration.configuration
     dtype = dtype or recorded.dtype
     if device:
@@ -67,7 +80,7 @@ def question_of(
     else:
         calibration.check()
         cluster, habits = calibration.cluster, calibration.profile
-    return Question(model, cluster, devices or recorded.devices, batch or recorded.batch, dtype, profile=habits)
+    return Question(entry, cluster, devices or recorded.devices, batch or recorded.batch, dtype, profile=habits)
 
 
 SEQUENCES = {
@@ -99,11 +112,11 @@ def not_modelled(model: ModelEntry) -> tuple[str, ...]:
     notes = list(model.notes)
     some_mixed = 0 < model.moe_layers < model.layers
     if len(set(model.layer_order)) > 1 or (some_mixed and not model.layer_order):
-        notes.append("its layers differ: each stage is taken to hold mean layers")
+        notes.append("its layers differ: each stage is modeled with average layers")
     kinds = [model.layer_kinds[place] for place in sorted(set(model.layer_order))]
     recurrences = sorted({block.form for kind in kinds for block in kind.blocks if block.kind == "recurrence"})
     if recurrences:
         notes.append(f"{', '.join(recurrences)}: states and gates that backward needs are not in the activations")
     if model.mtp_layers:
-        notes.append("multi-token prediction is counted in MFU, and neither in memory nor in the step")
+        notes.append("multi-token prediction counts in MFU, but not in memory or the step")
     return tuple(notes)

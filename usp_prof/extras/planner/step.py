@@ -178,15 +178,8 @@ def _optimizer(c: Cases, stages: Stages) -> Column:
     With offloading, gradients in float32 go down while the host updates earlier ones and weights come back. These three
     stages overlap over slices, so the slowest one decides.
     """
-    s = c.shape
-    held = stages.layers.max(axis=0)
-    dense = (held * s.shared_parameters + s.vocabulary * s.hidden) / c.tp
-    dense = dense / np.where(c.zero > 0, c.shards, 1)
-    own = held * s.routed_parameters / c.ep / c.expert_tp / np.where(c.zero > 0, c.expert_shards, 1)
-    on_device = (dense + own) * 2 * STATE_BYTES / c.machine.memory_rate
-    if not np.any(c.offload):
-        return np.asarray(on_device)
     weights = memory.weights_to_update(c, stages)
+    on_device = weights * 2 * STATE_BYTES / c.machine.memory_rate
     down, up = (weights * size / c.machine.host_link_rate for size in (GRADIENT_DOWN, c.width))
     on_host = np.maximum(np.maximum(down, up), weights * HOST_BYTES / c.machine.host_memory_rate)
     return np.where(c.offload, on_host, on_device)

@@ -19,7 +19,7 @@ from usp_prof.extras.planner.cluster import Cluster, cluster_of
 from usp_prof.extras.planner.model_rules import broken_rule, modules_named
 from usp_prof.extras.planner.predict import Prediction, records
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, Profile, profile_named
-from usp_prof.extras.planner.ranges import most_of
+from usp_prof.extras.planner.ranges import SIZES, SWITCHES, most_of, range_of_knob
 from usp_prof.extras.planner.stages import leaves_rank_empty
 from usp_prof.model.configuration import MODULES, Configuration, Offload, Recompute
 from usp_prof.model.errors import UsageError, UspProfError
@@ -110,9 +110,10 @@ def stacked_cases(cases: Sequence[Case], profile: Profile | None = None) -> Case
 Cells = dict[str, str]
 """Non-empty cells of a row, by the names in `COLUMNS`."""
 OF_MODEL = ("model", "sequence", *SHAPE, "gated_ffn", "tied_embeddings")
-SIZES = ("hidden", "heads", "ffn_hidden", "vocab", "experts", "experts_per_token", "expert_ffn_hidden")
+OF_SHAPE = ("hidden", "heads", "ffn_hidden", "vocab", "experts", "experts_per_token", "expert_ffn_hidden")
 OF_CLUSTER = ("device", "node", "network", "efficiency", "memory_share")
-DEGREES = ("tp", "cp", "pp", "ep", "chunks", "micro_batch", "replicas")
+NUMBERS = ("tp", "cp", "pp", "ep", "etp", "chunks", "micro_batch", "replicas", "offload_layers", "loss_chunks")
+USUAL = Configuration()
 
 
 def understood(row: Mapping[str, str], defaults: Mapping[str, str] = MappingProxyType({})) -> Case:
@@ -121,33 +122,29 @@ def understood(row: Mapping[str, str], defaults: Mapping[str, str] = MappingProx
     dtype = _precision(cells.get("dtype", "bf16").lower())
     model = _model(_key(cells, OF_MODEL))
     cluster = _cluster(_key(cells, OF_CLUSTER), dtype)
-    degrees = {name: _integer(cells, name, 1, least=1) for name in DEGREES}
-    dp = _data_ranks(cells, degrees["tp"] * degrees["cp"] * degrees["pp"])
+    settings: dict[str, Any] = {
+        **{name: _integer(cells, name, getattr(USUAL, name), range_of_knob(name).low) for name in NUMBERS},
+        **{name: _flag(cells, name, default=getattr(USUAL, name)) for name in SWITCHES},
+        **{name: _number(cells, name) for name in SIZES},
+        **_partly_recomputed(cells),
+    }
+    dp = _data_ranks(cells, settings["tp"] * settings["cp"] * settings["pp"])
     trainer = cells.get("trainer", DEFAULT_TRAINER)
     profile = profile_named(trainer)
-    schedule = cells.get("schedule", "interleaved" if degrees["chunks"] > 1 else "1f1b")
+    schedule = cells.get("schedule", "interleaved" if settings["chunks"] > 1 else "1f1b")
     if schedule_by_name(schedule) is None:
         raise UsageError(f"no schedule is named {schedule!r}", hint=_HINT)
     modules = _modules(cells)
     configuration = Configuration(
-        **degrees,
+        **settings,
         dp=dp,
-        micro_batches=_micro_batches(cells, dp * degrees["micro_batch"]),
-        zero=_integer(cells, "zero", 1 if dp * degrees["cp"] > 1 else 0),
-        etp=_integer(cells, "etp"),
+        micro_batches=_micro_batches(cells, dp * settings["micro_batch"]),
+        zero=_integer(cells, "zero", 1 if dp * settings["cp"] > 1 else 0),
         schedule=schedule,
         recompute=_word(cells, "recompute", Recompute) if "recompute" in cells or not modules else Recompute.SELECTIVE,
-        **_partly_recomputed(cells),
         recompute_modules=modules,
-        offload_layers=_integer(cells, "offload_layers"),
-        loss_chunks=_integer(cells, "loss_chunks"),
         offload=_word(cells, "offload", Offload),
         dtype=dtype,
-        sequence_parallel=_flag(cells, "sequence_parallel", default=True),
-        fused_attention=_flag(cells, "fused_attention", default=True),
-        expert_overlap=_flag(cells, "expert_overlap", default=False),
-        gradient_bytes=_number(cells, "gradient_bytes"),
-        optimizer_bytes=_number(cells, "optimizer_bytes"),
     )
     if rule := broken_rule(model, configuration):
         raise UsageError(rule, hint=_HINT)
@@ -185,7 +182,7 @@ def _model(key: tuple[tuple[str, str], ...]) -> ModelEntry:
             layers = _integer(cells, "layers", least=1)
             kinds = model.layer_order[:layers]
             model = replace(model, layers=layers, layer_order=kinds, flop_per_token={}, parameters=0)
-        other = [name for name in SIZES if name in cells and _integer(cells, name) != getattr(model, name)]
+        other = [name for name in OF_SHAPE if name in cells and _integer(cells, name) != getattr(model, name)]
         if other:
             raise UsageError(
                 f"{other[0]} is not that of {model.name}: a shape needs layers, hidden, heads, ffn_hidden", hint=_HINT

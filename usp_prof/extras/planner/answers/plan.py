@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-MOST_ERROR = 0.2
-"""Above this error on the recorded step, only the order of plans is shown."""
 ROWS = 20
 """Plans that the report lists."""
 
@@ -122,9 +120,7 @@ def startable(plans: Plans, trainer: str) -> tuple[int, str]:
 
 def is_doubtful(calibration: Calibration | None, question: Question) -> bool:
     """Return whether the run's own step is predicted too badly to show more than the order of plans."""
-    if calibration is None or question.cluster != calibration.cluster:
-        return False
-    return abs(calibration.error_fraction) > MOST_ERROR
+    return calibration is not None and question.cluster == calibration.cluster and not calibration.is_close
 
 
 def doubt(calibration: Calibration, shown: str = "the order of the plans") -> str:

@@ -9,8 +9,9 @@ import numpy as np
 
 from usp_prof._version import __version__
 from usp_prof.extras.planner.answers.sweep_maps import best_map, degree_maps, fastest, size_words, varied_axes
+from usp_prof.extras.planner.calibration import CLOSE
 from usp_prof.extras.planner.sweep.rows import Row
-from usp_prof.extras.planner.sweep.score import DOUBTFUL, FEWEST, Score
+from usp_prof.extras.planner.sweep.score import FEWEST, Score
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.document import Block, DataTable, Document, KeyFigure, KeyFigures, Section, TableColumn, Text
@@ -169,7 +170,7 @@ def _calibration_notes(score: Score) -> list[str]:
     notes = [f"Learned from a recording of {score.learned_from}."] if score.learned_from else []
     if np.isfinite(score.calibration_error):
         off = f"The prediction of the recorded step is off by {score.calibration_error:+z.1%}"
-        tail = ", so only the order of predictions is judged." if abs(score.calibration_error) > DOUBTFUL else "."
+        tail = ", so only the order of predictions is judged." if abs(score.calibration_error) > CLOSE else "."
         notes.append(off + tail)
     if score.recording_slowdown > NOTABLE_SLOWDOWN:
         slowdown = quantity(score.recording_slowdown, Unit.RATIO)

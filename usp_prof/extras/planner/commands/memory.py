@@ -17,7 +17,7 @@ from usp_prof.cli.opening import (
 from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.answers.one_plan import bars, fullest, memory_parts
 from usp_prof.extras.planner.candidates import KNOBS
-from usp_prof.extras.planner.filled import Filled, fill_of_model, fill_of_run
+from usp_prof.extras.planner.filled import Filled, fill_of_model, fill_of_run, rank_rows
 from usp_prof.extras.planner.options import add_habits, add_knobs, add_types
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER
 from usp_prof.extras.planner.question import not_modelled, planned_model
@@ -119,14 +119,6 @@ def _json(filled: Filled) -> str:
         "configuration": str(filled.configuration),
         "device_bytes": filled.room_bytes,
         "fit_probability": filled.fit_probability,
-        "ranks": [
-            {
-                "pipeline_rank": rank,
-                "total_bytes": need.total_bytes,
-                "measured_bytes": filled.measured_bytes.get(rank),
-                **need.parts(),
-            }
-            for rank, need in enumerate(filled.footprints)
-        ],
+        "ranks": rank_rows(filled, without_measurement=None),
     }
     return answer_text("memory", fields)

@@ -27,7 +27,7 @@ from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.launch import TRAINERS
 from usp_prof.extras.planner.options import add_habits, add_knobs, add_types
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
-from usp_prof.extras.planner.question import Question, planned_model, question_of
+from usp_prof.extras.planner.question import Question, question_of
 from usp_prof.extras.planner.ranges import SHARES, SIZES, STATES, WHOLE, check_numbers, checked_settings, option
 from usp_prof.extras.planner.search import search
 from usp_prof.extras.planner.table import KNOWN, predict_table, read_rows
@@ -172,23 +172,10 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _question(args: argparse.Namespace, calibration: Calibration | None) -> Question:
-    if calibration is None and not (args.model and args.device and args.devices and args.batch):
-        raise UsageError(
-            "without a recorded run, plan needs --model, --device, --devices and --batch",
-            hint="usp-prof plan --model config.json --sequence 8192 --device H100 --devices 64 --batch 512",
-        )
-    recorded = calibration.model if calibration is not None else None
-    model = planned_model(args.model or "", args.sequence, recorded, "give --sequence")
-    habits = args.habits or (args.trainer if args.trainer in PROFILES else DEFAULT_TRAINER)
     question = question_of(
-        calibration,
-        model,
-        device=args.device or "",
-        devices=args.devices,
-        batch=args.batch,
-        dtype=args.dtype,
-        profile=PROFILES[habits],
-    )
+        calibration, model=args.model or "", sequence=args.sequence, device=args.device or "", devices=args.devices,
+        batch=args.batch, dtype=args.dtype, profile=PROFILES[args.habits or args.trainer], spelled=option,
+    )  # fmt: skip
     overrides: dict[str, Any] = {
         "devices_per_node": args.node,
         "network_rate": args.network * 1e9,

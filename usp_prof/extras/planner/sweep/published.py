@@ -75,7 +75,7 @@ def playbook(path: Path) -> Published:
                 nodes=int(row["nodes"]),
                 configuration=understood(row_columns).configuration if is_predicted else None,
                 status=Status.OK if ok else Status.FAILED,
-                reason="" if ok else "the table does not tell why",
+                reason="" if ok else "the table names no cause",
                 step_ns=SEQUENCES * TOKENS / _number(row, "tok_s") * 1e9 if ok else NAN,
                 tokens_per_second=_number(row, "tok_s") if ok else NAN,
                 mfu=_number(row, "mfu_pct") / 100 if ok else NAN,
@@ -93,13 +93,13 @@ def _notes(dropped: int) -> Iterator[str]:
         rows = counted(dropped, "row")
         yield f"Left out: {rows} whose batch is not 256 sequences, or whose model is not the sweep's."
     yield (
-        "One measurement each: repeats in that sweep differ by 5 to 25%. Two in five of its successful runs, nearly "
-        "all with a pipeline, are slowed by stalled sends that no property of them explains."
+        "Each configuration was measured once; repeated ones differ by 5% to 25%. Stalled sends slow 40% of the "
+        "successful runs, nearly all with a pipeline. Their cause is unknown."
     )
     yield "Rows are ordered by tokens per second. Its MFU counts the embedding of small models twice with a pipeline."
     yield (
-        "nanotron's constants were fitted to rows of this sweep: the planner's error here is no test of it "
-        "(benchmarks/planner.py judges it on rows that it was not fitted to)."
+        "nanotron's constants are fitted to these rows, so the planner's error here is too small. "
+        "benchmarks/planner.py measures it on rows that were left out of the fit."
     )
 
 

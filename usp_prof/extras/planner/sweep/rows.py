@@ -110,11 +110,11 @@ def failure(status: int, errors: str) -> tuple[Status, str]:
         return Status.REFUSED, refused[1]
     killed = status == -9 or re.search(r"exitcode\s*: -9\b", errors)
     if killed:
-        return Status.OUT_OF_MEMORY, "killed by the system (signal 9), as where the host has no memory left"
+        return Status.OUT_OF_MEMORY, "killed by the system (signal 9), probably because the host ran out of memory"
     raised = re.findall(r"^(?:\[rank\d+\]: ?)?((?:[\w.]*\.)?\w*(?:Error|Exception): .+)$", errors, re.MULTILINE)
     own = [line for line in raised if "ChildFailedError" not in line]
     last = [line.strip() for line in errors.splitlines() if line.strip()]
-    last_words = own[-1] if own else last[-1] if last else "it said nothing"
+    last_words = own[-1] if own else last[-1] if last else "no output"
     return Status.CRASHED, f"exit status {status}: {last_words}"
 
 
@@ -134,7 +134,7 @@ def read_outcome(folder: Path) -> Outcome | None:
         if outcome.name != folder.name:
             raise ValueError(f"it names the cell {outcome.name!r}")
         if outcome.status is Status.OK and not (outcome.tokens_per_second or 0) > 0:
-            raise ValueError("it ran well, and has no tokens per second")
+            raise ValueError("it succeeded but has no tokens per second")
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}", hint="check its permissions") from error
     except ERRORS as error:

@@ -225,7 +225,7 @@ def _outcome(cell: Cell, status: int, output: Path, errors: Path, *, timed_out: 
         return replace(start, status=kind, reason=reason)
     figures = figures_of_cell(lines)
     if not figures:
-        return replace(start, status=Status.CRASHED, reason="it ended without having printed a step")
+        return replace(start, status=Status.CRASHED, reason="it ended before it printed a step")
     return replace(start, **figures)
 
 

@@ -2,7 +2,7 @@
 
 One cell is run again with recording (`planner/calibration.py`), and the planner predicts the others from it. Neither
 that cell is predicted nor cells with an axis that it lacks, because messages of that axis were not measured. If the
-error of the recorded step itself is above `DOUBTFUL`, only the ranking is scored.
+error of the recorded step itself is above `CLOSE`, only the ranking is scored.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from usp_prof.extras.planner.calibration import Calibration
+from usp_prof.extras.planner.calibration import CLOSE, Calibration
 from usp_prof.extras.planner.model_rules import broken_rule
 from usp_prof.extras.planner.predict import predict_all
 from usp_prof.extras.planner.sweep.cells import OF_THE_LAYOUT
 from usp_prof.extras.planner.sweep.rows import Outcome, Row
 from usp_prof.model.configuration import Configuration
 
-DOUBTFUL = 0.2
-"""Error of the recorded step above which predicted lengths are meaningless."""
 FEWEST = 3
 """Minimum number of rows of one size for a ranking."""
 
@@ -65,14 +63,14 @@ def score(rows: Sequence[Row], calibration_error: float = float("nan")) -> Score
         regrets.append(1 - measured[predicted.argmax()] / measured.max())
         blind.append(1 - measured.mean() / measured.max())
     errors = [abs(row.predicted_step_ns / row.step_ns - 1) for row in judged]
-    doubtful = abs(calibration_error) > DOUBTFUL
+    is_doubtful = abs(calibration_error) > CLOSE
 
     def mean(values: list[float]) -> float:
         return float(np.mean(values)) if values else float("nan")
 
     return Score(
         judged=len(judged),
-        median_error=float(np.median(errors)) if errors and not doubtful else float("nan"),
+        median_error=float(np.median(errors)) if errors and not is_doubtful else float("nan"),
         rank_correlation=mean(correlations),
         regret=mean(regrets),
         random_regret=mean(blind),
