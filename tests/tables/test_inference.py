@@ -52,6 +52,18 @@ def reductions(trace: Trace, *moments: int, nelems: int = MEGABYTE, op: str = "a
     return trace
 
 
+@pytest.mark.parametrize(("forward_at", "axis"), [(100_000, "dp"), (520_000, "unknown")])
+def test_gradients_may_be_reduced_between_backward_and_optimizer(forward_at: int, axis: str) -> None:
+    """DeepSpeed reduces its last bucket when the engine has ended; a growing sequence number is a forward pass."""
+
+    def build(trace: Trace) -> Trace:
+        for number in range(3):
+            trace.op("aten::mm", forward_at + 1_000 * number, 900, sequence=10 + number)
+        return reductions(trace, BACKWARD + 200_000)
+
+    assert {name for name, _ in axes(run(2, build))} == {axis}
+
+
 @pytest.mark.parametrize(
     ("kernel", "axis"),
     [

@@ -43,6 +43,48 @@ def test_stages_with_different_parameters_have_separate_groups() -> None:
     assert groups[2] == groups[3] == {("2@2,3", 2)}
 
 
+def test_members_run_their_calls_at_the_same_times() -> None:
+    """All ranks run the same all-reduces, some together, the rest at other times on ranks 0 and 2 than on 1 and 3."""
+    traces = {}
+    for rank in WORLD:
+        trace = trained(rank, [], pairs=(*STAGES, *PIPELINES))
+        for number in range(20):
+            at = 1_000_000 * (number + 1)
+            trace.gloo("all_gather", at, 50_000, dims=[8], thread=290)
+            trace.gloo("all_reduce", at + 300_000 * (rank % 2 + 1), 50_000 + rank, dims=[8], thread=300)
+        traces[rank] = trace
+    tables = table_set(traces)
+    for rank in WORLD:
+        parts = tables.columns("collectives", rank)
+        assert set(parts["group"][parts.matches("op", "all_gather")].tolist()) == {"0@0,1,2,3"}
+        pipeline = "3@0,2" if rank % 2 == 0 else "4@1,3"
+        assert set(parts["group"][parts.matches("op", "all_reduce")].tolist()) == {pipeline}
+
+
+@pytest.mark.parametrize("is_refuted", [True, False])
+def test_a_group_that_times_refute_is_unknown_unless_another_fits(is_refuted: bool) -> None:
+    """Rank 0 starts one of the all-reduces when rank 1 has ended it; no smaller group fits."""
+    traces = {}
+    for rank in WORLD:
+        trace = trained(rank, [])
+        for number in range(20):
+            is_late = is_refuted and number == 7 and rank in (0, 2)
+            trace.gloo("all_reduce", 1_000_000 * (number + 1) + 300_000 * is_late, 100_000, dims=[8], thread=300)
+        traces[rank] = trace
+    parts = table_set(traces).columns("collectives", 1)
+    assert set(parts["group"].tolist()) == {"" if is_refuted else "0@0,1,2,3"}
+
+
+def test_a_scatter_of_equal_sizes_has_a_group_of_one_rank() -> None:
+    trace = Trace(0, 2, device="cpu").group("0", [0, 1], "default_pg").step(1, 0, 90_000)
+    trace.group("1", [0], "DATA_PARALLEL_GROUP").group("3", [0, 1], "TENSOR_MODEL_PARALLEL_GROUP")
+    for number in range(4):
+        at = 1_000 + 10_000 * number
+        trace.op("c10d::_reduce_scatter_base_", at, 20, dims=[[32], [32]], types=["float", "float"])
+        trace.gloo("reduce_scatter", at + 30, 50, dims=[32], thread=300)
+    assert set(table_set(trace).columns("collectives", 0)["group"].tolist()) == {"1@0"}
+
+
 def test_calls_that_fit_no_other_group_stay() -> None:
     """Rank 2 recorded part of the time, so another group of ranks 1 and 3 does not explain rank 0's calls."""
     groups = groups_of({0: [1, 2, 3, 4], 1: [1, 2, 3, 4], 2: [4], 3: [1, 2, 3, 4]}, pairs=PIPELINES)

@@ -41,7 +41,7 @@ from usp_prof.tables.events.devices import UNRECORDED
 from usp_prof.tables.events.frame import EventFrame
 from usp_prof.tables.events.links import cut, link, shorten_rounded
 from usp_prof.tables.parallelism import group_axes
-from usp_prof.tables.parallelism.gloo_groups import regrouped
+from usp_prof.tables.parallelism.gloo_members import regrouped
 from usp_prof.tables.parallelism.group_axes import apply
 from usp_prof.tables.pipeline import inferred_actions
 from usp_prof.tables.step_cuts import job_steps, marked_steps, recorded_ends

@@ -24,7 +24,7 @@ from usp_prof.tables.communication.arguments import first_shape, sizes
 from usp_prof.tables.communication.parts import Membership, Parts
 from usp_prof.tables.communication.posts import P2P, marked_transfers
 from usp_prof.tables.events.arguments import Field
-from usp_prof.tables.events.classification import PHASES, phase_finder
+from usp_prof.tables.events.classification import PHASES, after_backward, phase_finder
 from usp_prof.tables.events.frame import EventFrame, compact
 from usp_prof.tables.events.links import Links
 from usp_prof.tables.parallelism.axis_names import axis_of_marks
@@ -99,7 +99,7 @@ def build(frame: EventFrame, links: Links, parts: Parts, membership: Membership,
         "in_split": _splits(parts, "in_split"),
         "out_split": _splits(parts, "out_split"),
         "asynchronous": _asynchronous(parts),
-        "phase": compact(phase_finder(frame)(parts.posted_track, parts.posted_at), PHASES),
+        "phase": compact(_phases(frame, parts), PHASES),
         "lane": compact(lane_codes, lanes),
         "start_ns": frame.start[row],
         "dur_ns": frame.duration[row],
@@ -151,6 +151,15 @@ def _axes(frame: EventFrame, parts: Parts, membership: Membership) -> tuple[pa.A
     axis = np.where(is_marked, by_mark, axis)
     source = np.where(is_marked, sources.index(AxisSource.MARK), source)
     return compact(axis, [a.value for a in axes]), compact(source, [s.value for s in sources])
+
+
+def _phases(frame: EventFrame, parts: Parts) -> Ints:
+    """Return the phase of each post (index in `PHASES`)."""
+    phase = phase_finder(frame)(parts.posted_track, parts.posted_at)
+    unknown = np.flatnonzero(phase == 0)
+    is_late = after_backward(frame, parts.posted_track[unknown], parts.posted_at[unknown])
+    phase[unknown[is_late]] = PHASES.index("backward")
+    return phase
 
 
 def _bytes(parts: Parts, size: Ints) -> tuple[Ints, Ints, NDArray[np.object_]]:

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from usp_prof.columns.arrays import Ints
+from usp_prof.columns.arrays import Flags, Ints
 from usp_prof.columns.arrow import array_of, numbers_of, texts_of
-from usp_prof.columns.rows import lookup, numbered
+from usp_prof.columns.rows import distinct, lookup, numbered
 from usp_prof.contract import parse_mark
 from usp_prof.tables.events.frame import HOST_OPS, MARKS, EventFrame, compact
 
@@ -175,3 +175,35 @@ def phase_finder(frame: EventFrame) -> Callable[[Ints, Ints], Ints]:
         return np.where(inside & (phase != PHASES.index("optimizer")), PHASES.index("backward"), phase)
 
     return phases
+
+
+def after_backward(frame: EventFrame, track: Ints, start: Ints) -> Flags:
+    """Return whether each moment on a thread is between a backward pass and the next forward pass or optimizer step.
+
+    Trainers reduce their last gradients there. The forward pass has begun when autograd's sequence number grows: each
+    recorded op gets the next number, and ops that are not recorded show the current one.
+    """
+    ops = frame.rows(*HOST_OPS)
+    is_engine = frame.by_name(ops, lambda name: name.startswith(ENGINE))
+    marks = frame.rows(*MARKS)
+    updates = marks[frame.by_name(marks, phase_of_mark, np.int64) == PHASES.index("optimizer")]
+    engine_end, update_end = np.sort(frame.end[ops[is_engine]]), np.sort(frame.end[updates])
+    numbered_ops = ops[~is_engine & (frame.record.sequence[ops] >= 0)]
+    is_after = np.zeros(len(start), dtype=bool)
+    for thread in distinct(track[track >= 0]).tolist():
+        of_thread = frame.in_order_of_time(numbered_ops[frame.track[numbered_ops] == thread])
+        begin, sequence = frame.start[of_thread], frame.record.sequence[of_thread]
+        # If the engine ran between two ops, the number may have grown before it ran.
+        is_forward = (np.diff(sequence) > 0) & (_latest(engine_end, begin[1:]) <= begin[:-1])
+        if is_forward.any():
+            moments = np.flatnonzero(track == thread)
+            ended = _latest(engine_end, start[moments])
+            began = _latest(begin[1:][is_forward], start[moments])
+            is_after[moments] = ended > np.maximum(began, _latest(update_end, start[moments]))
+    return is_after
+
+
+def _latest(times: Ints, moments: Ints) -> Ints:
+    """Return the last of the sorted times at or before each moment; -1 for none."""
+    latest: Ints = np.r_[-1, times][np.searchsorted(times, moments, side="right")]
+    return latest

@@ -3,44 +3,44 @@
 gloo gives each process group its own worker threads, created in the order of the groups, and a worker serves only one
 group. So the work on a worker is evidence for its group: the growth of gathers (the group's size), the marks around
 posts, the kind of operation. Workers of later groups have higher numbers. Dynamic programming finds the best assignment
-on one rank, marked as inferred.
-
-All ranks together give more evidence: members of a group run the same operations. A group whose members did not is
-wrong; if for each of them exactly one other set of ranks did, that set is the group.
+on one rank, marked as inferred. `gloo_members` checks the result against the other ranks.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
 from usp_prof.columns.arrays import Ints
-from usp_prof.columns.table import Columns, View
 from usp_prof.model.schema import Kind
 from usp_prof.model.topology import DATA_AXES, Axis, Group
 from usp_prof.tables.communication.arguments import elements
-from usp_prof.tables.communication.moves import Move, moved
 from usp_prof.tables.communication.parts import Parts
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.events.frame import EventFrame
 from usp_prof.tables.parallelism.axis_names import axis_of_marks
-from usp_prof.tables.table_set import ChangedSource, Source
-
-OperationsOfRank = Mapping[int, Counter[tuple[str, int]]]
 
 _IMPOSSIBLE = -1e9
 # Points for operations typical (positive) or untypical (negative) of an axis; others are no evidence.
 _FITS = {
     "all_to_all": {Axis.EP: 2.0, Axis.CP: 1.0, Axis.TP: -1.0, Axis.PP: -2.0},
-    "all_gather": {Axis.TP: 0.5, Axis.DP_SHARD: 0.5, Axis.PP: -2.0, Axis.DP_REPLICATE: -1.0},
-    "reduce_scatter": {Axis.TP: 0.5, Axis.DP_SHARD: 0.5, Axis.PP: -2.0, Axis.EP: -1.0, Axis.DP_REPLICATE: -1.0},
+    "all_gather": {Axis.TP: 0.5, Axis.DP: 0.5, Axis.DP_SHARD: 0.5, Axis.PP: -2.0, Axis.DP_REPLICATE: -1.0},
+    "reduce_scatter": {
+        Axis.TP: 0.5,
+        Axis.DP: 0.5,
+        Axis.DP_SHARD: 0.5,
+        Axis.PP: -2.0,
+        Axis.EP: -1.0,
+        Axis.DP_REPLICATE: -1.0,
+    },
     "all_reduce": {Axis.UNKNOWN: 0.5, Axis.DP: 0.5, Axis.DP_REPLICATE: 0.5, Axis.TP: 0.25, Axis.EP: -0.5},
 }
+_ALONE = -0.3
+"""Points of a group with one member, if no gather shows its size: few trainers call collectives there."""
 
 
 @dataclass(slots=True)
@@ -57,8 +57,8 @@ class _Worker:
 def groups_of_workers(frame: EventFrame, parts: Parts, groups: Sequence[Group]) -> Ints:
     """Return the index of each part's group in `groups`; -1 if none fits."""
     # Indexes in `groups` of this rank's groups, in order of creation.
-    candidates = [place for place, group in enumerate(groups) if group.size > 1 and frame.rank in group.ranks]
-    candidates.sort(key=lambda place: _made(groups[place].name))
+    candidates = [place for place, group in enumerate(groups) if frame.rank in group.ranks]
+    candidates.sort(key=lambda place: created(groups[place].name))
     group_of_part = _of_transfers(frame, parts, groups, candidates)
     workers = _workers(frame, parts)
     if not candidates or not workers:
@@ -87,7 +87,7 @@ def _of_transfers(frame: EventFrame, parts: Parts, groups: Sequence[Group], cand
     return np.where(np.isin(parts.operation, P2P), only_group[axis_of_part], -1)
 
 
-def _made(name: str) -> tuple[int, str]:
+def created(name: str) -> tuple[int, str]:
     """Sort groups by creation: PyTorch numbers them."""
     return (int(name), "") if name.isdigit() else (1 << 60, name)
 
@@ -109,7 +109,7 @@ def _workers(frame: EventFrame, parts: Parts) -> list[_Worker]:
         worker = workers.setdefault(int(thread), _Worker(int(thread)))
         worker.rows.append(row)
         worker.operations[op] += 1
-        if size > 1:
+        if size > 0:
             worker.sizes[size] += 1
         if mark >= 0:
             worker.marks[axes[mark]] += 1
@@ -128,9 +128,9 @@ def _growth(frame: EventFrame, parts: Parts, rows: Ints) -> Ints:
 
 
 def _ratio(first: int, second: int) -> int:
-    """Divide the larger by the smaller; -1 unless the result is an integer above one."""
+    """Divide the larger by the smaller; -1 unless the result is an integer."""
     low, high = sorted((first, second))
-    return high // low if low > 0 and high % low == 0 and high > low else -1
+    return high // low if low > 0 and high % low == 0 else -1
 
 
 def _score(worker: _Worker, group: Group) -> float:
@@ -140,7 +140,7 @@ def _score(worker: _Worker, group: Group) -> float:
     total = worker.operations.total()
     axis = Axis(group.axis)
     score = sum(count * _FITS.get(op, {}).get(axis, 0.0) for op, count in worker.operations.items()) / total
-    score += 0.1 if worker.sizes else 0.0
+    score += 0.1 if worker.sizes else _ALONE if group.size == 1 else 0.0
     for mark, count in worker.marks.items():
         is_same_axis = mark == axis or (mark in DATA_AXES and axis in DATA_AXES)
         score += (2.0 if is_same_axis else 0.5 if axis is Axis.UNKNOWN else -1.0) * count / total
@@ -170,74 +170,3 @@ def _assign(scores: Sequence[Sequence[float]]) -> list[int]:
     for origin in reversed(origins):
         chosen.append(origin[chosen[-1]])
     return [slot // 2 for slot in chosen[::-1]]
-
-
-_SAME_SHARE = 0.9
-"""Minimum share of operations that members have in common; the rest differs if a recording starts or ends in between.
-"""
-_EQUAL_SIZES = ("all_reduce", "broadcast", "reduce", "barrier")
-"""Operations with equal sizes on all members. The others (gathers, scatters) show the group's size themselves."""
-
-
-def regrouped(sources: Mapping[int, Source], groups: Sequence[Group]) -> dict[int, Source]:
-    """Return the ranks' tables with groups that their members' operations do not contradict."""
-    operations = _operations(sources)
-    # By rank: the correct group for the key of each wrong one.
-    instead: dict[int, dict[str, Group]] = {}
-    for group in groups:
-        ran = {rank: counts for rank, counts in operations.get(group.key, {}).items() if rank in group.ranks}
-        is_doubtful = all(op in _EQUAL_SIZES for counts in ran.values() for op, _ in counts)
-        if len(ran) < 2 or not is_doubtful or _agree(ran, ran):
-            continue
-        candidate_by_rank = {rank: _other(rank, ran, group, groups) for rank in ran}
-        group_by_rank = {rank: other for rank, other in candidate_by_rank.items() if other is not None}
-        if len(group_by_rank) == len(ran):  # a partly recorded group contradicts nothing
-            for rank, other in group_by_rank.items():
-                instead.setdefault(rank, {})[group.key] = other
-    regrouped_sources = dict(sources)
-    for rank, groups_of_rank in instead.items():
-        change = {"collectives": partial(_with_groups, instead=groups_of_rank)}
-        regrouped_sources[rank] = ChangedSource(sources[rank], change)
-    return regrouped_sources
-
-
-def _operations(sources: Mapping[int, Source]) -> dict[str, dict[int, Counter[tuple[str, int]]]]:
-    """Count the operations (with their bytes) by group and rank, for groups that no event names."""
-    counted: dict[str, dict[int, Counter[tuple[str, int]]]] = {}
-    for rank, source in sources.items():
-        columns = Columns(source.view("collectives"))
-        if not columns.matches("library", "gloo").any():
-            continue
-        rows = columns.take(~columns.matches("op", *P2P) & (columns["sequence"] < 0))
-        for group, op, size in zip(*(rows[name].tolist() for name in ("group", "op", "in_bytes")), strict=True):
-            counted.setdefault(group, {}).setdefault(rank, Counter())[op, size] += 1
-    return counted
-
-
-def _agree(ran: OperationsOfRank, ranks: Iterable[int]) -> bool:
-    """Return whether these ranks ran the same operations."""
-    first, *rest = (ran[rank] for rank in ranks)
-    return all((first & other).total() >= _SAME_SHARE * max(first.total(), other.total()) for other in rest)
-
-
-def _other(rank: int, ran: OperationsOfRank, wrong: Group, groups: Sequence[Group]) -> Group | None:
-    """Return the only other set of ranks that ran the same as this rank; of its groups, the first created."""
-    fitting = [
-        group
-        for group in groups
-        if rank in group.ranks and group.size > 1 and group.ranks != wrong.ranks
-        if all(member in ran for member in group.ranks) and _agree(ran, group.ranks)
-    ]
-    is_one_set = len({group.ranks for group in fitting}) == 1
-    return min(fitting, key=lambda group: _made(group.name)) if is_one_set else None
-
-
-def _with_groups(collectives: View, instead: Mapping[str, Group]) -> View:
-    """Assign one rank's collectives to other groups; `instead` has the correct group by the key of the wrong one."""
-    columns = Columns(collectives)
-    is_collective = ~columns.matches("op", *P2P)
-    moves = [
-        Move(np.flatnonzero(is_collective & columns.matches("group", wrong)), group.key, group.size)
-        for wrong, group in instead.items()
-    ]
-    return moved(collectives, moves)
