@@ -127,6 +127,15 @@ def _remarks(index: int) -> None:
         st.warning(state.plain(remark))
 
 
+def _run(page: StreamlitPage) -> None:
+    """Draw a page below the remarks about values of the address that it does not offer."""
+    place = st.container(key="ignored")
+    state.take_ignored()  # of a page that was not drawn to its end
+    page.run()
+    for remark in state.take_ignored():
+        place.warning(state.plain(remark))
+
+
 def _explain(error: UspProfError) -> None:
     st.error(error.message)
     st.info(error.hint or "usp-prof info PATH shows what is there")
@@ -180,7 +189,7 @@ def main() -> None:
         _sidebar()  # first: the links include its choices
         _navigation(chosen, page_by_path, _report_of(index))
         _remarks(index)
-        running.run()
+        _run(running)
         data.ask_drawings(index)  # in the background
     except state.NotServedError as error:
         st.error(state.plain(error.message))
@@ -204,7 +213,7 @@ def _without_run() -> None:
             if not page.part_of:
                 st.page_link(page_by_path[page.path], label=page.title)
     try:
-        running.run()
+        _run(running)
     except UspProfError as error:
         st.error(error.message)
         st.info(error.hint or "choose something different")

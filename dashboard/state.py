@@ -27,6 +27,7 @@ MOST_SHOWN = 80
 SHARED = frozenset({"run", "ranks", "steps"})
 """Parameters of all pages; others belong to one page."""
 _OWN = "own addresses"
+_IGNORED = "ignored values"
 
 
 def everything(_: Document) -> str:
@@ -116,15 +117,33 @@ def format_ranks(ranks: tuple[int, ...] | None) -> str:
 def number(name: str, low: int, high: int) -> int | None:
     """Read a whole number from the address; None if it is missing or out of bounds."""
     text = st.query_params.get(name, "")
-    if not re.fullmatch(rf"-?\d{{1,{MOST_DIGITS}}}", text):
-        return None
-    return int(text) if low <= int(text) <= high else None
+    if re.fullmatch(rf"-?\d{{1,{MOST_DIGITS}}}", text) and low <= int(text) <= high:
+        return int(text)
+    ignore(name)
+    return None
 
 
 def word(name: str, offered: tuple[str, ...]) -> str:
     """Read one of the offered words from the address; the first is the default."""
     value = st.query_params.get(name, "")
-    return value if value in offered else offered[0]
+    if value in offered:
+        return value
+    ignore(name)
+    return offered[0]
+
+
+def ignore(name: str) -> None:
+    """Note that the page does not offer a value of the address, if it has one; `write` then leaves the address."""
+    if value := st.query_params.get(name, ""):
+        st.session_state.setdefault(_IGNORED, {})[name] = value
+
+
+def take_ignored() -> list[str]:
+    """Describe the values of the address that the page did not offer, and forget them."""
+    return [
+        f"{name}={value[:MOST_SHOWN]} is not offered here. The page shows its default."
+        for name, value in st.session_state.pop(_IGNORED, {}).items()
+    ]
 
 
 def keep(name: str, value: object) -> None:
@@ -154,10 +173,14 @@ def bound(name: str, *identity: object) -> dict[str, Any]:
 
 
 def write(name: str, value: object) -> bool:
-    """Write the value of `bound` widgets into the address, and return whether it changed."""
+    """Write the value of `bound` widgets into the address, and return whether it changed.
+
+    An ignored value of a link stays until the reader changes the widget, and so does the remark about it.
+    """
     before = st.query_params.get(name, "")
-    keep(name, value)
     choice = st.session_state[f"choice {name}"]
+    if choice.is_clicked or before != st.session_state.get(_IGNORED, {}).get(name):
+        keep(name, value)
     choice.written = st.query_params.get(name, "")
     choice.is_clicked = False
     return choice.written != before
@@ -209,20 +232,25 @@ def not_served(text: str) -> str:
 
 
 def steps() -> tuple[int | None, int | None]:
-    """Read the first and the last step from the address."""
+    """Read the first and the last step from the address; None if there are none."""
     first, _, last = st.query_params.get("steps", "").partition("-")
-    return _step(first), _step(last or first)
+    bounds = _step(first), _step(last or first)
+    return bounds if None not in bounds else (None, None)
 
 
 def unmatched(known_ranks: tuple[int, ...], known_steps: Collection[int]) -> list[str]:
     """Describe the parts of the selection that the run does not have, and what is shown instead."""
     remarks = []
     text = st.query_params.get("ranks", "")
-    if text and parse_ranks(text, known_ranks) is None:
-        remarks.append(f"Rank {text[:MOST_SHOWN]} is not in this run. All ranks are shown.")
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    unknown_parts = [part for part in parts if parse_ranks(part, known_ranks) is None]
+    if unknown_parts:
+        shown = "All ranks" if unknown_parts == parts else "The others"
+        remarks.append(f"Rank {', '.join(unknown_parts)[:MOST_SHOWN]} is not in this run. {shown} are shown.")
     first, last = steps()
-    if not _has_steps(first, last, known_steps):
-        shown = f"{first}" if first == last else f"{first}-{last}"
+    text = st.query_params.get("steps", "")
+    if text and (first is None or not _has_steps(first, last, known_steps)):
+        shown = text[:MOST_SHOWN] if first != last or first is None else f"{first}"
         has = f"step{'s' if len(known_steps) > 1 else ''} {spans(sorted(known_steps))}" if known_steps else "no steps"
         remarks.append(f"Step {shown} is not in this run, which has {has}. Everything is shown.")
     return remarks

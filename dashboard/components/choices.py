@@ -44,10 +44,12 @@ def slide(label: str, name: str, offered: tuple[int, ...], usual: int) -> int:
     """Choose one of the offered numbers with a slider; there is none for a single number."""
     wanted = state.number(name, min(offered), max(offered))
     usual = usual if usual in offered else offered[0]
-    value = wanted if wanted in offered else usual
+    if wanted not in offered:
+        state.ignore(name)
+        wanted = usual
     if len(offered) < 2:
         return offered[0]
-    chosen: int = st.select_slider(label, offered, value, **state.bound(name, usual, *offered))
+    chosen: int = st.select_slider(label, offered, wanted, **state.bound(name, usual, *offered))
     state.choose(name, None if chosen == usual else chosen)
     return chosen
 

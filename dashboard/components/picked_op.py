@@ -41,6 +41,7 @@ def picked_op(view: View, document: Document, charts: Sequence[Chart]) -> None:
             offered.update(chart.data.labels)
     label = st.query_params.get("op", "")
     if label not in offered:
+        state.ignore("op")
         st.caption("Click an op to see its figures, its kernels and its longest calls on the timeline.")
         return
     with st.container(border=True, key="picked-op"):

@@ -175,8 +175,7 @@ def _one_plan(calibration: Calibration | None, plans: Plans, usual: int) -> tupl
     st.markdown("**One plan**")
     shown = plans.best[:MOST_PLANS]
     names = [str(plan.configuration) for plan in shown]
-    wanted = st.query_params.get("plan", "")
-    before = names.index(wanted) if wanted in names else usual
+    before = names.index(state.word("plan", (names[usual], *names)))
     options = state.bound("plan", usual, *names)
     place = st.selectbox("Plan", range(len(names)), before, names.__getitem__, **options)
     state.choose("plan", names[place] if place != usual else None)

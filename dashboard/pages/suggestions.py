@@ -47,6 +47,8 @@ def draw() -> None:
     place = st.container(key="now")
     asked_numbers = st.query_params.get("ticked", "").split(",")
     wanted = {number for number, finding in enumerate(findings) if finding.edit and str(number) in asked_numbers}
+    if {number for number in asked_numbers if number} - set(map(str, wanted)):
+        state.ignore("ticked")
     shown = [cause.finding for cause in causes_of(findings).shown]
     first = [number for number, finding in enumerate(findings) if any(finding is other for other in shown)]
     rest = [number for number in range(len(findings)) if number not in first]

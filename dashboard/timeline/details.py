@@ -17,7 +17,7 @@ from usp_prof.tables.clock import fit_clocks as clock_of
 from usp_prof.tables.table_set import TableSet
 from usp_prof.timeline.store import TimelineStore
 
-from .queries import Call, Place, call_of, launch_of, launched_by, op_of, place
+from .queries import Call, Place, call_of, launch_of, launched_by, op_of, place, place_at
 
 _ARGUMENTS = {
     "Input Dims": "shapes",
@@ -73,8 +73,19 @@ def details(tables: TableSet, store: TimelineStore, rank: int, event: int) -> di
             for source, target in place_pairs
             if source is not None and target is not None
         ],
+        **neighbors(store, here),
         "members": [asdict(member) for member in sorted(filter(None, members), key=lambda member: member.start_ns)],
     }
+
+
+def neighbors(store: TimelineStore, here: Place) -> dict[str, Any]:
+    """Return the slices before and after a slice on its row; rows end without one."""
+    line, _, index = store.line_of(here.rank, here.row)
+    level = line.levels[0]
+    first, last = int(level.offsets[index]), int(level.offsets[index + 1])
+    at = first + int(np.flatnonzero(level.rest["event"][first:last] == here.event)[0])
+    beside = {"previous": at - 1, "next": at + 1}
+    return {name: asdict(place_at(store, here.rank, entry)) for name, entry in beside.items() if first <= entry < last}
 
 
 def parents(store: TimelineStore, here: Place) -> list[Place]:

@@ -51,9 +51,16 @@ def place(store: TimelineStore, rank: int, event: int) -> Place | None:
     matching_slices = np.flatnonzero(level.rest["event"] == event)
     if not len(matching_slices):
         return None
-    at = int(matching_slices[0])
-    row = int(np.searchsorted(level.offsets, at, side="right")) - 1
-    return Place(rank, row, int(level.start[at]) + line.shift_ns, float(level.rest["dur"][at]), event)
+    return place_at(store, rank, int(matching_slices[0]))
+
+
+def place_at(store: TimelineStore, rank: int, entry: int) -> Place:
+    """Return the position of one of a rank's entries of the ground level."""
+    line = store.ranks[rank]
+    level = line.levels[0]
+    row = int(np.searchsorted(level.offsets, entry, side="right")) - 1
+    start_ns, rest = int(level.start[entry]) + line.shift_ns, level.rest[entry]
+    return Place(rank, row, start_ns, float(rest["dur"]), int(rest["event"]))
 
 
 def call_of(tables: TableSet, rank: int, event: int) -> Call | None:

@@ -108,7 +108,14 @@ def test_each_window_keeps_its_view(window: Visit) -> None:
     other.page.close()
 
 
-def test_unknown_names_in_a_link_are_ignored(window: Visit) -> None:
+def test_unknown_names_in_a_link_are_ignored_and_listed(window: Visit) -> None:
     window.go("timeline?pins=99.1-0.99999-1.0-%3Cb%3E&folds=x-%C2%B2-1&picked=0.999999999&range=5-1")
     assert window.on_timeline("[[...line.pinned], [...line.folded], line.picked]") == [["1.0"], [1], None]
+    remark = window.page.locator(".usp-ignored")
+    assert remark.inner_text() == "Not in this run, so ignored: range=5-1, picked=0.999999999"
+    window.go("timeline?only=99&by=nosuch&show=exposed,nosuch&focus=99&at=nosuch&area=9-3")
+    words = "only=99, by=nosuch, at=nosuch, show=exposed,nosuch, area=9-3, focus=99"
+    assert remark.inner_text() == f"Not in this run, so ignored: {words}"
+    window.go(f"timeline?run={MADE_UP}&only=1-2&by=tp&show=host&focus=1&at=middle&area=5-900000")
+    assert remark.inner_text() == ""
     window.check()

@@ -46,6 +46,23 @@ def test_every_activity_is_on_the_timeline_once(prepared: tuple[TableSet, Timeli
         assert sorted(shown.tolist()) == sorted(tables.columns("activities", rank)["event"].tolist())
 
 
+def test_the_next_slice_of_each_leads_through_its_whole_row(prepared: tuple[TableSet, TimelineStore]) -> None:
+    tables, store = prepared
+    level = store.ranks[0].levels[0]
+    row = int(np.argmax(np.diff(level.offsets)))
+    wanted = level.rest["event"][level.offsets[row] : level.offsets[row + 1]].tolist()
+    shown = details(tables, store, 0, wanted[0])
+    seen = [wanted[0]]
+    while shown is not None and "next" in shown and len(seen) < 50:
+        before, shown = seen[-1], details(tables, store, 0, shown["next"]["event"])
+        assert shown is not None
+        assert shown["previous"]["event"] == before
+        seen.append(shown["place"]["event"] if shown["place"]["row"] == row else -1)
+    assert seen == wanted[:50]
+    assert "previous" not in (details(tables, store, 0, wanted[0]) or {})
+    assert "next" not in (details(tables, store, 0, wanted[-1]) or {})
+
+
 def test_members_of_a_call_are_found_on_every_rank(prepared: tuple[TableSet, TimelineStore]) -> None:
     tables, store = prepared
     rank = tables.ranks[0]

@@ -75,7 +75,7 @@ def test_the_rank_wall_of_the_timeline_chooses_its_ranks(window: Visit) -> None:
     window.check()
 
 
-def test_arrows_lead_from_a_launch_to_its_kernel_and_back(window: Visit) -> None:
+def test_arrows_and_keys_lead_from_a_launch_to_its_kernel_and_back(window: Visit) -> None:
     window.go(f"timeline?run={MADE_UP}&ranks=0&show=host")
     kernel = window.on_timeline("line.names[line.tile.name[line.tile.first[line.tile.places.get('0.0')]]]")
     window.page.mouse.click(*window.point(LONGEST.replace("NAME", kernel)))
@@ -83,6 +83,9 @@ def test_arrows_lead_from_a_launch_to_its_kernel_and_back(window: Visit) -> None
     launch, started = window.on_timeline("line.flows[0]")
     assert launch["start_ns"] < started["start_ns"]
     assert window.on_timeline("[line.picked.rank, line.picked.index]") == [started["rank"], started["row"]]
+    for key, end in (("[", launch), ("]", started), ("[", launch)):
+        window.page.keyboard.press(key)
+        window.until_timeline(f"line.picked.event === {end['event']} && line.flows.length === 1")
     window.check()
 
 
@@ -98,6 +101,27 @@ def test_the_strip_above_shows_the_whole_run_and_moves_the_view(window: Visit) -
     window.on_timeline("(line.zoom(0.05, 400), 1)")
     window.page.mouse.click(*window.point("[line.gutter() + line.plot() * 0.75, 4]"))
     window.until_timeline("Math.abs((line.start + line.end) / 2 / line.head.span_ns - 0.75) < 0.02")
+    window.check()
+
+
+def test_keys_lead_through_the_parts_of_a_call_and_the_slices_of_a_row(window: Visit) -> None:
+    window.go("timeline")  # all of it: most slices are merged with others
+    window.page.mouse.click(*window.point(LONGEST.replace("NAME", "gloo:all_reduce")))
+    window.until_timeline("line.members.length === 4")
+    parts = window.on_timeline("line.members.map((part) => part.rank)")
+    place = parts.index(window.on_timeline("line.picked.rank"))
+    for step in range(1, 5):
+        window.page.keyboard.press("]")
+        window.until_timeline(f"line.picked.rank === {parts[(place + step) % 4]} && line.members.length === 4")
+    compute = "line.rows.find((row) => row.rank === 0 && row.base === 'compute' && row.kind === 'device')"
+    entry = f"line.tile.event[line.tile.first[line.tile.places.get({compute}.label)] + 3]"
+    first, ends = window.on_timeline(f"[{entry}, [line.start, line.end]]")
+    window.on_timeline(f"(line.pick({{ rank: 0, index: {compute}.index, event: {first} }}), 1)")
+    for key, is_first in ((".", False), (",", True)):
+        window.until_timeline("host.dataset.detailed === `0.${line.picked.event}`")
+        window.page.keyboard.press(key)
+        window.until_timeline(f"(line.picked.event === {first}) === {str(is_first).lower()}")
+    assert window.on_timeline("[line.start, line.end]") == ends, "the zoom stays"
     window.check()
 
 

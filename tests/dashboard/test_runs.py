@@ -76,7 +76,15 @@ def test_another_run_drops_the_choices_of_the_one_before(cache: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("address", "remark"), [({"ranks": "77"}, "Rank 77 is not in this run"), ({"steps": "999"}, "Step 999 is not in")]
+    ("address", "remark"),
+    [
+        ({"ranks": "77"}, "Rank 77 is not in this run. All ranks are shown."),
+        ({"ranks": "0,77,x"}, "Rank 77, x is not in this run. The others are shown."),
+        ({"steps": "999"}, "Step 999 is not in"),
+        ({"steps": "last"}, "Step last is not in"),
+        ({"steps": "1-last"}, "Step 1-last is not in"),
+        ({"open": "by-rank", "order": "nosuch"}, "order=nosuch is not offered here. The page shows its default."),
+    ],
 )
 def test_a_selection_that_the_run_lacks_is_reported(
     address: dict[str, str], remark: str, cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -85,7 +93,23 @@ def test_a_selection_that_the_run_lacks_is_reported(
         app = framed(**address)
         assert any(remark in warning.value for warning in app.warning)
         assert "The step takes" in next(text.proto.body for text in app.get("html") if "usp-verdict" in text.proto.body)
-        assert all("not in this run" not in warning.value for warning in framed(ranks="0-1").warning)
+        assert {name: "".join(value) for name, value in app.query_params.items()} == address
+        assert not framed(ranks="0-1").warning
+
+
+def test_a_value_that_a_page_does_not_offer_is_reported_until_another_is_chosen(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with naming([], cache, monkeypatch):  # Plan is the first page then
+        app = framed(model="nosuch", devices="0", view="One configuration", tp="3")
+        expected = [
+            f"{name} is not offered here. The page shows its default." for name in ("model=nosuch", "devices=0", "tp=3")
+        ]
+        assert [warning.value.replace("\\", "") for warning in app.warning] == expected
+        next(box for box in app.selectbox if box.label == "Model").set_value("Llama-3-70B").run()
+        assert [warning.value.replace("\\", "") for warning in app.warning] == expected[1:]
+        assert "".join(app.query_params["model"]) == "Llama-3-70B"
+        assert not framed(model="Llama-3-70B", view="One configuration", tp="2").warning
 
 
 def test_a_run_that_changes_on_disk_is_reported_and_read_again(

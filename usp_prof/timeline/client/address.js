@@ -34,6 +34,11 @@ const ADDRESS = {
       this.selection = areaRange; this.area = areaRows.length ? new Set(areaRows) : null;
     }
     const picked = read("picked").match(/^(\d{1,6})\.(\d{1,9})$/), focus = read("focus").match(/^\d{1,6}$/);
+    const isLacking = {
+      pins: !this.pinned.size, only: !only.length, by: !this.by, range: !this.rangeOf(read("range"), "-?"), at: !this.placeOf(read("at")),
+      show: read("show").split(",").some((kind) => kind !== "none" && !there.has(kind)), area: !this.selection, focus: !this.head.rows[read("focus")], picked: !picked,
+    };
+    this.tellIgnored(Object.keys(isLacking).filter((name) => read(name) && isLacking[name]).map((name) => `${name}=${read(name)}`));
     const isPlaced = [...names, "ranks"].some((name) => url.has(name));
     this.opening = { picked: picked && [Number(picked[1]), Number(picked[2])], focus: focus ? Number(focus[0]) : isPlaced ? undefined : this.data.focus };
   },
@@ -61,6 +66,7 @@ const ADDRESS = {
   async afterOpening() { // what needs laid out rows
     const { picked, focus } = this.opening;
     if (picked) await this.select(...picked, false);
+    if (picked && !this.picked) this.tellIgnored([...this.ignored, `picked=${picked.join(".")}`]);
     if (picked && this.picked) this.reveal(this.picked.rank, this.picked.index);
     else if (focus !== undefined) this.reveal(focus);
     if (this.find) this.search();

@@ -3,8 +3,8 @@
 const KINDS = { host: "Host threads", exposed: "Exposed", contended: "Contended", actions: "Actions", path: "Critical path", counters: "Counters" };
 const KEYS = [
   ["W S, Ctrl + wheel", "zoom"], ["A D, drag", "pan"], ["wheel, ↑ ↓, Page ↑ ↓", "scroll"], ["shift + drag", "select an area"],
-  ["alt + drag, Z", "zoom into a box, zoom to the selection"], ["double-click", "fit a slice"], ["F", "fit the picked slice; again: the whole run"], ["Ctrl + C", "copy the name of the picked slice"],
-  ["/", "search"], ["Enter, shift + Enter", "next and previous hit"], ["L", "longest hit, then the next longest; without a search: of the picked name"], ["[ ]", "previous and next slice of the row"], ["M", "mark the slice or the selection"],
+  ["alt + drag, Z", "zoom into a box, zoom to the selection"], ["double-click", "fit a slice"], ["F", "fit the picked slice or the selection; again: the whole run"], ["Ctrl + C", "copy the name of the picked slice"],
+  ["/", "search"], ["Enter, shift + Enter", "next and previous hit"], ["L", "longest hit, then the next longest; without a search: of the picked name"], [", .", "previous and next slice of the row"], ["[ ]", "follow the arrows back and forth: launch, kernel, the call on other ranks"], ["M", "mark the slice or the selection"],
   ["Q", "show or hide the details"], ["C", "fold all ranks"], ["click a rank", "fold it"], ["click a step", "zoom to it"], ["click a row name", "pin the row, or open a collapsed track"], ["Ctrl + K", "go to a page, rank, finding or name"], ["?", "show these keys"],
 ];
 const WHEEL = "usp-timeline-wheel"; // "zoom": the wheel alone zooms
@@ -30,6 +30,7 @@ const BAR = {
     this.allRanks = this.button("Show all ranks", "Show all ranks", () => { this.only = this.only ? null : Object.keys(this.head.rows).map(Number); this.fillBar(); this.relayout(); });
     this.helpButton = this.button("?", "Keys", () => this.toggleHelp());
     this.legend = bar.appendChild(element("span", "usp-legend"));
+    this.ignoredPlace = bar.appendChild(element("span", "usp-ignored"));
     this.panel = this.root.appendChild(element("div", "usp-panel"));
   },
 
@@ -63,6 +64,11 @@ const BAR = {
     this.allRanks.hidden = !this.only && shown === all;
     this.allRanks.textContent = shown < all ? `${shown} of ${all} ranks: show all` : "Show fewer ranks";
     this.fillLegend();
+  },
+
+  tellIgnored(ignored) { // parts of a link that this run does not have
+    this.ignored = ignored;
+    this.ignoredPlace.textContent = ignored.length ? `Not in this run, so ignored: ${ignored.join(", ").slice(0, 200)}` : "";
   },
 
   buildKinds() { // once, so that a pressed button keeps the focus
@@ -165,10 +171,7 @@ const BAR = {
     this.goToHit(this.hits.longest[this.at_longest]);
   },
 
-  goToHit([rank, row, start_ns, dur_ns, event]) {
-    this.goTo({ rank, row, start_ns, dur_ns });
-    this.pick({ rank, event, start_ns, dur_ns, index: row });
-  },
+  goToHit([rank, row, start_ns, dur_ns, event]) { this.visit({ rank, row, start_ns, dur_ns, event }); },
 };
 Object.assign(Timeline.prototype, BAR);
 

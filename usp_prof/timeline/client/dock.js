@@ -24,7 +24,7 @@ const DOCK = {
   // --- details of a slice -----------------------------------------------------------------------------------------
 
   pick(slice) { // a slice {rank, event, start_ns, dur_ns, index} or null
-    this.picked = slice; this.members = []; this.flows = [];
+    this.picked = slice; this.members = []; this.flows = []; this.around = {};
     this.remember(0);
     if (slice) this.select(slice.rank, slice.event); else { this.showDock(); this.draw(); }
   },
@@ -36,7 +36,7 @@ const DOCK = {
     if (!this.alive || wanted !== this.detailed) return;
     if (details?.place) this.picked = { rank, event, start_ns: details.place.start_ns, dur_ns: details.place.dur_ns, index: details.place.row };
     if (!details || !this.picked) { this.picked = null; return; }
-    this.members = details.members || []; this.flows = details.flows || [];
+    this.members = details.members || []; this.flows = details.flows || []; this.around = { [-1]: details.previous, 1: details.next };
     this.selection = this.area = this.listedQuery = null;
     this.drawDetails(details); this.showDock(); this.remember(0); this.draw();
     this.root.dataset.detailed = wanted;
@@ -67,7 +67,7 @@ const DOCK = {
     box.append(element("h4", "", title));
     for (const place of places) {
       const where = place.says || `rank ${place.rank}`;
-      const made = this.button(`${where}: ${duration(place.dur_ns)}`, place.name || where, () => { this.goTo(place); this.pick({ ...place, index: place.row }); }, box);
+      const made = this.button(`${where}: ${duration(place.dur_ns)}`, place.name || where, () => this.visit(place), box);
       const gap = this.picked && place.start_ns - this.picked.start_ns;
       if (gap) made.append(element("small", "", ` ${gap > 0 ? "+" : "−"}${duration(Math.abs(gap))}`));
     }
@@ -79,17 +79,19 @@ const DOCK = {
     close.className = "usp-close";
   },
 
-  neighbor(by) { // the slice before or after the picked one, on its row
-    const { tile, picked } = this, place = tile?.places.get(`${picked?.rank}.${picked?.index}`);
-    if (place === undefined || tile.raster) return;
-    const scale = (tile.end_ns - tile.start_ns) / tile.width;
-    for (let i = tile.first[place]; i < tile.first[place + 1]; i++) {
-      const next = i + by;
-      if (tile.event[i] !== picked.event || next < tile.first[place] || next >= tile.first[place + 1] || tile.event[next] < 0) continue;
-      const slice = { rank: picked.rank, event: tile.event[next], index: picked.index, start_ns: tile.start_ns + tile.start[next] * scale, dur_ns: tile.dur[next] * scale };
-      this.goTo({ ...slice, row: slice.index }); this.pick(slice);
-      return;
-    }
+  neighbor(by) { this.visit(this.around[by]); }, // the slice before or after the picked one, on its row
+
+  follow(by) { // along the arrows: from a launch to its work and back, and through the parts of one call
+    const isPicked = ({ rank, event }) => rank === this.picked.rank && event === this.picked.event;
+    const arrow = this.flows.find((ends) => isPicked(ends[by > 0 ? 0 : 1])), parts = this.members.length;
+    const part = this.members.findIndex(isPicked);
+    if (arrow) this.visit(arrow[by > 0 ? 1 : 0]);
+    else if (part >= 0) this.visit(this.members[(part + by + parts) % parts]);
+  },
+
+  visit(place) { // pick a slice and bring it into view
+    if (!place) return;
+    this.goTo(place); this.pick({ ...place, index: place.row });
   },
 
   // --- marks: notes at a time -------------------------------------------------------------------------------------
@@ -112,7 +114,7 @@ const DOCK = {
   // The rows are labels such as "3.0"; none: the range of all rows that are shown.
   selectArea(range, labels) {
     this.selection = range; this.area = labels.length ? new Set(labels) : null;
-    this.picked = null; this.members = []; this.flows = [];
+    this.picked = null; this.members = []; this.flows = []; this.around = {};
     this.showsDock = true; this.dock.replaceChildren(); this.showDock();
     this.remember(0); this.keepAreaInView(); this.listArea();
   },

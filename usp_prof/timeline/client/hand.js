@@ -131,8 +131,8 @@ const HAND = {
       Home: () => this.scroll(-this.height), End: () => this.scroll(this.height),
       c: () => this.foldAll(), "?": () => this.owns() && this.toggleHelp(),
       "/": () => this.searchField?.focus(), m: () => this.owns() && this.mark(), q: () => this.owns() && this.toggleDock(),
-      "]": () => this.neighbor(1), "[": () => this.neighbor(-1), Enter: () => this.hits && this.step(event.shiftKey ? -1 : 1),
-      f: () => this.fit(this.picked), l: () => this.owns() && this.stepLongest(),
+      ".": () => this.neighbor(1), ",": () => this.neighbor(-1), "]": () => this.picked && this.follow(1), "[": () => this.picked && this.follow(-1), Enter: () => this.hits && this.step(event.shiftKey ? -1 : 1),
+      f: () => this.fitFocus(), l: () => this.owns() && this.stepLongest(),
       z: () => { if (this.selection) this.show(this.selection); },
       Escape: () => this.forget(),
     };
@@ -141,10 +141,15 @@ const HAND = {
     if (act && !isOnControl && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); event.stopImmediatePropagation(); act(); }
   },
 
-  fit(slice) { // into the window; a slice that fits already, or none: the whole run
-    const pad = slice ? Math.max(slice.dur_ns * 0.1, 20) : 0;
-    const range = slice ? [slice.start_ns - pad, slice.start_ns + slice.dur_ns + pad] : null;
-    this.show(range && (range[0] !== this.start || range[1] !== this.end) ? range : [0, this.head.span_ns]);
+  fit(slice) {
+    const pad = Math.max(slice.dur_ns * 0.1, 20);
+    this.show([slice.start_ns - pad, slice.start_ns + slice.dur_ns + pad]);
+  },
+
+  fitFocus() { // the picked slice or the selection; if it fits already, or without one: the whole run
+    const before = [this.start, this.end];
+    if (this.picked) this.fit(this.picked); else if (this.selection) this.show(this.selection);
+    if (this.start === before[0] && this.end === before[1]) this.show([0, this.head.span_ns]);
   },
 
   copyName(event) { // of the picked slice, if no text is selected

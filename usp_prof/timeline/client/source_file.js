@@ -118,7 +118,9 @@ class FileSource {
     const place = { rank, row: picked.index, start_ns: this.start[event], dur_ns: this.dur[event] }, isMerged = this.coverage[event] < 255 && bucket;
     const facts = [["rank", String(rank)], ["kind", this.content.categories[this.category[event]]], ["duration", duration(place.dur_ns)], ["start", `${duration(place.start_ns)} after the first event of the run`]];
     if (isMerged) facts.push(["detail", `longest of several slices, ${Math.round(this.coverage[event] / 2.55)}% busy; this file merges slices below ${duration(bucket)}`]);
-    return { name, place, facts };
+    const { start, dur, event: numbers } = this.rows.get(`${rank}.${picked.index}`)[0], at = event - numbers[0];
+    const beside = (i) => (i in numbers ? { rank, row: picked.index, start_ns: start[i], dur_ns: dur[i], event: numbers[i] } : undefined);
+    return { name, place, facts, previous: beside(at - 1), next: beside(at + 1) };
   }
 }
 

@@ -23,7 +23,7 @@ class Timeline {
     this.root = root; this.data = data; this.source = data.source; this.from = data.file ? new FileSource(data.file) : new ServerSource(data.source);
     this.page = window.location.pathname;
     this.alive = true; this.tile = null; this.scrollY = 0; this.box = null; this.dimmed = null; this.hits = null;
-    this.picked = null; this.members = []; this.flows = []; this.notes = []; this.selection = null; this.area = null;
+    this.picked = null; this.members = []; this.flows = []; this.around = {}; this.notes = []; this.selection = null; this.area = null;
     this.pinned = new Set(); this.folded = new Set(data.compact ? ["all"] : []); this.opened = new Set();
     this.kinds = new Set(data.kinds || ["exposed"]); this.only = null; this.by = ""; this.find = ""; this.filter = ""; this.showsDock = true;
     root.replaceChildren();
