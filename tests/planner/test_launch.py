@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import fields, replace
+from math import ceil
 from typing import Any
 
 import pytest
@@ -56,8 +57,42 @@ def test_torchtitan_gets_the_planned_options() -> None:
     assert "--module llama3 --config llama3_8b" in text
     assert "--parallelism.data_parallel_shard_degree 4" in text
     assert "--parallelism.pipeline_parallel_schedule Interleaved1F1B" in text
-    assert "--parallelism.pipeline_parallel_layers_per_stage 9" in text
+    assert "pipeline_parallel_layers_per_stage" not in text  # two stages per rank are its default
     assert "--training.local_batch_size 8 --training.global_batch_size 32" in text
+
+
+def test_torchtitan_has_the_planned_number_of_stages_or_no_command() -> None:
+    """It derives the number from layers per stage; 3 layers for 16 stages used to give it 12 stages."""
+    model = model_named("Llama-3-8B", 8192)
+    deep = Configuration(pp=4, zero=2, micro_batches=8, schedule="interleaved", chunks=3, recompute=Recompute.SELECTIVE)
+    text = command("torchtitan", model, deep)
+    per_stage = int(text.partition("layers_per_stage ")[2].split()[0])
+    assert ceil((model.layers + 2) / per_stage) == 12
+    assert "no option gives 16 stages" in refusal("torchtitan", model, replace(deep, chunks=4))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"tp": 16}, "8 key/value heads"), ({"tp": 8, "cp": 2}, "in multiples of 32 tokens")],
+)
+def test_degrees_that_torchtitan_rejects_are_refused(change: dict[str, int], reason: str) -> None:
+    model = replace(model_named("Llama-3-8B", 8192), sequence=8208)
+    assert reason in refusal("torchtitan", model, Configuration(zero=2, recompute=Recompute.SELECTIVE, **change))
+
+
+def test_the_405b_model_of_torchtitan_is_in_float8() -> None:
+    """Its configuration converts products to float8, but the command was predicted in bf16."""
+    model, plan = model_named("Llama-3-405B", 8192), Configuration(dp=64, tp=8, zero=3, recompute=Recompute.FULL)
+    assert "configured for fp8 only" in refusal("torchtitan", model, plan)
+    assert "--config llama3_405b" in command("torchtitan", model, replace(plan, dtype="fp8"))
+
+
+def test_torchtitan_captures_no_graphs_of_pipelines_and_experts() -> None:
+    """It checks that before it starts."""
+    model = model_named("Llama-3-8B", 8192)
+    plain = Configuration(dp=8, zero=2, recompute=Recompute.SELECTIVE)
+    assert "disable_cuda_graphs" not in command("torchtitan", model, plain)
+    assert "--training.disable_cuda_graphs" in command("torchtitan", model, replace(plain, dp=4, pp=2, micro_batches=4))
 
 
 def test_megatron_gets_the_planned_options() -> None:
@@ -125,15 +160,21 @@ def test_megatrons_zero_3_is_its_own_fsdp_without_a_pipeline() -> None:
         command("megatron", LLAMA_8B, Configuration(dp=4, pp=2, zero=3, micro_batches=2))
 
 
+PARTLY = Configuration(dp=8, recompute=Recompute.SELECTIVE)
+
+
 @pytest.mark.parametrize(
     ("trainer", "configuration", "reason"),
     [
         ("megatron", Configuration(pp=2, micro_batches=4, schedule="zbv"), "no schedule zbv"),
         ("megatron", Configuration(dp=8, loss_chunks=2), "loss in 2 chunks"),
+        ("megatron", replace(PARTLY, recompute_modules=("mla_up_proj",)), "multi-latent attention"),
+        ("megatron", replace(PARTLY, recompute_modules=("moe_act",)), "needs experts"),
         ("torchtitan", Configuration(dp=8, loss_chunks=16, recompute=Recompute.SELECTIVE), "loss in 16 chunks"),
         ("megatron", Configuration(dp=16, zero=3, replicas=2), "hybrid sharding"),
         ("torchtitan", Configuration(dp=8, zero=1, recompute=Recompute.SELECTIVE), "ZeRO-2"),
         ("torchtitan", Configuration(dp=8, zero=3), "always uses selective recomputation"),
+        ("torchtitan", Configuration(dp=8, zero=3, dtype="fp8"), "configured for bf16 only"),
         ("torchtitan", Configuration(pp=2, micro_batches=4, schedule="zb-h1", recompute=Recompute.SELECTIVE), "zb-h1"),
         ("usp-prof", Configuration(dtype="fp16"), "no fp16"),
     ],
@@ -215,8 +256,8 @@ def test_torchtitan_options_are_accepted_by_its_parser(configuration: Configurat
     plan = replace(configuration, recompute=Recompute.SELECTIVE)
     words = shlex.split(command("torchtitan", model_named("Llama-3-8B", 8192), plan))
     after = words[words.index("torchtitan.train") + 1 :]
-    # The only option without a value: predictions assume compiled layers.
-    after.remove("--compile.enable")
+    # Options without a value; predictions assume compiled layers.
+    after = [word for word in after if word not in ("--compile.enable", "--training.disable_cuda_graphs")]
     assert set(after[::2]) <= TORCHTITAN_OPTIONS
     assert not any(value.startswith("--") for value in after[1::2])
     if configuration.pp > 1:

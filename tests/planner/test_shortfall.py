@@ -79,7 +79,7 @@ def test_fewer_devices_are_enough_with_an_offloaded_optimizer() -> None:
 def test_only_changes_that_the_trainer_can_run_are_named() -> None:
     """An offloaded optimizer used to be suggested for torchtitan, which has none."""
     model = replace(LLAMA_8B, name="Llama-3-405B", layers=126, hidden=16384, heads=128, ffn_hidden=53248)
-    huge = Question(model, SMALL, devices=16, batch=512, trainer="torchtitan")
+    huge = Question(model, SMALL, devices=16, batch=512, dtype="fp8", trainer="torchtitan")
     changes = shortfall_of(huge, search(huge).leanest_bytes).changes
     assert changes
     assert not any("offload" in change for change in changes)

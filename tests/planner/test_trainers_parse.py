@@ -124,3 +124,31 @@ def test_the_configuration_of_torchtitan_has_the_written_fields(configuration: C
         assert own_options
         assert own_options.keys() <= hints.keys()
         kind(**{name: value_of(values, hints[name]) for name, values in own_options.items()})
+
+
+SELECTIVE = Configuration(zero=2, recompute=Recompute.SELECTIVE)
+
+
+@pytest.mark.parametrize(
+    ("model", "configuration"),
+    [
+        ("Llama-3-8B", replace(SELECTIVE, dp=8)),
+        ("Llama-3-8B", replace(SELECTIVE, dp=2, tp=4, cp=2)),
+        ("Llama-3-8B", replace(SELECTIVE, dp=2, pp=4, micro_batches=8)),
+        ("Llama-3-8B", replace(SELECTIVE, pp=4, micro_batches=8, schedule="interleaved", chunks=3)),
+        ("DeepSeek-V3", replace(SELECTIVE, dp=8, ep=8)),
+        ("Qwen3-30B-A3B", Configuration(dp=4, ep=8, tp=2, etp=1, zero=3, recompute=Recompute.FULL)),
+        ("Qwen3-32B", Configuration(dp=8, zero=3, recompute=Recompute.FULL)),
+        ("GPT-OSS-20B", Configuration(dp=8, ep=8, zero=3, recompute=Recompute.FULL)),
+    ],
+)
+def test_torchtitan_reads_the_command_and_accepts_the_model(model: str, configuration: Configuration) -> None:
+    """Its own parser, and the checks of its configuration and of its models."""
+    pytest.importorskip("torchtitan.models.llama3.config_registry", reason=TORCHTITAN, exc_type=ImportError)
+    manager = pytest.importorskip("torchtitan.config.manager", reason=TORCHTITAN)
+    words = shlex.split(command("torchtitan", model_named(model, 4096), configuration))
+    config = manager.ConfigManager().parse_args(words[words.index("torchtitan.train") + 1 :])
+    config.model_spec.model.update_from_config(config=config)
+    assert config.parallelism.tensor_parallel_degree == configuration.tp
+    assert config.parallelism.expert_parallel_degree == configuration.ep
+    assert type(config.activation_checkpoint).__qualname__.startswith(configuration.recompute.title())

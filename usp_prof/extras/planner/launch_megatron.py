@@ -159,6 +159,9 @@ def _rules(model: ModelEntry, c: Configuration) -> Rules:
         c.expert_overlap and c.pp > 1 and c.chunks == 1,
         "it overlaps the expert exchange in interleaved pipelines only",
     )
+    has_latents = any(block.form == "latent" for kind in model.layer_kinds for block in kind.blocks)
+    yield "mla_up_proj" in c.recompute_modules and not has_latents, "mla_up_proj needs multi-latent attention"
+    yield "moe_act" in c.recompute_modules and not model.experts, "moe_act needs experts"
     has_short_moments = c.optimizer_bytes == BYTES_WITH_16_BIT_MOMENTS
     yield has_other_optimizer(c) and not has_short_moments, "its optimizer state takes 12 or 8 bytes per weight"
     yield has_short_moments and (c.zero != 1 or is_offloaded), "16-bit moments need ZeRO-1 and no offload"
