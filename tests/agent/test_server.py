@@ -99,7 +99,7 @@ def test_a_diagnosis_leads_from_finding_to_proof_to_predicted_gain(
     assert predicted["gain_fraction"] == pytest.approx(first["gain_fraction"])
 
     compared = ask("compare", before=SLOW, after=REPAIRED, rows=5)  # the same job, recorded without the fault
-    measured = float(compared["says"].split("(-")[1].split("%")[0]) / 100
+    measured = float(compared["says"].partition("% shorter")[0].split()[-1]) / 100
     assert measured == pytest.approx(predicted["gain_fraction"], abs=predicted["error_fraction"])
     assert len(compared["tables"][0]["rows"]) == 5
 

@@ -65,14 +65,9 @@ class BreakdownResult(Result):
     parts: Partition
     notes: tuple[HealthRow, ...] = ()
 
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The axes with communication, in display order."""
-        return self.parts.axes
-
-    def slices(self, rank: int | None = None) -> list[Slice]:
-        """Return the parts as means over steps, for one rank or over all ranks; they add up to the step."""
-        rows = self.parts if rank is None else self.parts.take(self.parts.rank == rank)
+    def slices(self) -> list[Slice]:
+        """Return the parts as means over ranks of their means over steps; they add up to the step."""
+        rows = self.parts
         columns = {"compute": rows.compute}
         columns |= {f"comm:{axis}": rows.exposed[:, i] for i, axis in enumerate(rows.axes)}
         columns |= {"memcpy": rows.memcpy, "unrecorded": rows.unrecorded}
@@ -162,7 +157,7 @@ def _of_rank(tables: TableSet, rank: int) -> _OfRank:
     is_send = sends[pairs["part"]]
     waited, transferred = (int(pairs[name][is_send].sum()) for name in ("wait_ns", "transfer_ns"))
     return _OfRank(
-        len(tables.columns("kernels", rank)) > 0 and not len(tables.columns("launches", rank)),
+        tables.ran_on_gpu(rank) and not len(tables.columns("launches", rank)),
         int((receives & ~calls.paired(tables, rank)).sum()),
         waited,
         waited + transferred,

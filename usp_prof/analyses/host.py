@@ -189,7 +189,7 @@ def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:
     limited = "cuda" in tables.columns("ranks", rank)["device_kind"]
     depths = ranges.queue_depth(tables, rank, QUEUE_LIMIT if limited else _NO_LIMIT)
     # If only device activity was recorded, launches and data loading are unknown, which is not zero.
-    on_gpu = bool(len(tables.columns("kernels", rank)) and len(tables.columns("launches", rank)))
+    on_gpu = tables.ran_on_gpu(rank) and len(tables.columns("launches", rank)) > 0
     has_host = bool(len(tables.columns("ops", rank)) or (~tables.columns("annotations", rank)["on_device"]).any())
     functions = _functions(tables, rank, selection)
     collected = _covered(_COLLECTS, marks, functions)

@@ -166,7 +166,7 @@ def _tallied(tables: TableSet, selection: Selection) -> KernelsResult:
     ranks = selection.ranks_among(tables.ranks)
     tallies = shares.of_each_rank(tables, partial(of_rank, roof=bounds, selection=selection), ranks)
     kernels, ops, efficiency_by_step = sum_up(tallies)
-    on_gpu = any(len(tables.columns("kernels", rank)) for rank in ranks)
+    on_gpu = any(map(tables.ran_on_gpu, ranks))
     total = int(sum(kernel.total_ns for kernel in kernels))
     notes = [*bounds.notes, *_shape_notes(tables, ranks, ops, total)]
     notes += [*_peak_notes(ops, bounds), *_beaten_notes(ops, total)]

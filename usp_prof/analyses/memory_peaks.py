@@ -37,15 +37,10 @@ class Peak:
         return 0 < self.reserved < self.allocated
 
 
-def has_device(tables: TableSet, rank: int) -> bool:
-    """Return whether a device other than the CPU did the rank's work."""
-    return len(tables.columns("kernels", rank)) > 0
-
-
 def device_rows(tables: TableSet, rank: int) -> Columns:
     """Return the allocator events of the rank's device: the GPU if it did the work, otherwise the CPU."""
     memory = tables.columns("memory", rank)
-    return memory.take(memory["device_type"] == int(has_device(tables, rank)))
+    return memory.take(memory["device_type"] == int(tables.ran_on_gpu(rank)))
 
 
 def peak(tables: TableSet, rank: int, rows: Columns, inside: Flags) -> Peak | None:
@@ -69,7 +64,7 @@ def peak(tables: TableSet, rank: int, rows: Columns, inside: Flags) -> Peak | No
         int(reserved[place]),
         int(reserved[inside].max(initial=0)),
         live,
-        since_recording=not has_device(tables, rank),
+        since_recording=not tables.ran_on_gpu(rank),
     )
 
 

@@ -103,30 +103,15 @@ def rank_means(rank: Ints, figure: Ints) -> tuple[list[int], Floats]:
     return ranks.tolist(), sums / np.bincount(row, minlength=len(ranks))
 
 
-def spread(
-    metric: Metric,
-    rank: Ints,
-    step: Ints,
-    figure: Ints,
-    **dims: int | str,
-) -> list[Value]:
+def spread(metric: Metric, rank: Ints, step: Ints, figure: Ints, **dims: int | str) -> list[Value]:
     """Return the values of a time: overall, per rank and per (rank, step). `dims` are added to every value."""
     if not len(rank):
         return []
-    return [
-        Value(metric, value, place)
-        for value, place in zip(_levels(rank, figure), _places(rank, step, dims), strict=True)
-    ]
+    levels = zip(_levels(rank, figure), _places(rank, step, dims), strict=True)
+    return [Value(metric, value, place) for value, place in levels]
 
 
-def spread_ratio(
-    metric: Metric,
-    rank: Ints,
-    step: Ints,
-    part: Ints,
-    base: Ints,
-    **dims: int | str,
-) -> list[Value]:
+def spread_ratio(metric: Metric, rank: Ints, step: Ints, part: Ints, base: Ints, **dims: int | str) -> list[Value]:
     """Return the values of a fraction at these levels: the ratio of the means. Levels with a zero base are skipped."""
     if not len(rank):
         return []
@@ -157,11 +142,8 @@ def _levels(rank: Ints, figure: Ints) -> list[float | int]:
 def _places(rank: Ints, step: Ints, dims: Dims) -> list[Dims]:
     """Return the dimensions of these levels, each with `dims` added."""
     by_rank = [{"rank": number, **dims} for number in distinct(rank).tolist()]
-    return [
-        dims,
-        *by_rank,
-        *({"rank": r, "step": s, **dims} for r, s in zip(rank.tolist(), step.tolist(), strict=True)),
-    ]
+    by_step = [{"rank": r, "step": s, **dims} for r, s in zip(rank.tolist(), step.tolist(), strict=True)]
+    return [dims, *by_rank, *by_step]
 
 
 def in_order(values: Sequence[Value]) -> Values:

@@ -87,7 +87,7 @@ class StepTimeResult(Result):
     @property
     def ordinary(self) -> tuple[JobStep, ...]:
         """The steps that are neither warm-up nor outliers, or all steps if there are none."""
-        return tuple(s for s in self.job if not s.warm_up and not s.odd) or self.job
+        return _ordinary(self.job)
 
     def values(self) -> Values:
         """Return the metric values, sorted by dimension."""
@@ -179,14 +179,17 @@ def _unusual(lengths_ns: Sequence[float]) -> tuple[Flags, Flags]:
     return is_warm_up, is_outlier & ~is_warm_up
 
 
+def _ordinary(job: tuple[JobStep, ...]) -> tuple[JobStep, ...]:
+    return tuple(job_step for job_step in job if not job_step.warm_up and not job_step.odd) or job
+
+
 def _spread(job: JobStep) -> float:
     return (job.longest_ns - job.shortest_ns) / job.length_ns if job.length_ns else 0.0
 
 
 def _tokens_per_second(tables: TableSet, parts: partition.Partition, is_step: Flags, job: tuple[JobStep, ...]) -> float:
     tokens = tables.tokens_per_step
-    ordinary = [s.step for s in job if not s.warm_up and not s.odd] or [s.step for s in job]
-    lengths = parts.wall[np.isin(parts.step, ordinary) & is_step]
+    lengths = parts.wall[np.isin(parts.step, [job_step.step for job_step in _ordinary(job)]) & is_step]
     if tokens <= 0 or not len(lengths) or lengths.sum() <= 0:
         return float("nan")
     return tokens / float(lengths.mean()) * 1e9

@@ -98,7 +98,7 @@ def pipeline(figures: Figures) -> str:
 def is_any_rank_late(figures: Figures) -> bool:
     """Return whether a rank delays the others by a share of the step worth naming."""
     cost = figures.along("straggler_cost", "rank")
-    step = figures.overall("step_time") or figures.overall("window_time")
+    step = figures.rank_step_ns
     if not cost or not step:
         return False
     return largest(cost)[1] >= _LEAST * step
@@ -111,7 +111,7 @@ def stragglers(figures: Figures, cause: str = "") -> str:
     it measured in sends and receives, where only the gain of a repair shows who delays the others.
     """
     cost = figures.along("straggler_cost", "rank")
-    step = figures.overall("step_time") or figures.overall("window_time")
+    step = figures.rank_step_ns
     late = largest(cost)[0] if is_any_rank_late(figures) else None
     in_messages = _in_messages(figures, late)
     if not cost:

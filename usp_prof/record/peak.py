@@ -8,20 +8,17 @@ higher one.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
 import platform
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from usp_prof.whole_files import whole_file
+from usp_prof.whole_files import one_writer, whole_file
 
 _SIZES = (256, 512, 1024, 2048)
 _SECONDS_PER_SIZE = 0.2
@@ -45,7 +42,7 @@ def cpu_peak(dtype: torch.dtype = torch.float32, *, folder: Path | None = None) 
     source = f"measured: largest {name} matrix product on {cores} cores, torch {torch.__version__}"
     place = (folder or _cache_folder()) / f"peak-{platform.node()}-{name}-{cores}-{torch.__version__}.json"
     place.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(place.with_suffix(".lock")):
+    with one_writer(place):
         flops, is_final = _read(place)
         if not is_final:
             measured, is_final = measure(dtype, cores)
@@ -101,10 +98,3 @@ def _cache_folder() -> Path:
     if given:
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "usp-prof"
-
-
-@contextmanager
-def _alone(place: Path) -> Iterator[None]:
-    with place.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

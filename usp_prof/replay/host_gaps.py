@@ -31,8 +31,7 @@ def hosts_seen(graph: Graph, tables: TableSet) -> dict[int, bool]:
     """Return for each rank whether its trace shows the host's work; device work alone does not."""
     of_host = graph.nodes.of_host
     return {
-        rank: bool(of_host[graph.nodes.of_rank(rank)].any()) or not len(tables.columns("kernels", rank))
-        for rank in tables.ranks
+        rank: bool(of_host[graph.nodes.of_rank(rank)].any()) or not tables.ran_on_gpu(rank) for rank in tables.ranks
     }
 
 

@@ -126,7 +126,7 @@ def _device_offsets(tables: TableSet, clocks: Clock) -> dict[int, int]:
         parts = matched.parts.of_rank(rank, "call", "part")
         collectives = tables.columns("collectives", rank)
         chosen = ties[parts["call"]]
-        if not len(tables.columns("kernels", rank)) or not chosen.any():
+        if not tables.ran_on_gpu(rank) or not chosen.any():
             continue
         part = parts["part"][chosen]
         number.append(parts["call"][chosen])

@@ -43,6 +43,16 @@ class Figures:
         """Return the overall value."""
         return self._values_by_dims(metric).get((), {}).get(())
 
+    @property
+    def cover_a_window(self) -> bool:
+        """Whether steps are unknown, so that figures cover the recorded window."""
+        return self.has("window_time") and not self.has("step_time")
+
+    @property
+    def rank_step_ns(self) -> Number:
+        """The mean step of a rank, or its window if steps are unknown; 0 if neither is known."""
+        return self.overall("step_time") or self.overall("window_time") or 0
+
     def at(self, metric: str, **dims: Key) -> Number | None:
         """Return the value at exactly these dimensions."""
         names = tuple(sorted(dims))

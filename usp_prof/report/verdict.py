@@ -94,7 +94,7 @@ def gains_in_messages(figures: Figures) -> dict[Key, Number]:
 
     Lateness is measured in collectives. Such a rank is hardly late there, but its repair saves time.
     """
-    step = figures.overall("step_time") or figures.overall("window_time") or 0
+    step = figures.rank_step_ns
     cost, gains = figures.along("straggler_cost", "rank"), figures.along("repair_gain", "rank")
     is_shown = cost or gains  # the lateness of ranks outside the selection is unknown
     late = [

@@ -269,6 +269,10 @@ class TableSet:
         """Return whether the trace has device work, including CPU compute, and not only host events."""
         return not self.columns("ranks", rank).matches("device_kind", UNRECORDED).any()
 
+    def ran_on_gpu(self, rank: int) -> bool:
+        """Return whether a device other than the CPU did the rank's work, as far as it was recorded."""
+        return len(self.columns("kernels", rank)) > 0
+
     def columns(self, name: str, rank: int) -> Columns:
         """Return one table of one rank as arrays."""
         return self.memo_of_rank(rank, name, lambda: self._columns(name, rank))

@@ -82,7 +82,7 @@ def without_hosts(tables: TableSet, ranks: Iterable[int]) -> list[int]:
     return [
         rank
         for rank in ranks
-        if len(tables.columns("kernels", rank))
+        if tables.ran_on_gpu(rank)
         and not len(tables.columns("launches", rank))
         and not len(tables.columns("ops", rank))
     ]

@@ -195,5 +195,4 @@ def _unexplained_error(tables: TableSet, made: Edited, replayed_ns: float) -> fl
 
 def _floor(tables: TableSet) -> float:
     """Return the minimum error of a gain, which is larger if ranks without devices share cores."""
-    on_device = any(len(tables.columns("kernels", rank)) for rank in tables.ranks)
-    return FLOOR_ERROR if on_device else SHARED_ERROR
+    return FLOOR_ERROR if any(map(tables.ran_on_gpu, tables.ranks)) else SHARED_ERROR

@@ -162,7 +162,7 @@ def _transfer(tables: TableSet) -> int:
 
     On a CPU a range lasts until the rank calls wait, so it says nothing about the link.
     """
-    if not any(len(tables.columns("kernels", rank)) for rank in tables.ranks):
+    if not any(map(tables.ran_on_gpu, tables.ranks)):
         return 0
     rows = calls.match_calls(tables).columns()
     times = rows["transfer_ns"][rows.matches("axis", "pp") & rows["complete"] & (rows["transfer_ns"] >= 0)]

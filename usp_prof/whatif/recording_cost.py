@@ -77,7 +77,7 @@ def recording_cost(tables: TableSet) -> RecordingCost:
 
 def _recording_cost(tables: TableSet) -> RecordingCost:
     before = unedited(tables)
-    of_device = [rank for rank in tables.ranks if len(tables.columns("kernels", rank))]
+    of_device = list(filter(tables.ran_on_gpu, tables.ranks))
     manifest = tables.manifest or Manifest()
     if (
         not of_device or not len(before.step) or manifest.options.get("synthetic")

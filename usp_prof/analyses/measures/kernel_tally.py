@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, nan, sqrt
 
 import numpy as np
@@ -127,9 +127,7 @@ def of_rank(tables: TableSet, rank: int, roof: Roof, selection: Selection) -> Ra
     return RankTally(_kernels(work), *_ops_and_steps(work, roof))
 
 
-def sum_up(
-    tallies: Iterable[RankTally],
-) -> tuple[tuple[KernelStat, ...], tuple[OpStat, ...], dict[int, float]]:
+def sum_up(tallies: Iterable[RankTally]) -> tuple[tuple[KernelStat, ...], tuple[OpStat, ...], dict[int, float]]:
     """Return the kernels and the ops of all ranks, longest first, and the efficiency by step.
 
     Efficiency is roofline time over measured time, for ops with a bound.
@@ -142,10 +140,10 @@ def sum_up(
             kernels.setdefault(kernel.name, KernelStat(kernel.name)).add(kernel)
         for op in tally.ops:
             key = (op.name, op.dims, op.precision, op.is_costed)
-            empty = OpStat(
-                op.name, op.dims, op.family, op.precision, is_attributed=op.is_attributed, is_costed=op.is_costed
-            )
-            ops.setdefault(key, empty).add(op)
+            if key in ops:
+                ops[key].add(op)
+            else:
+                ops[key] = replace(op)
         for step, ideal, measured in tally.steps:
             ideal_before, measured_before = steps.get(step, (0.0, 0))
             steps[step] = (ideal_before + ideal, measured_before + measured)

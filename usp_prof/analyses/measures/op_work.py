@@ -73,9 +73,8 @@ def _measure(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     owner = enclosing_ops(ops, chosen["op_event"], _counts_itself(ops, kinds, kind_of))
     owner = np.where(owner >= 0, owner, launcher)
     kind = np.where(owner >= 0, lookup(kind_of, owner, missing=-1), -1)
-    on_gpu = len(tables.columns("kernels", rank)) > 0
     event, start, dur = (chosen[column] for column in ("event", "start_ns", "dur_ns"))
-    return RankWork(names, name, event, start, dur, kinds, kind, owner, chosen["step"], on_gpu)
+    return RankWork(names, name, event, start, dur, kinds, kind, owner, chosen["step"], tables.ran_on_gpu(rank))
 
 
 def _set_list_costs(kinds: list[OpKind], kind: Ints, name: Ints, names: list[str]) -> None:

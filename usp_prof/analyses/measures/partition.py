@@ -56,10 +56,9 @@ _FRAMES_STEP = re.compile(r"^ProfilerStep#")
 
 def host_causes(tables: TableSet, rank: int, gaps: Intervals) -> dict[Cause, Intervals]:
     """Return the parts of one rank's idle gaps that the host caused, by cause; the rest has another cause."""
-    on_cpu = not len(tables.columns("kernels", rank))
     ops, annotations = tables.columns("ops", rank), tables.columns("annotations", rank)
     loading = _times_by_name(ops, LOADS_DATA.search) | _times_by_name(annotations, LOADS_DATA.search)
-    if on_cpu:
+    if not tables.ran_on_gpu(rank):
         waiting = _times_by_name(ops, _WAITS.search)
         hosted = _times_by_name(ops, lambda _: True) | _times_by_name(
             annotations, lambda name: not _FRAMES_STEP.search(name)

@@ -43,16 +43,12 @@ class Actions:
 
     def take(self, rows: Flags | Ints) -> Actions:
         """Return the selected rows."""
-        return _made({name: getattr(self, name)[rows] for name in _ARRAYS}, self.source)
+        return Actions(**{name: getattr(self, name)[rows] for name in _ARRAYS}, source=self.source)
 
     def within(self, rank: int) -> Intervals:
         """Return the time that one rank spends in actions."""
         of_rank = self.rank == rank
         return union(self.start_ns[of_rank], self.end_ns[of_rank])
-
-
-def _made(columns: dict[str, Any], source: str) -> Actions:
-    return Actions(**columns, source=source)
 
 
 _ARRAYS = tuple(name for name in Actions.__dataclass_fields__ if name != "source")
@@ -66,9 +62,9 @@ def gather(tables: TableSet, selection: Selection) -> Actions:
         sources |= sources_of_rank
         actions_of_rank += [arrays] if sources_of_rank else []
     if not sources:
-        return _made({name: np.zeros(0, object if name == "kind" else np.int64) for name in _ARRAYS}, "")
+        return Actions(**{name: np.zeros(0, object if name == "kind" else np.int64) for name in _ARRAYS}, source="")
     stacked = {name: np.concatenate([arrays[name] for arrays in actions_of_rank]) for name in _ARRAYS}
-    actions = _made(stacked, "+".join(sorted(sources)))
+    actions = Actions(**stacked, source="+".join(sorted(sources)))
     order = np.lexsort((actions.end_ns, actions.start_ns, actions.rank))
     return actions.take(order)
 
@@ -240,17 +236,11 @@ def ideal(observed: Order, actions: Actions, guessed: Guess) -> Ideal:
     by_kind: dict[Kind, list[int]] = {}
     for (_, kind), ns in by_stage.items():
         by_kind.setdefault(kind, []).append(ns)
-    even = {kind: round(sum(found_ns) / len(found_ns)) for kind, found_ns in by_kind.items()}
-
-    def own(action: Action) -> int:
-        return by_stage[action.stage, action.kind]
-
-    def mean(action: Action) -> int:
-        return even[action.kind]
-
+    mean_ns = {kind: round(sum(of_stages) / len(of_stages)) for kind, of_stages in by_kind.items()}
     try:
-        line = simulate(observed, own)
-        return Ideal(line.bubble_fraction, simulate(observed, mean).bubble_fraction, textbook, line)
+        line = simulate(observed, lambda action: by_stage[action.stage, action.kind])
+        balanced = simulate(observed, lambda action: mean_ns[action.kind])
+        return Ideal(line.bubble_fraction, balanced.bubble_fraction, textbook, line)
     except UsageError:  # actions are missing: ranks not read, or a step cut by the window
         return Ideal(float("nan"), float("nan"), textbook)
 

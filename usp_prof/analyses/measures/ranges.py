@@ -207,7 +207,7 @@ class Marked:
 
 def marked(tables: TableSet, rank: int, selection: Selection, area: str) -> Marked:
     """Return the marks of an area: the device's marks if a GPU did the work, since the host only issues it."""
-    return _marks_of(tables, rank, selection, area, on_device=len(tables.columns("kernels", rank)) > 0)
+    return _marks_of(tables, rank, selection, area, on_device=tables.ran_on_gpu(rank))
 
 
 def host_marks(tables: TableSet, rank: int, selection: Selection, area: str) -> Marked:

@@ -138,7 +138,7 @@ class Answers:
         if table.rows:
             return Reply("", (table,))
         tables = opened.tables
-        on_cpu = not any(len(tables.columns("kernels", rank)) for rank in tables.ranks)
+        on_cpu = not any(map(tables.ran_on_gpu, tables.ranks))
         notes = ("The traces have no GPU events: `kernels` is empty, compute is in `activities`.",) if on_cpu else ()
         return Reply("The query returned no rows.", (table,), notes)
 

@@ -71,13 +71,8 @@ def where_the_step_goes(figures: Figures, run: RunFacts) -> Stack | None:
         return None
     total = sum(value for _, _, value in step_parts)
     stack = tuple(StackPart(label, role, value) for label, role, value in step_parts)
-    span = "window" if _is_window(figures) else "step"
+    span = "window" if figures.cover_a_window else "step"
     return Stack(f"Where the {mean_rank_step(run, span)} goes", total, Unit.NS, stack)
-
-
-def _is_window(figures: Figures) -> bool:
-    """Return whether steps are unknown, so that figures cover the recorded window."""
-    return figures.has("window_time") and not figures.has("step_time")
 
 
 def communication(figures: Figures) -> DataTable | None:
@@ -94,7 +89,7 @@ def communication(figures: Figures) -> DataTable | None:
         "transfer_time",
     )  # fmt: skip
     rows = [(axis, *(figures.at(metric, axis=axis) for metric in ids)) for axis in axes_in_order(total)]
-    title = "Communication by axis, mean over ranks" + ("" if _is_window(figures) else " and steps")
+    title = "Communication by axis, mean over ranks" + ("" if figures.cover_a_window else " and steps")
     times = [head for head, unit in columns.items() if unit is Unit.NS]
     return without_blanks(data_table(title, columns, rows, shared=times))
 
@@ -117,7 +112,7 @@ def _key_figures(context: Context) -> KeyFigures | None:
 
 def _step(context: Context) -> KeyFigure:
     figures = context.figures
-    if _is_window(figures):
+    if figures.cover_a_window:
         return KeyFigure("window", figures.overall("window_time"), Unit.NS, "everything recorded; steps are unknown")
     steps = cast("StepTimeResult | None", context.results.get("step_time"))
     job, ordinary = (steps.job, steps.ordinary) if steps is not None else ((), ())
@@ -162,7 +157,7 @@ def _exposed(figures: Figures) -> KeyFigure | None:
     if not exposed or not step:
         return None
     total = sum(exposed.values())
-    span = "window" if _is_window(figures) else "step"
+    span = "window" if figures.cover_a_window else "step"
     note = f"{quantity(total / step, Unit.FRACTION)} of the mean rank {span}"
     if total and len(exposed) > 1:
         note += f", most on {axis_words(max(axes_in_order(exposed), key=lambda axis: exposed[axis]))}"
@@ -273,7 +268,7 @@ def _cause_of_variation(context: Context, ideal: IdealStep) -> str:
 
 def worst_ranks(figures: Figures) -> list[Key]:
     """Return the ranks that are latest, compute slower than their peers, or delay others in messages, worst first."""
-    step = figures.overall("window_time" if _is_window(figures) else "step_time") or 0
+    step = figures.rank_step_ns
     cost, slowdown, gain = (figures.along(metric, "rank") for metric in ("straggler_cost", "slowdown", "repair_gain"))
     bad = {rank for rank, value in cost.items() if value > step * NOTABLE}
     bad |= {rank for rank, value in slowdown.items() if value > 1 + NOTABLE}
@@ -314,13 +309,13 @@ def _worst_ranks(context: Context) -> DataTable | None:
         "rank": None, "axis": None, "late by": Unit.NS, "repair saves": Unit.FRACTION, "arrives last": Unit.FRACTION,
         "compute slowdown": Unit.RATIO, "compute": Unit.NS, "waiting": Unit.NS,
     }  # fmt: skip
-    title = f"Stragglers (ranks that others wait for), {'in the window' if _is_window(figures) else 'per step'}"
+    title = f"Stragglers (ranks that others wait for), {'in the window' if figures.cover_a_window else 'per step'}"
     return without_blanks(data_table(title, columns, rows, most=_WORST_RANKS))
 
 
 def lateness_and_repairs(figures: Figures) -> Text | None:
     """Explain repairs of the worst ranks that save much more or much less than the ranks are late."""
-    step = figures.overall("window_time" if _is_window(figures) else "step_time") or 0
+    step = figures.rank_step_ns
     cost, gain = (figures.along(metric, "rank") for metric in ("straggler_cost", "repair_gain"))
     alone = Counter(gain.values())  # ranks with equal gains have one repair, which evens out their work
     differing = [
@@ -356,7 +351,7 @@ def _findings(context: Context) -> Findings | None:
 def _straggler_without_finding(figures: Figures) -> str:
     """Name the rank that the others wait for, and what its repair saves: too little for a finding, or unknown."""
     cost = figures.along("straggler_cost", "rank")
-    step = figures.overall("window_time" if _is_window(figures) else "step_time") or 0
+    step = figures.rank_step_ns
     rank = max(cost, key=lambda key: (cost[key], str(key)), default=None)
     if rank is None or cost[rank] <= step * NOTABLE:
         return ""
