@@ -35,7 +35,7 @@ def test_heads_and_tensor_ranks_must_be_divisible() -> None:
 
 def test_experts_are_distributed_over_data_parallel_ranks() -> None:
     sparse = replace(MODEL, experts=6)
-    assert "does not divide dp x cp" in broken_rule(sparse, Configuration(dp=4, ep=3))
+    assert "divides neither dp x cp = 4 nor" in broken_rule(sparse, Configuration(dp=4, ep=3))
     assert "does not divide the 6 experts" in broken_rule(sparse, Configuration(dp=4, ep=4))
     assert not broken_rule(sparse, Configuration(dp=4, ep=2))
 
