@@ -118,7 +118,8 @@ def fit_sweep(rows: Measured, keep: NDArray[np.bool_]) -> tuple[dict[str, float]
         fitted = least_squares(_residuals(part, SWEEP_CONSTANTS, start), logarithms, prior=0.05, first=fitted)
         everything = with_constants(rows.columns(start), SWEEP_CONSTANTS, fitted)
         predicted = step(everything)
-        stalled = measured - np.log(predicted.running) > np.log(SLOW)
+        running = stalls.running(predicted.seconds, predicted.stall, predicted.stall_chance)
+        stalled = measured - np.log(running) > np.log(SLOW)
         chances = count_stalls(everything, stalled, keep)
         used = keep & (np.abs(measured - np.log(predicted.seconds)) < np.log(SLOW))
     constants = constants_of(SWEEP_CONSTANTS, fitted) | chances

@@ -139,7 +139,7 @@ def test_one_configuration_shows_no_times_if_the_recorded_step_is_predicted_badl
 def test_another_device_and_number_change_the_plan() -> None:
     app = drawn("plan", devices="8", batch="64", device="H100 SXM", dtype="bf16", trainer="megatron")
     assert app.number_input[0].value == 8
-    assert "80.3% of the peak (measured products)" in app.caption[0].value
+    assert "80.3% of the peak (products measured in bf16)" in app.caption[0].value
     assert "torchrun --nproc-per-node 8 pretrain_gpt.py" in app.code[0].value
 
 

@@ -91,3 +91,10 @@ def test_no_device_exceeds_its_peak(dtype: str) -> None:
         machine = cluster_of(device.name, dtype)
         assert 0 < machine.efficiency <= 1, device.name
         assert machine.core_flops <= machine.peak_flops, device.name
+
+
+def test_the_basis_names_the_type_in_which_products_were_measured() -> None:
+    """fp8 products of an MI300X used to count as measured, although the share is that of bf16."""
+    assert cluster_of("H100", "fp8").basis == "products measured in fp8"
+    assert cluster_of("MI300X", "fp8").basis == "products measured in bf16"
+    assert cluster_of("L40S", "bf16").basis == "assumed"

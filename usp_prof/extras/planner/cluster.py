@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from usp_prof.model.errors import UsageError
@@ -148,15 +147,16 @@ def cluster_of(name: str, dtype: str = "bf16") -> Cluster:
             f"{device.name} cannot be planned: no supported trainer runs on TPUs", hint="choose a GPU (--devices-known)"
         )
     peak = _peak(device, dtype)
-    best = _reached(REACHED, device, dtype)
-    measured = 1e12 * SUSTAINED.get((device.name, dtype), 0.0) / peak if peak else 0.0
-    is_blackwell = device.name in BLACKWELL
-    reached = measured or (best or EFFICIENCY) * (BLACKWELL_SUSTAINED if is_blackwell else 1.0)
-    best_half = _reached(REACHED, device, "bf16" if dtype in NARROW else dtype)
-    half = device.peak(Precision.BF16) or device.peak(Precision.FP16)
-    host_link, host_memory = HOST_OF_DEVICE.get(device.name, HOST_OF_LINK.get(device.link, HOST))
     if not peak:
         raise UsageError(f"no peak of {device.name} is known for {dtype}", hint="choose another dtype")
+    measured_type = _measured_type(device, dtype)
+    best = _reached(device, measured_type)
+    measured = 1e12 * SUSTAINED.get((device.name, dtype), 0.0) / peak
+    is_blackwell = device.name in BLACKWELL
+    reached = measured or (best or EFFICIENCY) * (BLACKWELL_SUSTAINED if is_blackwell else 1.0)
+    best_half = _reached(device, _measured_type(device, "bf16" if dtype in NARROW else dtype))
+    half = device.peak(Precision.BF16) or device.peak(Precision.FP16)
+    host_link, host_memory = HOST_OF_DEVICE.get(device.name, HOST_OF_LINK.get(device.link, HOST))
     memory_bytes = DRIVER_MIB.get(device.name, device.memory_bytes / 2**20) * 2**20
     return Cluster(
         device.name,
@@ -168,7 +168,7 @@ def cluster_of(name: str, dtype: str = "bf16") -> Cluster:
         efficiency=reached,
         memory_share=max(MEMORY_SHARE, 1 - MOST_RESERVED / memory_bytes),
         core_efficiency=BLACKWELL_CORE if is_blackwell else CORE_SHARE * (best_half or EFFICIENCY),
-        basis="measured products" if best or measured else "assumed",
+        basis=f"products measured in {measured_type}" if measured_type else "assumed",
         product_bytes=PRODUCT_BYTES.get(dtype, 2.0),
         core_flops=half if dtype in NARROW and half else peak,
         host_link_rate=host_link,
@@ -177,12 +177,16 @@ def cluster_of(name: str, dtype: str = "bf16") -> Cluster:
     )
 
 
-def _reached(table: Mapping[tuple[str, str], float], device: Device, dtype: str) -> float:
-    """Return the measured share of the peak, or 0 if neither this type nor a wider one was measured."""
-    measured, peak = table.get((device.name, dtype)), _peak(device, dtype)
-    if measured and peak:
-        return 1e12 * measured / peak
-    return _reached(table, device, WIDER[dtype]) if dtype in WIDER else 0.0
+def _measured_type(device: Device, dtype: str) -> str:
+    """Return this type, or the next wider one, in which products were measured on the device; empty if none was."""
+    if (device.name, dtype) in REACHED:
+        return dtype
+    return _measured_type(device, WIDER[dtype]) if dtype in WIDER else ""
+
+
+def _reached(device: Device, measured_type: str) -> float:
+    """Return the measured share of the peak, or 0 without a measured type."""
+    return 1e12 * REACHED[device.name, measured_type] / _peak(device, measured_type) if measured_type else 0.0
 
 
 def _peak(device: Device, dtype: str) -> float:

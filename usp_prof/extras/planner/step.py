@@ -49,11 +49,6 @@ class Step:
     """Time added by a stall; included in `seconds` if its probability is above `stalls.LIKELY`."""
 
     @property
-    def running(self) -> NDArray[np.float64]:
-        """Step without a stall."""
-        return np.asarray(stalls.running(self.seconds, self.stall, self.stall_chance))
-
-    @property
     def expected(self) -> NDArray[np.float64]:
         """Step at the mean speed of runs with and without a stall."""
         return np.asarray(stalls.expected(self.seconds, self.stall, self.stall_chance))

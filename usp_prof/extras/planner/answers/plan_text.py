@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from io import StringIO
 from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 from usp_prof.cli.wrapping import wrapped, wrapped_command
@@ -232,15 +234,7 @@ def as_json(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         "leanest_bytes": plans.leanest_bytes,
         "calibration_error_fraction": calibration.error_fraction if calibration is not None else None,
         "not_modelled": list(not_modelled(plans.question.model)),
-        "barred": [
-            {
-                "knob": barred.knob,
-                "value": barred.value,
-                "tried": barred.tried,
-                "leanest_bytes": round(barred.leanest_bytes),
-            }
-            for barred in plans.barred
-        ],
+        "barred": [asdict(barred) | {"leanest_bytes": round(barred.leanest_bytes)} for barred in plans.barred],
         "plans": [_plain(plan, plans, trainer) | {"pareto": plan.configuration in front} for plan in plans.best[:top]],
     }
     return answer_text("plan", fields)
@@ -251,24 +245,10 @@ def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:
     command, reason = command_or_reason(trainer, plans.question, c)
     return {
         **settings_of(c),
-        "chunks": c.chunks,
-        "host_bytes": round(plan.host_bytes),
-        "sequence_parallel": c.sequence_parallel,
-        "expert_overlap": c.expert_overlap,
-        "replicas": c.replicas,
-        "step_ns": round(plan.step_ns),
-        "step_low_ns": round(plan.step_low_ns),
-        "step_high_ns": round(plan.step_high_ns),
-        "memory_low_bytes": round(plan.memory_low_bytes),
-        "memory_high_bytes": round(plan.memory_high_bytes),
-        "fit_probability": plan.fit_probability,
-        "stall_fraction": plan.stall_fraction,
-        "expected_step_ns": round(plan.expected_step_ns),
+        **{name: getattr(c, name) for name in ("chunks", "sequence_parallel", "expert_overlap", "replicas")},
+        **{name: round(getattr(plan, name)) for name in ROUNDED},
+        **{name: getattr(plan, name) for name in EXACT},
         "trainer": plans.question.profile.name,
-        "tokens_per_second": plan.tokens_per_second,
-        "mfu": plan.mfu,
-        "convention": plan.convention,
-        "bubble_fraction": plan.bubble_fraction,
         "exposed_ns": {axis: round(time) for axis, time in plan.exposed_ns.items()},
         "memory_bytes": plan.footprint.parts(),
         "command": command,
@@ -276,32 +256,33 @@ def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:
     }
 
 
+ROUNDED = (
+    "step_ns", "step_low_ns", "step_high_ns", "expected_step_ns", "memory_low_bytes", "memory_high_bytes", "host_bytes",
+)  # fmt: skip
+EXACT = ("fit_probability", "stall_fraction", "tokens_per_second", "mfu", "convention", "bubble_fraction")
+"""Fields of a prediction in JSON, as whole numbers and as they are."""
+
+
+def _fields(*names: str) -> dict[str, Callable[[Prediction], float]]:
+    return {name: attrgetter(name) for name in names}
+
+
+def _exposed(axis: str) -> Callable[[Prediction], float]:
+    return lambda plan: plan.exposed_ns.get(axis, 0.0)
+
+
 FIGURES: dict[str, Callable[[Prediction], float]] = {
-    "step_ns": lambda p: p.step_ns,
-    "step_low_ns": lambda p: p.step_low_ns,
-    "step_high_ns": lambda p: p.step_high_ns,
-    "tokens_per_second": lambda p: p.tokens_per_second,
+    **_fields("step_ns", "step_low_ns", "step_high_ns", "tokens_per_second"),
     "tokens_per_second_low": lambda p: p.tokens_per_second * p.step_ns / p.step_high_ns,
     "tokens_per_second_high": lambda p: p.tokens_per_second * p.step_ns / p.step_low_ns,
-    "tokens_per_second_device": lambda p: p.tokens_per_device,
-    "mfu_fraction": lambda p: p.mfu,
-    "memory_bytes": lambda p: p.footprint.total_bytes,
-    "memory_low_bytes": lambda p: p.memory_low_bytes,
-    "memory_high_bytes": lambda p: p.memory_high_bytes,
-    "fits": lambda p: p.fits,
-    "fit_probability": lambda p: p.fit_probability,
-    "compute_ns": lambda p: p.compute_ns,
-    "exposed_tp_ns": lambda p: p.exposed_ns.get("tp", 0.0),
-    "exposed_dp_ns": lambda p: p.exposed_ns.get("dp", 0.0),
-    "exposed_cp_ns": lambda p: p.exposed_ns.get("cp", 0.0),
-    "exposed_ep_ns": lambda p: p.exposed_ns.get("ep", 0.0),
-    "bubble_ns": lambda p: p.bubble_ns,
-    "optimizer_ns": lambda p: p.optimizer_ns,
-    "fixed_ns": lambda p: p.fixed_ns,
-    "stall_fraction": lambda p: p.stall_fraction,
-    "expected_step_ns": lambda p: p.expected_step_ns,
-    "host_bytes": lambda p: p.host_bytes,
+    "tokens_per_second_device": attrgetter("tokens_per_device"),
+    "mfu_fraction": attrgetter("mfu"),
+    "memory_bytes": attrgetter("footprint.total_bytes"),
+    **_fields("memory_low_bytes", "memory_high_bytes", "fits", "fit_probability", "compute_ns"),
+    **{f"exposed_{axis}_ns": _exposed(axis) for axis in ("tp", "dp", "cp", "ep")},
+    **_fields("bubble_ns", "optimizer_ns", "fixed_ns", "stall_fraction", "expected_step_ns", "host_bytes"),
 }
+"""Output columns of a table."""
 PLACES = {"mfu_fraction": 5, "fit_probability": 3, "stall_fraction": 3}
 """Decimal places of the written figures; others are whole numbers."""
 GIVEN = (*FIGURES, "error")
