@@ -10,7 +10,7 @@ from tiny import Trace, table_set
 from usp_prof.analyses import kernels
 from usp_prof.contract import Manifest
 from usp_prof.extras.synth.declaration import Declaration, Mesh, Work
-from usp_prof.extras.synth.simulation import simulate
+from usp_prof.extras.synth.simulation import Simulation
 from usp_prof.extras.synth.write import write
 from usp_prof.model.selection import Assumptions, Selection
 
@@ -313,7 +313,7 @@ def test_a_synthetic_run_has_its_declared_flops(tmp_path: Path) -> None:
     run = Declaration(mesh=Mesh(tp=2), work=Work(steps=2))
     write(run, tmp_path / "run")
     result = kernels.compute(usp_prof.open_run(tmp_path / "run", cache_dir=tmp_path / "cache").tables)
-    logs = simulate(replace(run)).logs
+    logs = Simulation(replace(run)).logs
     made = sum(op.flop for log in logs for block in log.blocks for op in block.ops)
     assert sum(op.flop for op in result.ops) == pytest.approx(made)
     assert result.total_ns == sum(int(block.dur_ns.sum()) for log in logs for block in log.blocks)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tiers import thinned
 
 from usp_prof.extras.synth.declaration import Declaration, Fault, FaultKind
-from usp_prof.extras.synth.simulation import ground_truth, settled_step_ns, simulate
+from usp_prof.extras.synth.simulation import Simulation, ground_truth, settled_step_ns
 from usp_prof.extras.synth.write import write
 from usp_prof.run import open_run
 
@@ -133,7 +133,7 @@ def made_run(name: str, fault: Fault | None = None) -> MadeRun:
     declared = replace(_plain(name), faults=(fault,) if fault else ())
     folder = Path(_FOLDER.name) / str(len(list(Path(_FOLDER.name).iterdir())))
     write(declared, folder)
-    gain = sum(culprit.gain_fraction for culprit in ground_truth(simulate(declared)).culprits)
+    gain = sum(culprit.gain_fraction for culprit in ground_truth(Simulation(declared)).culprits)
     place = f" rank {fault.rank} {fault.factor:g}x {fault.times}x{fault.delay_ns / 1e6:g}ms" if fault else ""
     return MadeRun(name + place, fault, open_run(folder, cache_dir=folder / "cache").tables, gain)
 
@@ -165,7 +165,7 @@ def ideal_gain(name: str, fault: Fault) -> float:
         first = fault.rank // size * size
         mean = (size - 1 + fault.factor) / size
         alike = replace(plain, faults=tuple(replace(fault, rank=first + n, factor=mean) for n in range(size)))
-    before, after = (settled_step_ns(simulate(run)) for run in (faulty, alike))
+    before, after = (settled_step_ns(Simulation(run)) for run in (faulty, alike))
     return 1 - after / before
 
 

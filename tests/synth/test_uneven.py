@@ -9,7 +9,7 @@ import pytest
 from usp_prof.extras.synth.declaration import Declaration
 from usp_prof.extras.synth.mesh import Topology
 from usp_prof.extras.synth.ops import Uneven
-from usp_prof.extras.synth.simulation import simulate
+from usp_prof.extras.synth.simulation import Simulation
 
 
 def _declared(kind: str, mesh: dict[str, int], **how: float) -> Declaration:
@@ -50,20 +50,22 @@ def test_experts_and_attention_have_separate_shares() -> None:
 
 
 def test_a_fault_of_the_program_affects_every_rank() -> None:
-    logs = simulate(_declared("blocking_sync", {"dp": 2})).logs
+    logs = Simulation(_declared("blocking_sync", {"dp": 2})).logs
     waits = [sum(span.name == "cudaStreamSynchronize" for span in log.spans) for log in logs]
     assert waits == [5, 5], "one after each of four actions, and one for the loss"
-    blocks = simulate(_declared("unfused_optimizer", {"dp": 2}, factor=30)).logs[0].blocks
+    blocks = Simulation(_declared("unfused_optimizer", {"dp": 2}, factor=30)).logs[0].blocks
     assert len(blocks[-1].ops) == 30
 
 
 def test_a_slow_host_takes_longer_from_launch_to_launch() -> None:
-    slow, fast = (simulate(_declared("slow_host", {"dp": 2}, factor=3)).logs[rank].blocks[0].host_ns for rank in (1, 0))
+    slow, fast = (
+        Simulation(_declared("slow_host", {"dp": 2}, factor=3)).logs[rank].blocks[0].host_ns for rank in (1, 0)
+    )
     assert (slow[1] - slow[0]) == 3 * (fast[1] - fast[0])
 
 
 def test_pageable_copies_and_device_allocations_are_logged() -> None:
-    copies = simulate(_declared("pageable_copy", {"dp": 2}, delay_ns=1_000)).logs[0].copies
+    copies = Simulation(_declared("pageable_copy", {"dp": 2}, delay_ns=1_000)).logs[0].copies
     assert "HtoD pageable" in [copy.direction for copy in copies]
-    spans = simulate(_declared("device_allocation", {"dp": 2}, delay_ns=1_000)).logs[0].spans
+    spans = Simulation(_declared("device_allocation", {"dp": 2}, delay_ns=1_000)).logs[0].spans
     assert sum(span.name == "cudaMalloc" for span in spans) == 4

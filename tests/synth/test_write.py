@@ -28,7 +28,7 @@ from usp_prof.extras.synth.declaration import (
 )
 from usp_prof.extras.synth.history import WATCHDOG
 from usp_prof.extras.synth.mesh import START_NS, clocks
-from usp_prof.extras.synth.simulation import ground_truth, simulate
+from usp_prof.extras.synth.simulation import Simulation, ground_truth
 from usp_prof.extras.synth.write import write
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule import Schedule, schedule_by_name
@@ -115,14 +115,16 @@ def test_a_pipeline_without_noise_has_the_textbook_bubble(schedule: str, stages:
     network = Network(noise=0.0, end_jitter_ns=0, latency_ns=0, bytes_per_second=1e18)
     run = Declaration(mesh=Mesh(pp=4), shape=Shape(layers=8), work=work, speed=speed, network=network)
     textbook = (schedule_by_name(schedule) or Schedule.GPIPE).traits.bubble(PipelineShape(4, 8, stages))
-    assert ground_truth(simulate(run)).bubble_fraction[11] == pytest.approx(textbook, abs=1e-4)
+    assert ground_truth(Simulation(run)).bubble_fraction[11] == pytest.approx(textbook, abs=1e-4)
 
 
 def test_a_slow_rank_lengthens_the_step_by_its_delay() -> None:
     fault = Fault(FaultKind.SLOW_RANK, 1, factor=1.5)
     work = Work(micro_batches=1, steps=4)
     speed = Speed(noise=0.0)
-    truth = ground_truth(simulate(Declaration(mesh=Mesh(dp=4), work=work, speed=speed, network=QUIET, faults=(fault,))))
+    truth = ground_truth(
+        Simulation(Declaration(mesh=Mesh(dp=4), work=work, speed=speed, network=QUIET, faults=(fault,)))
+    )
     (culprit,) = truth.culprits
     compute = 4 * (400_000 * 3) + 600_000
     assert (culprit.rank, culprit.cause) == (1, "slow_rank")
@@ -131,11 +133,11 @@ def test_a_slow_rank_lengthens_the_step_by_its_delay() -> None:
 
 def test_a_late_input_shows_as_idle_on_its_rank_alone() -> None:
     fault = Fault(FaultKind.LATE_INPUT, 2, step=10, delay_ns=5_000_000)
-    truth = ground_truth(simulate(Declaration(mesh=Mesh(dp=4), faults=(fault,))))
+    truth = ground_truth(Simulation(Declaration(mesh=Mesh(dp=4), faults=(fault,))))
     late = {part.rank: part.idle_ns["input"] for part in truth.steps if part.step == 11}
     assert set(late.values()) == {300_000}
     assert truth.culprits[0].cost_ns > 1_000_000
-    gloo = ground_truth(simulate(Declaration(style=Style.GLOO, mesh=Mesh(dp=4), faults=(fault,))))
+    gloo = ground_truth(Simulation(Declaration(style=Style.GLOO, mesh=Mesh(dp=4), faults=(fault,))))
     assert {p.rank: p.idle_ns["input"] for p in gloo.steps if p.step == 10}[2] == 5_300_000
 
 
@@ -148,7 +150,7 @@ def test_a_late_input_shows_as_idle_on_its_rank_alone() -> None:
 )
 def test_the_parts_of_a_step_add_up(mesh: Mesh, style: Style, schedule: str, seed: int) -> None:
     work = Work(schedule=schedule, steps=2)
-    for part in ground_truth(simulate(Declaration(mesh=mesh, style=style, work=work, seed=seed))).steps:
+    for part in ground_truth(Simulation(Declaration(mesh=mesh, style=style, work=work, seed=seed))).steps:
         exposed = sum(part.exposed_comm_ns.values())
         total_ns = part.compute_ns + exposed + part.memcpy_ns + sum(part.idle_ns.values())
         assert total_ns == part.end_ns - part.start_ns
@@ -157,7 +159,7 @@ def test_the_parts_of_a_step_add_up(mesh: Mesh, style: Style, schedule: str, see
 def test_an_order_that_deadlocks_is_refused() -> None:
     work = Work(micro_batches=1, order=("B0 F0", "F0 B0"))
     with pytest.raises(UsageError, match="deadlocks"):
-        simulate(Declaration(mesh=Mesh(pp=2), work=work))
+        Simulation(Declaration(mesh=Mesh(pp=2), work=work))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_an_order_that_deadlocks_is_refused() -> None:
 )
 def test_a_meaningless_declaration_is_refused(data: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        simulate(Declaration.from_dict(data))
+        Simulation(Declaration.from_dict(data))
 
 
 def test_a_declaration_is_read_back_unchanged() -> None:
@@ -203,11 +205,11 @@ def test_the_number_of_events_can_be_requested(tmp_path: Path) -> None:
 
 def test_sharded_parameters_are_gathered_before_each_layer() -> None:
     work = Work(zero_stage=3, micro_batches=2, steps=1)
-    simulation = simulate(Declaration(mesh=Mesh(dp=2), work=work))
+    simulation = Simulation(Declaration(mesh=Mesh(dp=2), work=work))
     ops = Counter(part.call.op for part in simulation.logs[0].parts)
     assert ops == {"all_gather": 4 * 2 * 2, "reduce_scatter": 4}
     hidden = sum(part.hidden_comm_ns["dp"] for part in ground_truth(simulation).steps)
-    plain = simulate(Declaration(mesh=Mesh(dp=2), work=replace(work, overlap_dp=False)))
+    plain = Simulation(Declaration(mesh=Mesh(dp=2), work=replace(work, overlap_dp=False)))
     assert hidden > 0
     assert sum(part.hidden_comm_ns["dp"] for part in ground_truth(plain).steps) == 0
 
@@ -215,20 +217,20 @@ def test_sharded_parameters_are_gathered_before_each_layer() -> None:
 def test_a_host_pause_between_launches_has_no_event() -> None:
     fault = Fault(FaultKind.HOST_PAUSE, 1, delay_ns=5_000_000, times=2)
     run = Declaration(mesh=Mesh(dp=2), work=Work(micro_batches=2, steps=3), faults=(fault,))
-    paused, clean = (simulate(simulated).logs[1] for simulated in (run, replace(run, faults=())))
+    paused, clean = (Simulation(simulated).logs[1] for simulated in (run, replace(run, faults=())))
     assert [end - begin for begin, end in paused.pauses] == [5_000_000] * 6
     assert [span.name for span in paused.spans] == [span.name for span in clean.spans]
-    truth = ground_truth(simulate(run))
+    truth = ground_truth(Simulation(run))
     (culprit,) = truth.culprits
     step = np.mean([part.end_ns - part.start_ns for part in truth.steps if part.step > run.work.first_step])
     assert culprit.gain_fraction == pytest.approx(culprit.cost_ns / step, abs=0.05)
     with pytest.raises(UsageError, match="times of a fault are 1 to"):
-        simulate(replace(run, faults=(replace(fault, times=0),)))
+        Simulation(replace(run, faults=(replace(fault, times=0),)))
 
 
 def test_a_watchdog_thread_calls_and_sleeps() -> None:
     run = Declaration(mesh=Mesh(dp=2), speed=Speed(watchdog_ns=1_000_000))
-    log = simulate(run).logs[0]
+    log = Simulation(run).logs[0]
     calls = [span for span in log.spans if span.name == "cudaEventQuery"]
     assert len(calls) == pytest.approx((log.steps[-1][2] - log.steps[0][1]) / 1_000_000, abs=1)
     assert {span.thread for span in calls} == {WATCHDOG}
@@ -236,7 +238,7 @@ def test_a_watchdog_thread_calls_and_sleeps() -> None:
 
 def test_a_host_that_waits_after_each_action_is_never_ahead() -> None:
     run = Declaration(mesh=Mesh(dp=2), work=Work(micro_batches=2, host_waits=True))
-    log = simulate(run).logs[0]
+    log = Simulation(run).logs[0]
     for block in log.blocks:
         assert (block.start_ns >= block.host_ns).all()
     actions = len(log.actions)

@@ -9,7 +9,7 @@ import pytest
 
 import usp_prof
 from usp_prof.extras.synth.declaration import Clocks, Declaration, Fault, FaultKind, Mesh, Work
-from usp_prof.extras.synth.simulation import ground_truth, simulate
+from usp_prof.extras.synth.simulation import Simulation, ground_truth
 from usp_prof.extras.synth.write import write
 from usp_prof.findings import engine
 
@@ -31,6 +31,6 @@ def gain(run: Declaration, folder: Path) -> float:
 def test_drifting_clocks_do_not_change_a_gain(tmp_path: Path) -> None:
     plain, drifting = gain(RUN, tmp_path / "a"), gain(replace(RUN, clocks=DRIFTING), tmp_path / "b")
     assert drifting == pytest.approx(plain, abs=2e-3)
-    truth = ground_truth(simulate(RUN))
+    truth = ground_truth(Simulation(RUN))
     step = sum(part.end_ns - part.start_ns for part in truth.steps) / len(truth.steps)
     assert drifting == pytest.approx(truth.culprits[0].cost_ns / step, abs=0.01)

@@ -25,7 +25,7 @@ FEED_FORWARD = "feed_forward"
 PROJECTION = "projection"
 
 
-def _block(kind: str, form: str, weights: int, small: int, **sizes: int) -> BlockEntry:
+def _block(kind: str, form: str, weights: int, small: int = 0, **sizes: int) -> BlockEntry:
     """Build a block in which every token uses all parameters: `weights` multiply, `small` (biases, norms) do not."""
     block = BlockEntry(kind=kind, form=form, **sizes)
     block.parameters = block.active_parameters = weights + small
@@ -126,9 +126,9 @@ def short_conv(hidden: int, taps: int, *, biases: int = 0) -> BlockEntry:
     return _block(RECURRENCE, "short_conv", 3 * hidden * hidden + hidden * taps + hidden * hidden, biases)
 
 
-def projection(hidden_in: int, hidden_out: int, *, small: int = 0) -> BlockEntry:
+def projection(hidden_in: int, hidden_out: int) -> BlockEntry:
     """Build a single matrix, such as the one that joins the two inputs of a multi-token-prediction module."""
-    return _block(PROJECTION, "plain", hidden_in * hidden_out, small)
+    return _block(PROJECTION, "plain", hidden_in * hidden_out)
 
 
 def feed_forward(hidden: int, width: int, matrices: int, *, small: int = 0) -> BlockEntry:

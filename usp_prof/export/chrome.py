@@ -7,7 +7,7 @@ at the run's first event, because viewers read them as floats; `baseTimeNanoseco
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,8 +167,3 @@ def _duration(ns: Ints) -> pa.Array:
 
 def _metadata(kind: str, pid: int, tid: int, /, **args: Any) -> str:  # noqa: ANN401 - a name or a number
     return _json_text({"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args})
-
-
-def join_events(texts: Iterable[str]) -> str:
-    """Return the event texts in the order of the list."""
-    return ",\n".join(texts)

@@ -16,13 +16,14 @@ import pyarrow as pa
 import zstandard
 
 from usp_prof.columns.arrays import Flags, Ints
-from usp_prof.export.chrome import event_texts, flow_texts, join_events, joined_fields, json_texts, place
+from usp_prof.export.chrome import event_texts, flow_texts, joined_fields, json_texts, place
 from usp_prof.model.files import written
 from usp_prof.model.selection import Selection
 from usp_prof.tables import clock
 from usp_prof.tables.matching.clocks import Clock
 from usp_prof.tables.table_set import TableSet
 
+_BETWEEN = ",\n"
 _NUMBER = re.compile(r"-?\d{1,15}\Z")
 _NOT_WRITTEN = ("traceEvents", "baseTimeNanoseconds")
 
@@ -35,7 +36,7 @@ def write_rank(tables: TableSet, rank: int, path: Path, metadata: Mapping[str, A
     head = {name: value for name, value in metadata.items() if name not in _NOT_WRITTEN}
     fields = "".join(f"{json.dumps(name)}:{json.dumps(value)},\n" for name, value in head.items())
     parts = [*_names(tables, rank), *_events(table, zero).to_pylist()]
-    text = f'{{{fields}"baseTimeNanoseconds":{zero},\n"traceEvents":[\n{join_events(parts)}\n]}}\n'
+    text = f'{{{fields}"baseTimeNanoseconds":{zero},\n"traceEvents":[\n{_BETWEEN.join(parts)}\n]}}\n'
     with _opened(path, "choose another folder with -o") as out:
         out.write(text.encode())
     return int(table.num_rows)
@@ -111,7 +112,7 @@ def export(
             for text, events in _rank_texts(tables, clocks, rank, spans, zero):
                 if text:  # empty if a rank has no events in the range
                     out.write(separator + text.encode())
-                    separator = b",\n"
+                    separator = _BETWEEN.encode()
                 count += events
             if progress is not None:
                 progress(done + 1, len(ranks), f"rank {rank}")
@@ -133,7 +134,7 @@ def _rank_texts(tables: TableSet, clocks: Clock, rank: int, spans: Ints | None, 
     placed_events = place(rank, title, events, tables.arrow("threads", [rank]), start)
     texts = event_texts(placed_events, zero).to_pylist()
     flows = flow_texts(rank, placed_events, _links(tables, rank, rows), zero)
-    yield join_events([*placed_events.metadata, *texts, *flows]), len(texts)
+    yield _BETWEEN.join([*placed_events.metadata, *texts, *flows]), len(texts)
 
 
 def _links(tables: TableSet, rank: int, rows: Ints) -> Ints:

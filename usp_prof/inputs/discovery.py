@@ -6,7 +6,6 @@ guessed. Files with the same rank are split into runs (`split_runs`), or rejecte
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from usp_prof.inputs.peek import FileKind, TraceFile, rank_from_words, ranks_fro
 from usp_prof.inputs.remote import Location, RemotePath, location, parts_below
 from usp_prof.inputs.runs import FoundRun, is_made_name, split_runs
 from usp_prof.model.errors import InputError, unknown_name
+from usp_prof.model.files import folders_below
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
 
@@ -126,17 +126,8 @@ def _list_remote_files(root: RemotePath) -> list[Location]:
 
 
 def _below(top: Path) -> list[Path]:
-    """List the files below a folder, following links; a folder whose real path was already visited is skipped."""
-    seen: set[str] = set()
-    files = []
-    for folder, inner, names in os.walk(top, followlinks=True, onerror=_raise):
-        real = os.path.realpath(folder)
-        if real in seen:  # a link to a parent folder, or a second link to the same folder
-            inner.clear()
-            continue
-        seen.add(real)
-        files += [Path(folder, name) for name in names]
-    return sorted(files)
+    """List the files below a folder, following links."""
+    return sorted(Path(folder, name) for folder, _, names in folders_below(top, _raise) for name in names)
 
 
 def _raise(error: OSError) -> NoReturn:

@@ -1,8 +1,8 @@
 """Trace formats: which one a file has, and reading a rank from it.
 
-A format is a folder next to this file. It turns its files into trace records (`trace_record`), and nothing above
-`usp_prof.inputs` knows where a record came from. One file may contain several ranks. What a format does not record is
-declared (`cannot_tell`): its ranks have a health row that says so, and figures that need it are not shown.
+A format is a class in a folder next to this file. It turns its files into trace records (`trace_record`), and nothing
+above `usp_prof.inputs` knows where a record came from. One file may contain several ranks. What a format does not
+record is declared (`cannot_tell`): its ranks have a health row that says so, and figures that need it are not shown.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from usp_prof.inputs.kineto import format as kineto
-from usp_prof.inputs.merged import format as merged
 from usp_prof.inputs.peek import TraceFile
 from usp_prof.inputs.remote import Location
 from usp_prof.inputs.trace_record import TraceRecord
@@ -52,7 +51,7 @@ class Format(Protocol):
         """Read one rank of a file; raise InputError only if nothing can be read."""
 
 
-FORMATS: tuple[Format, ...] = (kineto.FORMAT, merged.FORMAT)
+FORMATS: tuple[Format, ...] = kineto.FORMATS
 """All formats, in the order in which they are tried; a format for files with the same endings comes before Kineto."""
 
 

@@ -17,7 +17,7 @@ import msgspec
 from usp_prof import limits
 from usp_prof.contract import MANIFEST_NAME, VERSION, GroupEntry, Manifest, ModelEntry, model_entry
 from usp_prof.inputs.remote import Location
-from usp_prof.model.files import keys_held_twice
+from usp_prof.model.files import ERRORS, keys_held_twice
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
 
@@ -37,7 +37,6 @@ _FREE = frozenset({"faults", "options"})
 """Fields that may contain any JSON and are only displayed."""
 _LISTS = frozenset({"groups"})
 """Lists whose entries are checked separately."""
-_ERRORS = (TypeError, ValueError, KeyError, AttributeError, OverflowError, msgspec.ValidationError, RecursionError)
 
 
 def find_manifest(folders: Iterable[Location]) -> Location | None:
@@ -111,7 +110,7 @@ def _fitting(name: str, kind: Any, value: Any, odd: list[str]) -> list[Any]:  # 
         if name not in _FREE:
             _check_numbers(name, value)  # booleans are still distinct from numbers here
             _check_numbers(name, msgspec.to_builtins(valid_value))  # numeric strings are numbers here
-    except _ERRORS as error:
+    except ERRORS as error:
         odd.append(f"{name} ({str(error)[:80]})")
         return []
     return [valid_value]

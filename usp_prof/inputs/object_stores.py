@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from threading import Lock
@@ -32,71 +33,6 @@ _RENEWING = Lock()
 """If requests of several threads are denied, only one thread renews the credentials."""
 
 
-class _NeverError(Exception):
-    """An exception that no client raises: the `_MEANINGS` entry is recognized by words in the error text alone."""
-
-
-class _ExpiryError(_NeverError):
-    """Marks credentials that cannot read anything."""
-
-
-class _RangeError(_NeverError):
-    """Marks a server that does not support range requests."""
-
-
-_MEANINGS: tuple[tuple[type[Exception], tuple[str, ...], str, str], ...] = (
-    # The client requests the machine's own role last; if that fails, no credentials were found anywhere.
-    (
-        _NeverError,
-        ("169.254.169.254", "metadata.google", "fd00:ec2", "NoCredentials", "MissingCredentials"),
-        "no credentials were found",
-        "",
-    ),
-    (
-        _NeverError,
-        ("NoSuchBucket", "ContainerNotFound", "bucket does not exist"),
-        "there is no such bucket",
-        "check its name, region and endpoint",
-    ),
-    # After a 404 of the file, the client requests a folder of the same name (PROPFIND).
-    (FileNotFoundError, ("404 Not Found", "PROPFIND"), "there is no such file or folder", "check the URL"),
-    (
-        _RangeError,
-        ("Range request not supported", "non-partial response when range requested"),
-        "the server does not support range requests",
-        "download it first",
-    ),
-    (_NeverError, ("Account must be specified",), "no storage account was named", ""),
-    (
-        _ExpiryError,
-        _WRONG_CREDENTIALS,
-        "the credentials are wrong or have expired",
-        "",
-    ),
-    (PermissionError, _DENIED, "the server denies this to these credentials (403)", ""),
-    (
-        _NeverError,
-        ("SlowDown", "429 Too Many", "503 Service"),
-        f"the server is too busy, still after {_RETRIES} retries",
-        "try again later, or with fewer concurrent readers; ranks already read stay cached",
-    ),
-    (
-        _NeverError,
-        ("error sending request",),
-        f"no server answers, still after {_RETRIES} retries",
-        "check the host, the endpoint (AWS_ENDPOINT_URL) and the network",
-    ),
-)
-"""Meaning of a client's error, by its type or by words in its text; the first match counts. Last item: the hint."""
-
-_SETUP = {
-    S3: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (needs boto3), or AWS_SKIP_SIGNATURE=true",
-    GOOGLE: "gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS=key.json",
-    AZURE: "set AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or a SAS token",
-    HTTP: "such servers are read without credentials",
-}
-
-
 class AbsentError(InputError):
     """There is no file or folder at this URL."""
 
@@ -109,12 +45,66 @@ class ExpiredError(InputError):
     """The credentials are wrong or have expired: no other file can be read with them either."""
 
 
-_ERRORS: dict[type[Exception], type[InputError]] = {
-    FileNotFoundError: AbsentError,
-    _ExpiryError: ExpiredError,
-    _RangeError: NoRangesError,
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """What a client's error means. It is recognized by words in its text, or by its class."""
+
+    signs: tuple[str, ...]
+    problem: str
+    hint: str = ""
+    """What to do about it; empty: set up credentials."""
+    client_error: type[Exception] | None = None
+    raised: type[InputError] = InputError
+    """Another class than InputError if callers handle this error separately."""
+
+
+_MEANINGS = (
+    # The client requests the machine's own role last; if that fails, no credentials were found anywhere.
+    _Meaning(
+        ("169.254.169.254", "metadata.google", "fd00:ec2", "NoCredentials", "MissingCredentials"),
+        "no credentials were found",
+    ),
+    _Meaning(
+        ("NoSuchBucket", "ContainerNotFound", "bucket does not exist"),
+        "there is no such bucket",
+        "check its name, region and endpoint",
+    ),
+    # After a 404 of the file, the client requests a folder of the same name (PROPFIND).
+    _Meaning(
+        ("404 Not Found", "PROPFIND"),
+        "there is no such file or folder",
+        "check the URL",
+        client_error=FileNotFoundError,
+        raised=AbsentError,
+    ),
+    _Meaning(
+        ("Range request not supported", "non-partial response when range requested"),
+        "the server does not support range requests",
+        "download it first",
+        raised=NoRangesError,
+    ),
+    _Meaning(("Account must be specified",), "no storage account was named"),
+    _Meaning(_WRONG_CREDENTIALS, "the credentials are wrong or have expired", raised=ExpiredError),
+    _Meaning(_DENIED, "the server denies this to these credentials (403)", client_error=PermissionError),
+    _Meaning(
+        ("SlowDown", "429 Too Many", "503 Service"),
+        f"the server is too busy, still after {_RETRIES} retries",
+        "try again later, or with fewer concurrent readers; ranks already read stay cached",
+    ),
+    _Meaning(
+        ("error sending request",),
+        f"no server answers, still after {_RETRIES} retries",
+        "check the host, the endpoint (AWS_ENDPOINT_URL) and the network",
+    ),
+)
+"""In the order in which they are tried."""
+
+_SETUP = {
+    S3: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (needs boto3), or AWS_SKIP_SIGNATURE=true",
+    GOOGLE: "gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS=key.json",
+    AZURE: "set AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or a SAS token",
+    HTTP: "such servers are read without credentials",
 }
-"""Exception classes for the entries of `_MEANINGS` that callers handle separately."""
 
 
 def scheme_of(path: object) -> str:
@@ -203,10 +193,12 @@ def _renewed(scheme: str, refused: Any) -> Any:  # noqa: ANN401 - an fsspec file
 def explained(url: str, error: Exception) -> InputError:
     """Return an error that explains what went wrong with a URL and what to do about it."""
     text = " ".join(str(error).split())
-    for kind, signs, problem, advice in _MEANINGS:
-        if isinstance(error, kind) or any(sign in text for sign in signs):
-            setups = (setup for schemes, setup in _SETUP.items() if scheme_of(url) in schemes)
-            hint = advice or next(setups, "see the store's own manual")
-            return _ERRORS.get(kind, InputError)(f"{url}: {problem}", hint=hint)
+    setup = next(
+        (setup for schemes, setup in _SETUP.items() if scheme_of(url) in schemes), "see the store's own manual"
+    )
+    for meaning in _MEANINGS:
+        is_of_class = meaning.client_error is not None and isinstance(error, meaning.client_error)
+        if is_of_class or any(sign in text for sign in meaning.signs):
+            return meaning.raised(f"{url}: {meaning.problem}", hint=meaning.hint or setup)
     reason = text.partition(" Debug source:")[0][:300]  # without the client's dump of its own state
     return InputError(f"{url} cannot be read: {reason}", hint="check the endpoint and the network")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -231,28 +232,25 @@ def columns_of(
     configurations: Sequence[Configuration], gradient_bytes: Column = 0.0, loss_chunks: Column = 1
 ) -> Columns:
     """Return configurations as columns, with a trainer's bytes per gradient (0: as wide as weights) and loss chunks."""
+
+    def column(value: Callable[[Configuration], Any], kind: type = int) -> NDArray[Any]:
+        return np.array([value(configuration) for configuration in configurations], kind)
+
     flags = ("sequence_parallel", "fused_attention", "expert_overlap")
-    schedules = [schedule_by_name(configuration.schedule) or Schedule.ONE_F_ONE_B for configuration in configurations]
-    width = np.array([4 if configuration.dtype == "fp32" else 2 for configuration in configurations])
-    own = np.array([configuration.gradient_bytes for configuration in configurations], float)
-    integers = {
-        name: np.array([getattr(configuration, name) for configuration in configurations], np.int64)
-        for name in INTEGERS
-    }
+    integers = {name: column(attrgetter(name)) for name in INTEGERS}
     chunks = integers["loss_chunks"]
     integers["loss_chunks"] = np.where(chunks > 0, chunks, np.asarray(loss_chunks, np.int64))
+    width = column(lambda case: 4 if case.dtype == "fp32" else 2)
+    of_trainer = np.where((width == 4) | (np.asarray(gradient_bytes) == 0), width, gradient_bytes)
+    gradients = column(attrgetter("gradient_bytes"), float)
     return Columns(
         **integers,
-        **{name: np.array([getattr(configuration, name) for configuration in configurations], bool) for name in flags},
-        schedule=np.array([SCHEDULES.index(schedule) for schedule in schedules]),
-        recompute=np.array([RECOMPUTES.index(configuration.recompute) for configuration in configurations]),
-        recompute_modules=np.array(
-            [code_of_modules(configuration.recompute_modules) for configuration in configurations]
-        ),
+        **{name: column(attrgetter(name), bool) for name in flags},
+        schedule=column(lambda case: SCHEDULES.index(schedule_by_name(case.schedule) or Schedule.ONE_F_ONE_B)),
+        recompute=column(lambda case: RECOMPUTES.index(case.recompute)),
+        recompute_modules=column(lambda case: code_of_modules(case.recompute_modules)),
         width=width,
-        offload=np.array([configuration.offload is Offload.OPTIMIZER for configuration in configurations]),
-        gradient_bytes=np.where(
-            own > 0, own, np.where((width == 4) | (np.asarray(gradient_bytes) == 0), width, gradient_bytes)
-        ),
-        optimizer_bytes=np.array([configuration.optimizer_bytes for configuration in configurations], float),
+        offload=column(lambda case: case.offload is Offload.OPTIMIZER, bool),
+        gradient_bytes=np.where(gradients > 0, gradients, of_trainer),
+        optimizer_bytes=column(attrgetter("optimizer_bytes"), float),
     )

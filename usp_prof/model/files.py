@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -89,6 +89,20 @@ def is_there(path: Path) -> bool:
         return path.exists()
     except OSError:
         return False
+
+
+def folders_below(
+    top: Path, on_error: Callable[[OSError], object] | None = None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk like `os.walk` and follow links; a folder whose real path was visited before is skipped."""
+    seen: set[str] = set()
+    for folder, inner, names in os.walk(top, followlinks=True, onerror=on_error):
+        real = os.path.realpath(folder)
+        if real in seen:  # a link to a parent folder, or a second link to the same folder
+            inner.clear()
+        else:
+            seen.add(real)
+            yield folder, inner, names
 
 
 def csv_rows(file: Iterable[str], kind: str) -> tuple[list[str], list[dict[str, str]]]:

@@ -101,9 +101,9 @@ class Habits:
 PLAIN = Habits()
 
 
-def footprint(model: ModelEntry, configuration: Configuration, stage: Stage, *, gradient_bytes: int = 0) -> Footprint:
-    """Return the footprint of a rank of the stage; `gradient_bytes` applies if gradients are wider than weights."""
-    parts = footprints(shape_of(model), columns_of([configuration], gradient_bytes), stage)
+def footprint(model: ModelEntry, configuration: Configuration, stage: Stage) -> Footprint:
+    """Return the footprint of a rank of the stage."""
+    parts = footprints(shape_of(model), columns_of([configuration]), stage)
     return Footprint(**{part: round(float(np.ravel(size)[0])) for part, size in parts.items()})
 
 

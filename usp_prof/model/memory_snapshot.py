@@ -42,35 +42,34 @@ class MemorySnapshot:
     @property
     def in_use(self) -> Ints:
         """Bytes in use after each event of the history, which ends at the snapshot."""
-        return np.asarray(self.allocated - int(self.change.sum()) + np.cumsum(self.change))
+        return _course(self.allocated, self.change)[1:]
 
     @property
     def held(self) -> Ints:
         """Bytes held by the allocator after each event."""
-        return np.asarray(self.reserved - int(self.held_change.sum()) + np.cumsum(self.held_change))
+        return _course(self.reserved, self.held_change)[1:]
 
     @property
     def peak(self) -> int:
         """Most bytes in use in the history; bytes in use now without a history."""
-        return int(self._from_the_start(self.in_use, self.allocated - int(self.change.sum())).max())
+        return int(_course(self.allocated, self.change).max())
 
     @property
     def held_peak(self) -> int:
         """Most bytes held by the allocator in the history."""
-        return int(self._from_the_start(self.held, self.reserved - int(self.held_change.sum())).max())
+        return int(_course(self.reserved, self.held_change).max())
 
     @property
     def held_at_peak(self) -> int:
         """Bytes held by the allocator when most were in use."""
-        used = self._from_the_start(self.in_use, self.allocated - int(self.change.sum()))
-        held = self._from_the_start(self.held, self.reserved - int(self.held_change.sum()))
-        return int(held[int(used.argmax())])
-
-    @staticmethod
-    def _from_the_start(after: Ints, before: int) -> Ints:
-        return np.concatenate([np.array([before], np.int64), after])
+        return int(_course(self.reserved, self.held_change)[_course(self.allocated, self.change).argmax()])
 
     @property
     def fragmentation(self) -> float:
         """Reserved bytes that no tensor uses, divided by reserved bytes."""
         return (self.reserved - self.allocated) / self.reserved if self.reserved else 0.0
+
+
+def _course(last: int, change: Ints) -> Ints:
+    """Return the bytes before the first event and after each event, from the bytes after the last one."""
+    return last - int(change.sum()) + np.cumsum(np.append(0, change))

@@ -9,6 +9,8 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from usp_prof.cli.opening import open_from, output, run_options, write_out
 from usp_prof.model.printable import first_and_more
@@ -133,8 +135,6 @@ def _distinct(ranks: list[dict[str, Any]], column: str) -> str:
 
 
 def _rank_table(console: Console, ranks: list[dict[str, Any]]) -> None:
-    from rich.table import Table  # noqa: PLC0415
-
     lined = box.SIMPLE_HEAD if console.is_terminal else None
     table = Table(box=lined, pad_edge=False, show_edge=False, padding=(0, 1 if lined else 2, 0, 0))
     for name in ("rank", "events", "kernels", "copies", "collectives", "steps", "span ms"):
@@ -148,8 +148,6 @@ def _rank_table(console: Console, ranks: list[dict[str, Any]]) -> None:
 
 
 def _health(console: Console, opened: Run) -> None:
-    from rich.text import Text  # noqa: PLC0415 - only for printing
-
     console.print()
     if not opened.health:
         console.print("health   no data lost (notes on figures: usp-prof analyze --section health)")

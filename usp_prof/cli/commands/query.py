@@ -137,8 +137,6 @@ def _is_number(kind: pa.DataType) -> bool:
 
 def _encode(answer: pa.Table, form: str) -> bytes:
     if form == "json":
-        import msgspec  # noqa: PLC0415 - only for JSON
-
         # Values that may not fit 64 bits, such as sums, are decimals; they are written as numbers. JSON has neither
         # infinity nor NaN: they become null.
         encoder = msgspec.json.Encoder(decimal_format="number")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from usp_prof.cli.opening import output
 from usp_prof.model.schema import Kind, Schema
 from usp_prof.tables import catalog
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 EXAMPLES = """\
   usp-prof tables
@@ -29,9 +28,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the documentation."""
-    from rich.padding import Padding  # noqa: PLC0415 - only for printing
-    from rich.text import Text  # noqa: PLC0415
-
     schemas = [catalog.schema(name) for name in args.names] or list(catalog.SCHEMAS)
     console = output(args)
     for schema in schemas:
@@ -42,9 +38,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _documented(schema: Schema) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - only for printing
-    from rich.text import Text  # noqa: PLC0415
-
     grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("name", "type"):
         grid.add_column(name, no_wrap=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from usp_prof.model.errors import InputError
+from usp_prof.model.files import folders_below
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|file:", re.IGNORECASE)
 _LONGEST = 200
@@ -83,12 +84,6 @@ class Folders:
 
 
 def _links_below(top: Path) -> Iterator[Path]:
-    """Yield every link below a folder before following it; folders are not entered twice."""
-    seen = set()
-    for folder, inner, names in os.walk(top, followlinks=True):
-        real = os.path.realpath(folder)
-        if real in seen:
-            inner.clear()
-            continue
-        seen.add(real)
+    """Yield every link below a folder before following it."""
+    for folder, inner, names in folders_below(top):
         yield from (path for name in (*inner, *names) if (path := Path(folder, name)).is_symlink())

@@ -41,11 +41,6 @@ class Simulation(Setting):
         return tuple(program.log for program in programs)
 
 
-def simulate(run: Declaration) -> Simulation:
-    """Run the declared run."""
-    return Simulation(run)
-
-
 # Truth: the value of every metric, from a plain sweep over the simulation's intervals.
 
 
@@ -125,7 +120,7 @@ def _communication(simulation: Simulation) -> tuple[dict[str, int], dict[str, in
 def _culprits(simulation: Simulation) -> tuple[Culprit, ...]:
     culprits = []
     for fault in simulation.run.faults:
-        repaired = simulate(_without(simulation.run, fault))
+        repaired = Simulation(_without(simulation.run, fault))
         cost = _mean(simulation) - _mean(repaired)
         gain = 1 - settled_step_ns(repaired) / settled_step_ns(simulation)
         culprits.append(Culprit(fault.rank, str(fault.kind), fault.step, fault.axis, cost, gain))

@@ -12,7 +12,7 @@ from usp_prof.contract import MANIFEST_NAME, GroupEntry, Manifest, ModelEntry
 from usp_prof.extras.synth import gloo_layout, layout, nccl_layout
 from usp_prof.extras.synth.declaration import Declaration, Style
 from usp_prof.extras.synth.mesh import AXES, clocks
-from usp_prof.extras.synth.simulation import Simulation, ground_truth, simulate
+from usp_prof.extras.synth.simulation import Simulation, ground_truth
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import check_name
 from usp_prof.whole_files import whole_file, whole_gzip_file
@@ -67,7 +67,7 @@ TRUTH_NAME = "truth.json"
 def write(run: Declaration, folder: Path, *, described: bool = True, compress: bool = True) -> list[Path]:
     """Write the run's traces and truth into a folder; without `described` there is no manifest."""
     check_name(folder, "name another folder")
-    simulation = simulate(run)
+    simulation = Simulation(run)
     ending = ".json.gz" if compress else ".json"
     files = [folder / f"rank{log.rank}.pt.trace{ending}" for log in simulation.logs]
     if leftover := sorted({*folder.glob("rank*.pt.trace.json*")} - {*files}):

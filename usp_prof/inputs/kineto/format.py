@@ -1,6 +1,8 @@
-"""Kineto's format: Chrome JSON with the events of one rank, as `torch.profiler` exports it."""
+"""Formats of Chrome JSON: one rank's trace, as `torch.profiler` exports it, and merged traces of several ranks."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from usp_prof.inputs.kineto.peek import has_device_events, last_ns, peek
 from usp_prof.inputs.kineto.reader import read
@@ -39,4 +41,19 @@ class Kineto:
         return part_of_rank(read(path), rank)
 
 
-FORMAT = Kineto()
+class Merged(Kineto):
+    """The format of a file with several ranks, as viewers and other tools write it.
+
+    The events are Kineto's; the fields next to them are those of one rank.
+    """
+
+    name = "merged Chrome"
+    cannot_tell = ("host, devices and process groups of each rank",)
+
+    def peek(self, path: Location, *, to_end: bool) -> TraceFile | None:
+        """Return what a file states about itself, with its ranks, if its first processes state ranks."""
+        seen, states_ranks = peek(path, self.name, to_end=to_end)
+        return replace(seen, ranks=ranks_in(path)) if states_ranks else None
+
+
+FORMATS = (Kineto(), Merged())
