@@ -149,9 +149,16 @@ def test_hybrid_sharding_shards_over_more_than_one_rank_and_fewer_than_all() -> 
     assert not any(plan.replicas > 1 for plan in alone)
 
 
-@pytest.mark.parametrize("pinned", [{"tp": 4}, {"zero": 2, "pp": 2}, {"schedule": "zb-h1"}, {"recompute": "full"}])
+@pytest.mark.parametrize(
+    "pinned",
+    [
+        {"tp": 4}, {"zero": 2, "pp": 2}, {"schedule": "zb-h1"}, {"recompute": "full"}, {"replicas": 2, "zero": 3},
+        {"micro_batch": 2, "micro_batches": 8}, {"sequence_parallel": False}, {"loss_chunks": 4},
+    ],
+)  # fmt: skip
 def test_only_pinned_values_are_tried(pinned: dict[str, object]) -> None:
-    legal = configurations(Question(PLAIN, MACHINE, devices=8, batch=32, pinned=pinned))
+    machine = replace(MACHINE, devices_per_node=2)
+    legal = configurations(Question(PLAIN, machine, devices=8, batch=32, pinned=pinned))
     assert legal
     assert all(getattr(plan, name) == value for plan in legal for name, value in pinned.items())
 

@@ -218,7 +218,7 @@ def _variants(question: Question, pipelines: Sequence[tuple[Schedule, int]]) -> 
     rows = product(
         _pinned(pinned, "ep", experts),
         _pinned(pinned, "zero", (0, 1, 2, 3)),
-        (0, 1),
+        (0,) if "replicas" in pinned else (0, 1),
         [(SCHEDULES.index(schedule), chunks) for schedule, chunks in pipelines],
         _pinned(pinned, "sequence_parallel", (1, 0)),
         [RECOMPUTES.index(Recompute(word)) for word in recomputes],
