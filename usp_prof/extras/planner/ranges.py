@@ -92,7 +92,7 @@ def check_numbers(numbers: Mapping[str, float], spelled: Callable[[str], str] = 
             allowed = f"1 to {most_of(name)}"
         else:
             allowed = f"positive and at most {most_of(name)}"
-        raise UsageError(f"{spelled(name)} is {allowed}, not {value:g}", hint="omit it to use its default")
+        raise UsageError(f"{spelled(name)} is {allowed}, not {value:.12g}", hint="omit it to use its default")
 
 
 def option(name: str) -> str:

@@ -103,13 +103,13 @@ def search(question: Question) -> Plans:
 
 
 def _nothing_legal(question: Question) -> UsageError:
-    nearest = nearest_legal(question)
+    nearest, rule = nearest_legal(question), rule_against(question)
+    hint = f"use {nearest}" if nearest else "choose another number of devices, or set fewer options"
+    if rule:
+        return UsageError(rule, hint=hint if nearest else "change one of these settings")
     pinned = ", ".join(f"{name} {value}" for name, value in question.pinned.items())
     unequal = f"no legal configuration divides {question.batch} sequences among {question.devices} devices"
-    return UsageError(
-        rule_against(question) or unequal + (f" with {pinned}" if pinned else ""),
-        hint=f"use {nearest}" if nearest else "choose another number of devices, or set fewer options",
-    )
+    return UsageError(unequal + (f" with {pinned}" if pinned else ""), hint=hint)
 
 
 def _best(question: Question, fitting: Columns, need: NDArray[np.float64]) -> tuple[Prediction, ...]:
