@@ -103,7 +103,7 @@ def _article(document: Document, place: int, timeline: str) -> str:
         f'<article>\n<header><div><h1>{escape(title)}</h1><p class="facts">{facts}</p></div>'
         f'<div class="buttons">{fold}{button}</div></header>\n'
         f"{verdict}{_summary(document.summary, chart_ids)}\n{timeline}\n{''.join(sections)}\n"
-        f'<p class="quiet">usp-prof {escape(document.version)}</p></article>'
+        f'<p class="quiet version">usp-prof {escape(document.version)}</p></article>'
     )
 
 
