@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,8 +15,8 @@ from usp_prof.extras.planner.sweep.rows import Row
 from usp_prof.extras.planner.sweep.score import FEWEST, Score
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
-from usp_prof.report.document import Block, DataTable, Document, KeyFigure, KeyFigures, Section, TableColumn, Text
-from usp_prof.report.format import quantity
+from usp_prof.report.document import Block, DataTable, Document, KeyFigure, KeyFigures, Section, Text, data_table
+from usp_prof.report.format import Cell, quantity
 from usp_prof.report.run_facts import RunFacts
 
 TITLE = "Planner's error on this sweep"
@@ -92,32 +93,23 @@ def fastest_rows(rows: Sequence[Row]) -> DataTable:
     models = sorted({row.model for row in by_speed})
     rows_of_model = max(1, ROWS // max(len(models), 1))
     shown = [row for model in models for row in [row for row in by_speed if row.model == model][:rows_of_model]]
-    has_models = len(models) > 1
-    has_predictions = any(np.isfinite(row.predicted_step_ns) for row in shown)
-    columns = [
-        *([TableColumn("model")] if has_models else []),
-        TableColumn("devices"),
-        TableColumn("configuration"),
-        TableColumn("step", Unit.NS),
-        *([TableColumn("predicted", Unit.NS)] if has_predictions else []),
-        TableColumn("tokens/s", Unit.COUNT),
-        TableColumn("MFU", Unit.FRACTION),
-        TableColumn("memory", Unit.BYTES),
-    ]
-    lines = [
-        (
-            *([row.model] if has_models else []),
-            row.devices,
-            str(row.configuration),
-            row.step_ns,
-            *([_finite_or_none(row.predicted_step_ns)] if has_predictions else []),
-            round(row.tokens_per_second),
-            _finite_or_none(row.mfu),
-            _finite_or_none(row.memory_bytes),
-        )
-        for row in shown
-    ]
-    return DataTable("", tuple(columns), tuple(lines), more=len(by_speed) - len(shown))
+    columns: dict[str, tuple[Unit | None, Callable[[Row], Cell]]] = {
+        "model": (None, lambda row: row.model),
+        "devices": (None, lambda row: row.devices),
+        "configuration": (None, lambda row: str(row.configuration)),
+        "step": (Unit.NS, lambda row: row.step_ns),
+        "predicted": (Unit.NS, lambda row: _finite_or_none(row.predicted_step_ns)),
+        "tokens/s": (Unit.COUNT, lambda row: round(row.tokens_per_second)),
+        "MFU": (Unit.FRACTION, lambda row: _finite_or_none(row.mfu)),
+        "memory": (Unit.BYTES, lambda row: _finite_or_none(row.memory_bytes)),
+    }
+    if len(models) < 2:
+        del columns["model"]
+    if not any(np.isfinite(row.predicted_step_ns) for row in shown):
+        del columns["predicted"]
+    lines = [tuple(cell(row) for _, cell in columns.values()) for row in shown]
+    table = data_table("", {head: unit for head, (unit, _) in columns.items()}, lines)
+    return replace(table, more=len(by_speed) - len(shown))
 
 
 def _finite_or_none(value: float) -> float | None:
@@ -131,11 +123,9 @@ def _failures(rows: Sequence[Row]) -> list[Section]:
         return []
     counts = Counter((str(row.status), row.reason) for row in failed)
     example = {(str(row.status), row.reason): row.cell or str(row.configuration) for row in reversed(failed)}
-    lines = tuple(
-        (count, status, reason, example[status, reason]) for (status, reason), count in counts.most_common(ROWS)
-    )
-    columns = (TableColumn("cells"), TableColumn("status"), TableColumn("reason", prose=True), TableColumn("example"))
-    table = DataTable("", columns, lines, more=max(0, len(counts) - ROWS))
+    lines = [(count, status, reason, example[status, reason]) for (status, reason), count in counts.most_common()]
+    columns = dict.fromkeys(("cells", "status", "reason", "example"))
+    table = data_table("", columns, lines, most=ROWS, prose=("reason",))
     return [Section("sweep-failures", f"Failed: {len(failed)} of {len(rows)}", (table,))]
 
 

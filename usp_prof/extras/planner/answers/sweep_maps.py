@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TypeVar
 
 import numpy as np
@@ -12,10 +13,12 @@ import numpy as np
 from usp_prof.charts.inputs import PlanGrid
 from usp_prof.extras.planner.sweep.rows import Row
 from usp_prof.model.metric import Unit
-from usp_prof.report.document import Block, Chart, DataTable, Section, TableColumn, Text
+from usp_prof.report.document import Block, Chart, Section, Text, data_table
 from usp_prof.report.format import quantity
 
 Key = TypeVar("Key")
+Place = tuple[int | str, int]
+"""Row and column of a cell."""
 
 MAPS = 6
 """Number of maps over two degrees: those of the models and sizes with most measured rows."""
@@ -34,7 +37,7 @@ AXES: dict[str, Callable[[Row], int]] = {
 def best_map(rows: Sequence[Row], models: Sequence[str], sizes: Sequence[int], *, drawn: bool) -> Section:
     """Build a map of the fastest configuration by model and number of nodes (devices if nodes are not known)."""
     size_unit = "nodes" if any(row.nodes for row in rows) else "devices"
-    cells = fastest(rows, lambda row: (models.index(row.model), row.size))
+    cells: dict[Place, Row] = fastest(rows, lambda row: (row.model, row.size))
     title = f"Best configuration by model and {size_unit}"
     best = _Map(("model", size_unit), tuple(models), tuple(sizes), cells, names_degrees=True)
     return Section("sweep-best", title, (best.block(drawn=drawn),))
@@ -62,10 +65,10 @@ def degree_maps(rows: Sequence[Row], axes: tuple[str, str], *, drawn: bool) -> l
         part = [row for row in rows if (row.model, row.size) == (model, size) and row.configuration is not None]
         lines = tuple(sorted({AXES[down](row) for row in part}))
         columns = tuple(sorted({AXES[across](row) for row in part}))
-        cells = fastest(part, lambda row: (lines.index(AXES[down](row)), AXES[across](row)))  # noqa: B023 - used at once
+        cells: dict[Place, Row] = fastest(part, lambda row: (AXES[down](row), AXES[across](row)))
         metric = "MFU" if _has_mfu(part) else "tokens/s"
         title = f"{metric} by {down} and {across}: {model} on {size_words(part[0])}"
-        degrees_map = _Map(axes, lines, columns, cells, _failure_statuses(part, axes, lines))
+        degrees_map = _Map(axes, lines, columns, cells, _failure_statuses(part, axes))
         maps.append(Section(f"sweep-map-{len(maps)}", title, (degrees_map.block(drawn=drawn),)))
     if maps and len(several) > len(chosen):
         note = Text(f"{len(several) - len(chosen)} more models and sizes have a map: choose with --only.", quiet=True)
@@ -73,12 +76,12 @@ def degree_maps(rows: Sequence[Row], axes: tuple[str, str], *, drawn: bool) -> l
     return maps
 
 
-def _failure_statuses(rows: Iterable[Row], axes: tuple[str, str], lines: Sequence[int]) -> dict[tuple[int, int], str]:
+def _failure_statuses(rows: Iterable[Row], axes: tuple[str, str]) -> dict[Place, str]:
     """Return why the configurations failed, for each cell without a measured row."""
     down, across = axes
-    why: dict[tuple[int, int], Counter[str]] = {}
+    why: dict[Place, Counter[str]] = {}
     for row in rows:
-        why.setdefault((lines.index(AXES[down](row)), AXES[across](row)), Counter())[str(row.status)] += 1
+        why.setdefault((AXES[down](row), AXES[across](row)), Counter())[str(row.status)] += 1
     return {place: counts.most_common(1)[0][0] for place, counts in why.items()}
 
 
@@ -97,15 +100,15 @@ def _has_mfu(rows: Iterable[Row]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """A map of configurations, as chart or table. A cell's key is the index of its row, and its column."""
+    """A map of configurations, as chart or table."""
 
     axes: tuple[str, str]
     """Variables of rows and columns."""
     lines: tuple[int | str, ...]
     columns: tuple[int, ...]
-    cells: dict[tuple[int, int], Row]
+    cells: Mapping[Place, Row]
     """Fastest configuration that ran, by cell."""
-    tried: dict[tuple[int, int], str] = field(default_factory=dict)
+    tried: Mapping[Place, str] = field(default_factory=dict)
     """Why its configurations failed, by cell without a measurement."""
     names_degrees: bool = False
     """Whether a cell names its configuration's degrees, because its row and column do not."""
@@ -117,37 +120,22 @@ class _Map:
 
     def block(self, *, drawn: bool) -> Block:
         """Return the map as a chart or a table."""
-        return self._chart() if drawn else self._table()
-
-    def _table(self) -> DataTable:
         down, across = self.axes
-        heads = (TableColumn(f"{down} \\ {across}"), *(TableColumn(str(column)) for column in self.columns))
-        rows = [
-            (str(name), *(self._text((line, column)) for column in self.columns))
-            for line, name in enumerate(self.lines)
-        ]
-        return DataTable(self.metric, heads, tuple(rows))
-
-    def _chart(self) -> Chart:
-        down, across = self.axes
-        places = [(line, column) for line in range(len(self.lines)) for column in self.columns]
+        places = list(product(self.lines, self.columns))
+        texts, size = tuple(self._text(place) for place in places), len(self.columns)
+        if not drawn:
+            heads = {f"{down} \\ {across}": None, **{str(column): None for column in self.columns}}
+            rows = [(str(name), *texts[line * size :][:size]) for line, name in enumerate(self.lines)]
+            return data_table(self.metric, heads, rows)
         values = np.array([self._value(self.cells[place]) if place in self.cells else np.nan for place in places])
-        grid = PlanGrid(
-            self.metric,
-            across,
-            down,
-            self.columns,
-            self.lines,
-            values.reshape(len(self.lines), len(self.columns)),
-            tuple(self._text(place) for place in places),
-            tuple(self._label(place) for place in places),
-        )
-        return Chart("", grid)
+        values = values.reshape(len(self.lines), size)
+        labels = tuple(self._label(place) for place in places)
+        return Chart("", PlanGrid(self.metric, across, down, self.columns, self.lines, values, texts, labels))
 
     def _value(self, row: Row) -> float:
         return row.mfu if self.metric == "MFU" else row.tokens_per_second
 
-    def _text(self, place: tuple[int, int]) -> str:
+    def _text(self, place: Place) -> str:
         """Format a cell; empty if nothing was tried."""
         row = self.cells.get(place)
         if row is None:
@@ -156,7 +144,7 @@ class _Map:
         figure = quantity(value, Unit.FRACTION) if self.metric == "MFU" else f"{value:,.0f}"
         return f"{figure} {degrees(row)}" if self.names_degrees else figure
 
-    def _label(self, place: tuple[int, int]) -> str:
+    def _label(self, place: Place) -> str:
         """Format the tooltip of a cell."""
         if place in self.cells:
             return str(self.cells[place].configuration)
