@@ -23,11 +23,23 @@ def calls(duration_ms: int, late_ms: int) -> Ties:
     return Ties(call, row, start, end, np.zeros(len(call), bool))
 
 
-@pytest.mark.parametrize(("duration_ms", "late_ms", "jumps"), [(400, 16, False), (1, 16, True), (40, 16, True)])
-def test_ends_within_a_round_of_a_slow_collective_are_no_jump(duration_ms: int, late_ms: int, jumps: bool) -> None:
+@pytest.mark.parametrize(
+    ("duration_ms", "late_ms", "on_threads", "jumps"),
+    [
+        (400, 16, False, False),  # within a round of a slow collective
+        (1, 16, False, True),
+        (40, 16, False, True),
+        (1, 2, False, True),
+        (1, 2, True, False),  # within the delay of a thread on a busy CPU
+        (1, 16, True, True),
+    ],
+)
+def test_ends_that_the_communication_explains_are_no_jump(
+    duration_ms: int, late_ms: int, on_threads: bool, jumps: bool
+) -> None:
     ties = calls(duration_ms, late_ms)
     solved = Solution.alone(np.zeros(RANKS, np.int64), ties)
-    assert clock_jumps(solved, ties, RANKS).any() == jumps
+    assert clock_jumps(solved, ties, np.full(RANKS, on_threads)).any() == jumps
 
 
 @pytest.mark.parametrize("has_jumped", [True, False])

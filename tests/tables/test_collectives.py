@@ -163,3 +163,26 @@ def test_bytes_follow_from_shapes_and_types() -> None:
     assert [first_shape(d) for d in ("[[2,3],[4]]", "[[[2,3]],[]]", "[[]]", "", "x")] == ["[2,3]", "[2,3]", "", "", ""]
     sizes = {"c10::BFloat16": 2, "Float8_e4m3fn": 1, "long int": 8, "torch.float32": 4, "odd": -1}
     assert {name: size_of(name) for name in sizes} == sizes
+
+
+@pytest.mark.parametrize(
+    ("op", "place", "pipeline", "peer"),
+    [
+        ("send", 0, [1, 3], 1),
+        ("send", 1, [1, 3], 1),  # no rank sends to itself: Megatron uses the default group in one direction
+        ("recv", 1, [0, 1, 2, 3], 1),  # not rank 3 of the embedding's group
+    ],
+)
+def test_peers_of_megatrons_pipelines(op: str, place: int, pipeline: list[int], peer: int) -> None:
+    rank = 3 if len(pipeline) == 2 else 0
+    trace = Trace(rank, 4, device="cpu").group("0", [0, 1, 2, 3], "default_pg").step(1, 0, 90_000)
+    trace.group("1", pipeline, "PIPELINE_MODEL_PARALLEL_GROUP").group("2", [pipeline[0], 3], "EMBEDDING_GROUP")
+    trace.group("3", [rank], "POSITION_EMBEDDING_GROUP")
+    inputs, types = ["", "", str(place), "0"], ["TensorList", "", "Scalar", "Scalar"]
+    for number in range(4):
+        at = 10_000 * (number + 1)
+        name = "c10d::send" if op == "send" else "c10d::recv_"
+        trace.op(name, at, 20, dims=[[[4]], [], [], []], types=types, inputs=inputs).gloo(op, at + 10, 500)
+    parts = table_set(trace).columns("collectives", rank)
+    key = "1@" + ",".join(map(str, pipeline))
+    assert set(zip(parts["axis"], parts["group"], parts["peer"].tolist(), strict=True)) == {("pp", key, peer)}

@@ -24,12 +24,14 @@ from usp_prof.replay.recorded_waits import recorded_waits
 from usp_prof.replay.stream_syncs import with_other_streams
 from usp_prof.replay.stream_waits import MOST_LATENCY_NS, accepted, candidates
 from usp_prof.replay.untraced_waits import add_untraced_waits
+from usp_prof.tables.communication.posts import CLOSED_LATE_NS
 from usp_prof.tables.table_set import TableSet
 
 CLOSED_NS = 300_000
-"""On CPU traces another thread closes a communication's range, up to this long after the waiting thread continues."""
-CLOSED_LATE_NS = 5_000_000
-"""The same on a loaded host, for places that usually wait: 95% of 116 such ranges closed within 4.6 ms."""
+"""On CPU traces another thread closes a communication's range, up to this long after the waiting thread continues.
+
+On busy hosts it is `CLOSED_LATE_NS`; that is accepted only for places that usually wait.
+"""
 FEWEST_PROMPT = 2
 """Minimum number of prompt waits, over all ranks and steps, of a place that usually waits."""
 HOST_WAIT_NS = 20_000

@@ -69,7 +69,8 @@ def fit_clocks(tables: TableSet) -> Clock:
     # If communication is missing, calls are matched wrongly, and an apparent jump means nothing.
     jumps_ns = np.zeros(len(ranks), np.int64)
     if not losses(tables, *LOST_WORK):
-        jumps_ns = clock_jumps(solved, ties, len(ranks))
+        is_gloo = [tables.columns("collectives", rank).matches("library", "gloo").any() for rank in tables.ranks]
+        jumps_ns = clock_jumps(solved, ties, np.array(is_gloo, bool))
     has_lost_calls = np.isin(ranks, sorted(ranks_without_calls(tables)))
     return _clock(ranks, solved, ties, contradicted, has_lost_calls | (jumps_ns != 0), jumps_ns)
 

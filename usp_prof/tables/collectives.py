@@ -27,7 +27,7 @@ from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.events.classification import PHASES, after_backward, phase_finder
 from usp_prof.tables.events.frame import EventFrame, compact
 from usp_prof.tables.events.links import Links
-from usp_prof.tables.parallelism.axis_names import axis_of_marks
+from usp_prof.tables.parallelism.axis_names import axis_of_marks, described
 from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
@@ -223,8 +223,16 @@ def _peers(frame: EventFrame, parts: Parts, membership: Membership, axes: pa.Dic
 
 
 def _global_rank(groups: Sequence[Group], rank: int, axis: str, place: int) -> int:
-    """Return the only global rank for an index within a group; -1 for several or none."""
-    candidates = [group for group in groups if place >= 0 and rank in group.ranks and len(group.ranks) > max(place, 1)]
-    of_axis = [group for group in candidates if group.axis == axis]
-    peers = {group.ranks[place] for group in of_axis or candidates} - {rank}
-    return peers.pop() if len(peers) == 1 else -1
+    """Return the only global rank for an index within a group, of the most likely groups; -1 for several or none.
+
+    For pipelines of two stages, Megatron sends in one direction in the default group.
+    """
+    possible = [group for group in groups if place >= 0 and rank in group.ranks and len(group.ranks) > max(place, 1)]
+    of_axis = [group for group in possible if group.axis == axis]
+    spanning = [group for group in of_axis if described(group.description).sizes]
+    default = [group for group in possible if group.description == "default_pg"]
+    for likely in (spanning, of_axis, default, possible):
+        peers = {group.ranks[place] for group in likely} - {rank}
+        if peers:
+            return peers.pop() if len(peers) == 1 else -1
+    return -1

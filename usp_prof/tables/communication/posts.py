@@ -17,6 +17,8 @@ from usp_prof.tables.events.classification import operation
 from usp_prof.tables.events.frame import HOST_OPS, MARKS, EventFrame
 
 P2P = ("send", "recv", "send_recv")
+CLOSED_LATE_NS = 5_000_000
+"""On busy hosts gloo's threads close their ranges up to this late: 95% of 116 such ranges closed within 4.6 ms."""
 _DIRECTIONS = ("", "send", "recv")
 
 

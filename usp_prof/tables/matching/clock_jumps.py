@@ -17,6 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.columns.rows import first_of_run, is_uniform, middles, numbered, per_code, rows_by_code, sorted_by
 from usp_prof.columns.statistics import mad
+from usp_prof.tables.communication.posts import CLOSED_LATE_NS
 from usp_prof.tables.matching.clock_fit import Solution, solve
 from usp_prof.tables.matching.ties import Ties
 
@@ -34,14 +35,15 @@ _SAME_JUMP = 0.75
 """If one of n ranks jumps, the others' distances move by 1/(n-1) of the jump, so only the largest jumps count."""
 
 
-def clock_jumps(solved: Solution, ties: Ties, ranks: int) -> Ints:
-    """Return the clock jump of each rank in ns, or 0."""
+def clock_jumps(solved: Solution, ties: Ties, ends_late: Flags) -> Ints:
+    """Return the clock jump of each rank in ns, or 0; `ends_late` marks ranks whose ranges threads of the CPU end."""
     collectives = ties.take(~ties.is_transfer)
     distance, round_ns = _distances(solved, collectives), _rounds_ns(solved, collectives)
-    jumps = np.zeros(ranks, np.int64)
+    jumps = np.zeros(len(ends_late), np.int64)
     for rank, members in rows_by_code(collectives.row).items():
         in_order = sorted_by(collectives.end, members)
-        jumps[rank] = _jump(distance[in_order], _least_ns(_NOTABLE_NS, round_ns[members]))
+        floor_ns = CLOSED_LATE_NS if ends_late[rank] else _NOTABLE_NS
+        jumps[rank] = _jump(distance[in_order], _least_ns(floor_ns, round_ns[members]))
     return np.where(np.abs(jumps) >= _SAME_JUMP * np.abs(jumps).max(initial=0), jumps, 0)
 
 

@@ -22,7 +22,7 @@ from usp_prof.tables.communication.parts import Parts
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.events.frame import EventFrame
-from usp_prof.tables.parallelism.axis_names import axis_of_marks
+from usp_prof.tables.parallelism.axis_names import axis_of_marks, described
 
 _IMPOSSIBLE = -1e9
 # Points for operations typical (positive) or untypical (negative) of an axis; others are no evidence.
@@ -74,12 +74,15 @@ def groups_of_workers(frame: EventFrame, parts: Parts, groups: Sequence[Group]) 
 def _of_transfers(frame: EventFrame, parts: Parts, groups: Sequence[Group], candidates: list[int]) -> Ints:
     """Return the group of sends and receives: the only one of their mark's axis; without a mark, the pipeline's."""
     axes = [*Axis]
+    candidates = [place for place in candidates if groups[place].size > 1]
     world = [place for place in candidates if groups[place].description == "default_pg"]
     # By axis: the index of its only group, -1 for none or several; the last entry is for parts without a mark.
     only_group = np.full(len(axes) + 1, -1, np.int64)
     for number, axis in enumerate(axes):
-        # An axis that spans the whole job uses the default group.
-        fitting = [place for place in candidates if groups[place].axis == axis] or world
+        of_axis = [place for place in candidates if groups[place].axis == axis]
+        # The first and the last stage also have a group for their embeddings, which does not span the axis. An axis
+        # that spans the whole job uses the default group.
+        fitting = [place for place in of_axis if described(groups[place].description).sizes] or of_axis or world
         if len({groups[place].ranks for place in fitting}) == 1:
             only_group[number] = fitting[0]
     only_group[-1] = only_group[axes.index(Axis.PP)]
