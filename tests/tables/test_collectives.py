@@ -182,7 +182,7 @@ def test_peers_of_megatrons_pipelines(op: str, place: int, pipeline: list[int], 
     for number in range(4):
         at = 10_000 * (number + 1)
         name = "c10d::send" if op == "send" else "c10d::recv_"
-        trace.op(name, at, 20, dims=[[[4]], [], [], []], types=types, inputs=inputs).gloo(op, at + 10, 500)
+        trace.op(name, at, 20, dims=[[[4]], [], [], []], types=types, inputs=inputs).gloo(op, at + 10, 500, thread=100)
     parts = table_set(trace).columns("collectives", rank)
     key = "1@" + ",".join(map(str, pipeline))
     assert set(zip(parts["axis"], parts["group"], parts["peer"].tolist(), strict=True)) == {("pp", key, peer)}
