@@ -19,6 +19,7 @@ from usp_prof.extras.planner.question import Question
 from usp_prof.extras.planner.search import Plans, search_both
 from usp_prof.gate.comparison import Comparison
 from usp_prof.gate.comparison import compare as compare_runs
+from usp_prof.gate.facts import differences, facts_of, uncompared
 from usp_prof.gate.measured import Measured
 from usp_prof.model.edit import Edit
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -185,6 +186,19 @@ def ask_calls(index: int) -> Result[TimelineStore]:
         return calls.open_calls(run.derived(calls.CALLS_FORM, lambda target: calls.prepare_calls(run.tables, target)))
 
     return worker.ask(("calls", index), lay_out, lane=index)
+
+
+def ask_is_similar(first: int, second: int) -> Result[bool]:
+    """Ask whether times and amounts of two runs can be compared; a run that cannot be opened is not similar."""
+
+    def compare_facts() -> bool:
+        try:
+            facts = [facts_of(ask_run(index).result().tables) for index in (first, second)]
+        except UspProfError:
+            return False
+        return not uncompared(differences(*facts))
+
+    return worker.ask(("similar", first, second), compare_facts)
 
 
 def ask_comparison(first: int, second: int) -> Result[Comparison]:

@@ -105,9 +105,14 @@ def _(block: KeyFigures, key: str) -> None:  # noqa: ARG001 - one signature for 
 
 @show.register
 def _(block: Stack, key: str) -> None:  # noqa: ARG001 - one signature for all kinds
-    colors = theme()
     total = "" if block.unit is Unit.FRACTION else f": {quantity(block.total, block.unit)}"
     st.markdown(f"**{state.plain(block.title)}**{total}")
+    show_parts(block)
+
+
+def show_parts(block: Stack) -> None:
+    """Show the bar of a stack and its legend."""
+    colors = theme()
     bars, names = "", ""
     for part in block.visible_parts:
         color = colors.color(part.role)

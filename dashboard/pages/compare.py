@@ -27,6 +27,8 @@ AROUND_PX, RANK_PX = 70, 37
 """Height of a timeline: of its axis, and of a folded rank."""
 MOST_RANKS = 8
 """Number of ranks whose folded timelines are shown."""
+MOST_TRIED = 4
+"""Number of runs that are opened to find a similar one."""
 
 
 def draw() -> None:
@@ -35,46 +37,16 @@ def draw() -> None:
         st.info("One run is open. To compare, start the dashboard with two or more.")
         st.code("usp-prof dashboard traces/before traces/after")
         return
-    names = [served_runs.name(index) for index in range(served_runs.run_count())]
+    names = [run.name for run in served_runs.runs()]
     second = state.run_index()
-    other_runs = [index for index in range(served_runs.run_count()) if index != second]
-    asked_key = st.query_params.get("before", "")
-    asked_run = served_runs.index_of(asked_key)
-    usual = second - 1 if second else other_runs[0]
-    shown = other_runs.index(asked_run if asked_run in other_runs else usual)
-    is_unknown = bool(asked_key) and asked_run is None
-    first: int | None = st.selectbox(
-        f"Compare {names[second]} with an earlier run", other_runs, None if is_unknown else shown, names.__getitem__,
-        placeholder="Choose a run", **state.bound("before", second),
-    )  # fmt: skip
+    first = _earlier_run(second, names)
     if first is None:
-        st.error(state.plain(state.not_served(asked_key)))
         return
-    state.choose("before", served_runs.key(first) if first != usual else None)
     pair = wait(data.ask_comparison(first, second)).pairs[0]
-    sentence = comparison_answer.verdict(pair, names[first], names[second])
-    is_compared = comparison_answer.are_times_compared(pair)
-    repaired = _repaired(first, second, names[first]) if is_compared else ""
-    verdict(f"{sentence} {repaired}".strip())
-    note_whole_run(state.current().selection)
-    if pair.doubts:
-        doubts = "; ".join(pair.doubts)
-        st.warning(state.plain(f"{doubts[:1].upper()}{doubts[1:]}"))
-    why = comparison_answer.waterfall(pair, names[first], names[second])
-    if is_compared:
-        picture = data.ask_made(("compare", second), lambda: comparison_answer.picture(pair), first)
-        for block in (*why.blocks[:1], wait(picture)):
-            show(block, f"why-{type(block).__name__}")
-    else:
-        show(why.blocks[0], "steps")
+    _why(pair, first, second, names)
     step = _timelines(first, second, names)
-    everything = state.word("all", ("0", "1")) == "1"
-    if is_compared:
-        folded("parts", "Parts of the step, before and after", lambda: show(why.blocks[-1], "parts"))
-    folded("metrics", "Metrics, most important first", lambda: _metrics(pair))
-    for part in (comparison_answer.work(pair), comparison_answer.conditions(pair)):
-        if part.blocks:
-            folded(part.id, part.title, partial(show_all, part.blocks, part.id))
+    _details(pair, names[first], names[second])
+    everything = _lists_everything()
     offer(
         COMPARE, state.current().run, f"{first} {second} {everything} {step}",
         lambda: (
@@ -84,12 +56,72 @@ def draw() -> None:
     )  # fmt: skip
 
 
+def _earlier_run(second: int, names: Sequence[str]) -> int | None:
+    """Choose the run to compare with: by default a similar one; None, with the reason, if no run is chosen."""
+    other_runs = [index for index in range(len(names)) if index != second]
+    asked_key = st.query_params.get("before", "")
+    asked_run = served_runs.index_of(asked_key)
+    is_unknown = bool(asked_key) and asked_run is None
+    usual = None if is_unknown or asked_run in other_runs else _similar_run(second)
+    shown_run = asked_run if asked_run in other_runs else usual
+    shown = other_runs.index(shown_run) if shown_run is not None else None
+    first: int | None = st.selectbox(
+        f"Compare {names[second]} with an earlier run", other_runs, shown, names.__getitem__,
+        placeholder="Choose a run", **state.bound("before", second, shown),
+    )  # fmt: skip
+    if first is not None:
+        state.choose("before", served_runs.key(first) if first != usual else None)
+    elif is_unknown:
+        st.error(state.plain(state.not_served(asked_key)))
+    else:
+        st.info(state.plain(f"No other run has the device and the work of {names[second]}. Choose a run to see both."))
+    return first
+
+
+def _similar_run(second: int) -> int | None:
+    """Return the nearest run whose times can be compared: an earlier one, or else a later one."""
+    nearest = [*range(second - 1, -1, -1), *range(second + 1, served_runs.run_count())][:MOST_TRIED]
+    return next((index for index in nearest if wait(data.ask_is_similar(index, second))), None)
+
+
+def _why(pair: Pair, first: int, second: int, names: Sequence[str]) -> None:
+    """Show which step is longer, and why."""
+    sentence = comparison_answer.verdict(pair, names[first], names[second])
+    is_compared = comparison_answer.are_times_compared(pair)
+    repaired = _repaired(first, second, names[first]) if is_compared else ""
+    verdict(f"{sentence} {repaired}".strip())
+    note_whole_run(state.current().selection)
+    if pair.doubts:
+        doubts = "; ".join(pair.doubts)
+        st.warning(state.plain(f"{doubts[:1].upper()}{doubts[1:]}"))
+    why = comparison_answer.waterfall(pair, names[first], names[second])
+    show(why.blocks[0], "steps")
+    if is_compared:
+        show(wait(data.ask_made(("compare", second), lambda: comparison_answer.picture(pair), first)), "picture")
+
+
+def _details(pair: Pair, before: str, after: str) -> None:
+    """Fold the parts of the step, the metrics, the work and the conditions."""
+    if comparison_answer.are_times_compared(pair):
+        parts = comparison_answer.waterfall(pair, before, after).blocks[-1]
+        folded("parts", "Parts of the step, before and after", partial(show, parts, "parts"))
+    folded("metrics", "Metrics, most important first", lambda: _metrics(pair))
+    for part in (comparison_answer.work(pair), comparison_answer.conditions(pair)):
+        if part.blocks:
+            folded(part.id, part.title, partial(show_all, part.blocks, part.id))
+
+
+def _lists_everything() -> bool:
+    """Return whether the metrics of each axis, cause and rank are listed."""
+    return state.word("all", ("0", "1")) == "1"
+
+
 def _repaired(first: int, second: int, before: str) -> str:
     """Name the straggler of the first run if the second run has none, or another."""
     late, later = (wait(data.ask_document(index, EVERYTHING)).verdict.straggler for index in (first, second))
     if late is None or late == later:
         return ""
-    text = f"Rank {late}, the straggler of {before}, no longer delays the others"
+    text = f"Rank {late}, the straggler of {before}, no longer delays the other_runs"
     return f"{text}; rank {later} does." if later is not None else f"{text}."
 
 
@@ -106,7 +138,7 @@ def _drawn(runs: tuple[int, int], step: int | None) -> tuple[Section, ...]:
 def _metrics(pair: Pair) -> None:
     """List the metrics; the CSV contains raw values with the interval of each change."""
     place = st.container()
-    everything = st.toggle("Each axis, cause and rank", state.word("all", ("0", "1")) == "1", **state.bound("all"))
+    everything = st.toggle("Each axis, cause and rank", _lists_everything(), **state.bound("all"))
     state.choose("all", "1" if everything else None)
     with place:
         shown, raw = (

@@ -14,18 +14,15 @@ import streamlit as st
 
 from usp_prof.charts.inputs import BreakdownRows, HeatMap, Part
 from usp_prof.findings.causes import Cause
-from usp_prof.model.metric import Unit
 from usp_prof.model.topology import Topology
 from usp_prof.report.document import Block, Chart, DataTable, Document, Findings, Health, KeyFigures, Section, Stack
 from usp_prof.report.figures import Figures
-from usp_prof.report.format import quantity
-from usp_prof.report.verdict import NOTABLE
 
 from .. import data, served_runs, state
 from ..answers import incident
 from ..answers.pictures import charts_of_kind
 from ..components import findings
-from ..components.blocks import folded, page_link, show, show_all, verdict
+from ..components.blocks import folded, page_link, show, show_all, show_parts, verdict
 from ..components.choices import choose_tab
 from ..components.findings import show_findings, shown_at
 from ..components.timeline import timeline
@@ -54,20 +51,12 @@ def draw() -> None:
         _wrong(document, view)
     with right:
         for stack in _blocks_of_kind(blocks, Stack):
-            show(stack, "stack")
-            _explain_step(document, stack)
+            st.markdown(f"**{stack.title}**")  # its total would be a second step time next to the run's
+            show_parts(stack)
         place = st.container(key="worst-step")
     _folds(document, view)
     with place:  # last, since a first visit waits for it
         _worst_step(document, view)
-
-
-def _explain_step(document: Document, stack: Stack) -> None:
-    """Explain why the job's step is longer than the mean rank's."""
-    length_ns = document.verdict.length_ns
-    if length_ns is not None and length_ns > (1 + NOTABLE) * stack.total:
-        length = quantity(length_ns, Unit.NS)
-        st.caption(f"The {document.verdict.span} of {length} lasts from the first rank's start to the last rank's end.")
 
 
 def _wrong(document: Document, view: View) -> None:
@@ -92,7 +81,7 @@ def _worst_step(document: Document, view: View) -> None:
     if steps:
         worst = max(steps, key=lambda step: step.end_ns - step.start_ns)
         begin, end = worst.start_ns, worst.end_ns
-        st.markdown(f"{_step_name(worst.number, len(steps), document)}: {quantity(end - begin, Unit.NS)}")
+        st.markdown(_step_name(worst.number, len(steps), document))
     ranks = findings.outliers_first(document, view.ranks or store.ranks)[:MOST_RANKS]
     room = (end - begin) // 50
     timeline(

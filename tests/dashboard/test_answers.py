@@ -97,13 +97,23 @@ def test_a_section_that_cannot_be_predicted_states_the_reason(tmp_path: Path, mo
 
 def test_the_overview_and_its_report_leave_out_a_cut_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with naming([TRACES / "gpu-late-input"], tmp_path, monkeypatch):
-        texts = [element.value for element in drawn("overview").markdown]
+        overview = drawn("overview")
         page = report.ask(0, EVERYTHING).result()
         document = data.document(0, EVERYTHING)
-    assert "**Where the mean rank step goes**: 68.2 ms" in texts
+    assert (overview.metric[0].label, overview.metric[0].value) == ("step", "68.2 ms")
     assert "68.2 ms" in page
     assert "60.1 ms" not in page
     assert document.run.steps == (27, 28)
+
+
+def test_the_overview_has_one_step_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean rank's step was in the title of its parts, and that of the longest step in the title of the timeline."""
+    with naming([TRACES / "recorded-5d"], tmp_path, monkeypatch):
+        overview = drawn("overview")
+    titles = [element.value for element in overview.markdown if element.value.startswith("**")]
+    assert {"**Where the mean rank step goes**", "**Step 3**"} <= set(titles)
+    assert [title for title in titles if " ms" in title] == []
+    assert [metric.value for metric in overview.metric if metric.label == "step"] == ["524 ms"]
 
 
 def test_metrics_are_downloaded_raw() -> None:

@@ -55,10 +55,15 @@ def test_an_unknown_run_is_refused_with_the_list(run: str, cache: Path, monkeypa
         assert [link.proto.label for link in app.get("page_link")] == ["recorded-1f1b", "recorded-interleaved"]
 
 
-def test_a_run_is_compared_with_the_one_before_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_compared_with_the_nearest_similar_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [TRACES / name for name in ("recorded-1f1b", "recorded-slow-rank", "recorded-slow-rank-repaired")]
     with naming(runs, cache, monkeypatch):
-        assert [drawn("compare", run=served_runs.key(index)).selectbox[0].value for index in range(3)] == [1, 0, 1]
+        pages = [drawn("compare", run=served_runs.key(index)) for index in range(3)]
+        assert [page.selectbox[0].value for page in pages] == [None, 2, 1]  # the first has another model
+        assert "No other run has the device and the work of recorded-1f1b" in pages[0].info[0].value.replace("\\", "")
+        chosen = pages[0].selectbox[0].set_value(1).run()
+        assert "".join(chosen.query_params["before"]) == served_runs.key(1)
+        assert "nother model" in chosen.warning[0].value
 
 
 def test_every_link_names_its_run(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
