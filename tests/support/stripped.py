@@ -84,9 +84,9 @@ def within(full: Run, stripped: Run) -> TableSet:
 
 def totals(tables: TableSet) -> dict[str, float]:
     """Return the partition's parts; causes of idle time are merged, because they are unknown without a host."""
-    parts = breakdown.compute(tables).slices()
-    mean_by_role = {part.role: part.mean_ns for part in parts if not part.role.startswith("idle")}
-    return mean_by_role | {"idle": sum(part.mean_ns for part in parts if part.role.startswith("idle"))}
+    mean_ns = breakdown.compute(tables).mean_ns()
+    busy = {role: ns for role, ns in mean_ns.items() if not role.startswith("idle")}
+    return busy | {"idle": sum(ns for role, ns in mean_ns.items() if role.startswith("idle"))}
 
 
 def median_step(tables: TableSet) -> float:

@@ -47,8 +47,8 @@ def test_the_tables_take_as_long_as_was_predicted(edits: str, style: str) -> Non
 def test_a_repaired_run_has_the_parts_of_a_run_without_the_fault() -> None:
     tables, clean = run_with("slow_rank").tables, run_with("clean").tables
     repaired = predicted_tables(predict(tables, [parse_edit("rank_as_peers=all")]))
-    wanted = {part.role: part.mean_ns for part in breakdown.compute(clean).slices()}
-    repaired_ns = {part.role: part.mean_ns for part in breakdown.compute(repaired).slices()}
+    wanted = breakdown.compute(clean).mean_ns()
+    repaired_ns = breakdown.compute(repaired).mean_ns()
     total_ns = sum(wanted.values())
     assert repaired_ns.keys() == wanted.keys()
     assert all(abs(repaired_ns[role] - wanted[role]) < 0.01 * total_ns for role in wanted)

@@ -245,7 +245,8 @@ def _rotary(data: dict[str, Any], title: str, longest: int) -> dict[str, Any]:
         values["rope_theta"] = float(theta)
     kind = rope.get("rope_type", rope.get("type", "default"))
     rule = f"{title}: this file asks for rope scaling {kind!r}, but only linear, llama3 and yarn are supported"
-    refuse(kind not in {"default", "linear", "llama3", "yarn"} or not _flat(rope), rule, HINT)
+    is_nested = any(isinstance(value, dict) for value in rope.values())
+    refuse(kind not in {"default", "linear", "llama3", "yarn"} or is_nested, rule, HINT)
     part = rope.get("partial_rotary_factor", 1)
     refuse(part != 1, f"{title}: this file asks for rotary positions on a part ({part}) of each head", HINT)
     if kind == "default":
@@ -278,10 +279,6 @@ def _sharpening(rope: dict[str, Any], factor: float) -> float:
 
     scales = rope.get("mscale"), rope.get("mscale_all_dim")
     return scaled(scales[0]) / scaled(scales[1]) if all(scales) else scaled(1.0)
-
-
-def _flat(rope: dict[str, Any]) -> bool:
-    return not any(isinstance(value, dict) for value in rope.values())
 
 
 def _short(value: object) -> str:

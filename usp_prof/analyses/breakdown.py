@@ -50,14 +50,6 @@ _NOTABLE_WAIT = 0.1
 METRICS = (COMPUTE_TIME, EXPOSED_COMM_TIME, MEMCPY_TIME, UNRECORDED_TIME, IDLE_TIME)
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """One part of the step: its role (`compute`, `comm:tp`, `memcpy`, `idle:host`) and its mean time in ns."""
-
-    role: str
-    mean_ns: float
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class BreakdownResult(Result):
     """Partition of every selected (rank, step)."""
@@ -65,16 +57,19 @@ class BreakdownResult(Result):
     parts: Partition
     notes: tuple[HealthRow, ...] = ()
 
-    def slices(self) -> list[Slice]:
-        """Return the parts as means over ranks of their means over steps; they add up to the step."""
+    def mean_ns(self) -> dict[str, float]:
+        """Return the mean time of each part by its role (`compute`, `comm:tp`, `memcpy`, `idle:host`).
+
+        They are means over ranks of means over steps, and add up to the step; empty if there are no steps.
+        """
         rows = self.parts
         columns = {"compute": rows.compute}
         columns |= {f"comm:{axis}": rows.exposed[:, i] for i, axis in enumerate(rows.axes)}
         columns |= {"memcpy": rows.memcpy, "unrecorded": rows.unrecorded}
         columns |= {f"idle:{cause}": rows.idle[:, i] for i, cause in enumerate(CAUSES)}
         if not len(rows.rank):
-            return []
-        return [Slice(role, float(rank_means(rows.rank, column)[1].mean())) for role, column in columns.items()]
+            return {}
+        return {role: float(rank_means(rows.rank, column)[1].mean()) for role, column in columns.items()}
 
     def values(self) -> Values:
         """Return the metric values, sorted by dimension."""

@@ -153,10 +153,7 @@ class CollectivesResult(Result):
 
     def to_pandas(self) -> DataFrame:
         """Return one row per axis, operation and size class. Unknown sizes are NaN."""
-        columns = dict(self.listing())
-        for name in ("size_bytes", "bytes"):
-            columns[name] = [size if size >= 0 else float("nan") for size in columns[name]]
-        return frame(columns)
+        return frame(self.listing(), or_unknown=("size_bytes", "bytes"))
 
     def listing(self) -> Listing:
         """Return the same data as plain columns."""
@@ -209,17 +206,18 @@ def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:
     )
 
 
+def bus_factors(calls: Columns) -> Floats:
+    """Return each call's `bus_factor`."""
+    op, names = calls.codes("op")
+    kinds, kind_of_call = combinations(op, calls["group_size"])
+    return lookup([bus_factor(names[code], max(size, 1)) for code, size in kinds], kind_of_call, missing=1.0)
+
+
 def bus_bandwidth(calls: Columns) -> Floats:
     """Return each call's bus bandwidth, or NaN if its size or transfer time is unknown."""
-    op, names = calls.codes("op")
-    sizes = calls["group_size"]
-    # Calls with equal operation and group size share a factor, so it is computed once per combination.
-    kinds, kind_of_call = combinations(op, sizes)
-    factors = [bus_factor(names[code], max(size, 1)) for code, size in kinds]
-    factor = lookup(factors, kind_of_call, missing=1.0)
     is_measured = calls["complete"] & (calls["bytes"] > 0) & (calls["transfer_ns"] > 0)
     time = np.where(is_measured, calls["transfer_ns"], 1) / 1e9
-    return np.where(is_measured, calls["bytes"] / time * factor, np.nan)
+    return np.where(is_measured, calls["bytes"] / time * bus_factors(calls), np.nan)
 
 
 def _kinds(calls: Columns, busbw: Floats, peak: float) -> tuple[Kind, ...]:

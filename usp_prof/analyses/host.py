@@ -122,9 +122,7 @@ class HostResult(Result):
 
     def to_pandas(self) -> DataFrame:
         """Return one row per rank. Unknown figures are NaN, including the queue depth."""
-        columns = dict(self.listing())
-        columns["deepest_queue"] = [depth if depth >= 0 else float("nan") for depth in columns["deepest_queue"]]
-        return frame(columns)
+        return frame(self.listing(), or_unknown=("deepest_queue",))
 
     def listing(self) -> Listing:
         """Return the same data as plain columns."""

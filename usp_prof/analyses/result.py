@@ -82,14 +82,17 @@ def fields_of(rows: Sequence[object], kind: type[DataclassInstance]) -> dict[str
     return columns_of(rows, *kind.__dataclass_fields__)
 
 
-def frame(columns: Mapping[str, NDArray[Any] | Sequence[object]]) -> DataFrame:
-    """Build a DataFrame; pandas is imported here, at first use."""
+def frame(columns: Mapping[str, NDArray[Any] | Sequence[object]], *, or_unknown: Sequence[str] = ()) -> DataFrame:
+    """Build a DataFrame, with NaN for -1 in the columns `or_unknown`; pandas is imported here, at first use."""
     import pandas as pd  # noqa: PLC0415 - slow to import, and only DataFrames need it
 
     # pandas gives an empty list a numeric type, but the columns that come as lists hold text.
     empty = pd.Series([], dtype=object)
     typed = {name: values if hasattr(values, "dtype") or len(values) else empty for name, values in columns.items()}
-    return pd.DataFrame(typed)
+    built = pd.DataFrame(typed)
+    for name in or_unknown:
+        built[name] = built[name].where(built[name] != -1)
+    return built
 
 
 # Metric values of a figure per (rank, step): each row, the rank's mean over steps, and the mean of the ranks' means.

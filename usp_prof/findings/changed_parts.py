@@ -61,5 +61,4 @@ def changed_parts(
 
 
 def _times_of_parts(tables: TableSet) -> dict[str, float]:
-    parts = partition.divide_run(tables, EVERYTHING)
-    return {part.role: part.mean_ns for part in BreakdownResult(parts).slices()}
+    return BreakdownResult(partition.divide_run(tables, EVERYTHING)).mean_ns()

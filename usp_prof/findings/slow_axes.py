@@ -70,10 +70,7 @@ def _ethernet_ns(rows: Columns, timed: Flags, on_axis: Flags, *, is_latency: boo
     elsewhere = timed & ~on_axis & (rows["bytes"] <= LATENCY_BYTES) & ~rows.matches("matched_by", "p2p")
     transfer_ns = rows["transfer_ns"][elsewhere if elsewhere.any() else on_axis]
     latency_ns = float(np.median(transfer_ns)) if is_latency and elsewhere.any() else _undisturbed(transfer_ns)
-    op, ops = rows.codes("op")
-    pairs = zip(op[on_axis].tolist(), rows["group_size"][on_axis].tolist(), strict=True)
-    crossings = np.array([collectives.bus_factor(ops[code], size) for code, size in pairs])
-    return np.asarray(latency_ns + crossings * rows["bytes"][on_axis] / ETHERNET)
+    return np.asarray(latency_ns + collectives.bus_factors(rows)[on_axis] * rows["bytes"][on_axis] / ETHERNET)
 
 
 def _direction(rows: Columns, on_axis: Flags) -> Ints:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from usp_prof.analyses import NAMES
-from usp_prof.analyses.collectives import bus_factor
+from usp_prof.analyses.collectives import bus_factors
 from usp_prof.columns.table import Columns
 from usp_prof.contract import Manifest
 from usp_prof.extras.learn import theory
@@ -166,16 +166,10 @@ def _mean_update(run: Run, *, in_time: bool) -> float:
 
 
 def _sent_bytes(calls: Columns) -> float:
-    code, names = calls.codes("op")
-    sizes = np.maximum(calls["group_size"], 1).tolist()
-    # Receives count 0 bytes: the sender counts them.
-    factors = (
-        0.0 if names[op] == "recv" else bus_factor(names[op], size)
-        for op, size in zip(code.tolist(), sizes, strict=True)
-    )
+    factors = np.where(calls.matches("op", "recv"), 0.0, bus_factors(calls))  # the sender counts the bytes
     # The unsharded side: the output of a gather, the input of a scatter.
     full_bytes = np.maximum(calls["in_bytes"], calls["out_bytes"])
-    return float(np.dot(full_bytes, np.fromiter(factors, float, len(calls))))
+    return float(np.dot(full_bytes, factors))
 
 
 def _figures(chosen: Lesson, run: LessonRun, opened: Run, first: Run, calibration: Calibration | None) -> RunFigures:

@@ -154,9 +154,7 @@ def before_after_section(together: Prediction) -> Section:
     tables, steps = together.replayed.tables, predicted_steps(together)
     after_tables = predicted_tables(together)
     rows: list[tuple[Cell, ...]] = [_row("step", together.recorded_ns, together.edited_ns, Unit.NS)]
-    before, after = (
-        {part.role: part.mean_ns for part in breakdown.compute(run, steps).slices()} for run in (tables, after_tables)
-    )
+    before, after = (breakdown.compute(run, steps).mean_ns() for run in (tables, after_tables))
     for name in dict.fromkeys([*before, *after]):
         pair = before.get(name, 0.0), after.get(name, 0.0)
         if max(pair) >= LEAST_SHARE * together.recorded_ns:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from functools import singledispatch
 from html import escape as html_escape
 from importlib.resources import files
+from itertools import count
 from typing import Any
 
 from usp_prof.charts import as_json, height_of
@@ -90,7 +91,7 @@ def patch(light: Any, dark: Any, path: Path | None = None) -> Iterator[tuple[Pat
 
 def _article(document: Document, place: int, timeline: str) -> str:
     title, *lines = run_lines(document.run)
-    chart_ids = _ChartIds(f"{place}-")
+    chart_ids = (f"{place}-{number}" for number in count(1))
     shown = [section for section in document.sections if not (timeline and section.id == "timeline")]
     is_open = len(shown) <= MOST_OPEN
     sections = [_section(section, chart_ids, f"{place}-{section.id}", is_open=is_open) for section in shown]
@@ -107,7 +108,7 @@ def _article(document: Document, place: int, timeline: str) -> str:
     )
 
 
-def _summary(summary: Section, chart_ids: _ChartIds) -> str:
+def _summary(summary: Section, chart_ids: Iterator[str]) -> str:
     """Format the first screen: figures, then findings next to the tables that they are based on, with their notes."""
     figures: list[str] = []
     findings: list[str] = []
@@ -119,7 +120,7 @@ def _summary(summary: Section, chart_ids: _ChartIds) -> str:
     return f'{"".join(figures)}<div class="columns">{columns}</div>'
 
 
-def _section(section: Section, chart_ids: _ChartIds, anchor: str, *, is_open: bool) -> str:
+def _section(section: Section, chart_ids: Iterator[str], anchor: str, *, is_open: bool) -> str:
     mark = " open" if is_open else ""
     body = "\n".join(_html(block, chart_ids) for block in section.blocks)
     return (
@@ -128,26 +129,13 @@ def _section(section: Section, chart_ids: _ChartIds, anchor: str, *, is_open: bo
     )
 
 
-class _ChartIds:
-    """Assigns each chart of a page an id."""
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-        self._count = 0
-
-    def next(self) -> str:
-        """Return the next id."""
-        self._count += 1
-        return f"{self._prefix}{self._count}"
-
-
 @singledispatch
-def _html(block: Block, chart_ids: _ChartIds) -> str:
+def _html(block: Block, chart_ids: Iterator[str]) -> str:
     raise TypeError(f"{type(block).__name__} has no HTML form ({chart_ids})")
 
 
 @_html.register(doc.KeyFigures)
-def _key_figures(block: doc.KeyFigures, chart_ids: _ChartIds) -> str:
+def _key_figures(block: doc.KeyFigures, chart_ids: Iterator[str]) -> str:
     del chart_ids
     cards = []
     for figure in block.figures:
@@ -161,7 +149,7 @@ def _key_figures(block: doc.KeyFigures, chart_ids: _ChartIds) -> str:
 
 
 @_html.register(doc.Stack)
-def _stack(block: doc.Stack, chart_ids: _ChartIds) -> str:
+def _stack(block: doc.Stack, chart_ids: Iterator[str]) -> str:
     del chart_ids
     parts = block.visible_parts
     bar = "".join(
@@ -179,7 +167,7 @@ def _stack(block: doc.Stack, chart_ids: _ChartIds) -> str:
 
 
 @_html.register(doc.DataTable)
-def _data_table(block: doc.DataTable, chart_ids: _ChartIds) -> str:
+def _data_table(block: doc.DataTable, chart_ids: Iterator[str]) -> str:
     del chart_ids
     columns = doc.formatted_columns(block)
     heads = "".join(f"<th{_number_class(column)}>{escape(column.head)}</th>" for column in columns)
@@ -209,7 +197,7 @@ def _number_class(column: doc.FormattedColumn) -> str:
 
 
 @_html.register(doc.Text)
-def _text(block: doc.Text, chart_ids: _ChartIds) -> str:
+def _text(block: doc.Text, chart_ids: Iterator[str]) -> str:
     del chart_ids
     text = escape(block.text)
     markup = f'<a href="{text}">{text}</a>' if _ADDRESS.fullmatch(block.text) else text
@@ -217,7 +205,7 @@ def _text(block: doc.Text, chart_ids: _ChartIds) -> str:
 
 
 @_html.register(doc.Findings)
-def _findings(block: doc.Findings, chart_ids: _ChartIds) -> str:
+def _findings(block: doc.Findings, chart_ids: Iterator[str]) -> str:
     del chart_ids
     notes = [left_out(block.more, block.noise), block.unasked]
     last = "".join(f'<p class="quiet">{escape(note)}</p>' for note in notes if note)
@@ -240,7 +228,7 @@ def _finding(finding: Finding, lines: list[str]) -> str:
 
 
 @_html.register(doc.Health)
-def _health(block: doc.Health, chart_ids: _ChartIds) -> str:
+def _health(block: doc.Health, chart_ids: Iterator[str]) -> str:
     del chart_ids
     if not block.rows:
         note = f"{counted(block.more, 'note')}, no data lost" if block.more else "no problems in the traces"
@@ -254,8 +242,8 @@ def _health(block: doc.Health, chart_ids: _ChartIds) -> str:
 
 
 @_html.register(doc.Chart)
-def _chart(block: doc.Chart, chart_ids: _ChartIds) -> str:
-    number = chart_ids.next()
+def _chart(block: doc.Chart, chart_ids: Iterator[str]) -> str:
+    number = next(chart_ids)
     light, dark = (as_json(block.data, theme) for theme in (LIGHT, DARK))
     return (
         f'{_title(block.title)}<div class="chart" data-chart="{number}" style="min-height:{height_of(light)}px"></div>'
