@@ -85,6 +85,21 @@ def test_a_scatter_of_equal_sizes_has_a_group_of_one_rank() -> None:
     assert set(table_set(trace).columns("collectives", 0)["group"].tolist()) == {"1@0"}
 
 
+def test_a_mark_of_one_axis_fits_a_group_of_two() -> None:
+    """Megatron gathers the numbers of tokens over experts and tensor-parallel ranks, in a function of the latter."""
+    trace = Trace(0, 4, device="cpu").group("0", WORLD, "default_pg").step(1, 0, 900_000)
+    trace.group("1", [0], "TENSOR_MODEL_PARALLEL_GROUP").group("2", [0, 2], "MODEL_PARALLEL_GROUP")
+    trace.group("3", [0, 1], "EXPERT_MODEL_PARALLEL_GROUP").group("4", [0, 1], "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP")
+    for number in range(4):
+        at = 1_000 + 10_000 * number
+        trace.gloo("all_to_all", at, 50, thread=300 + number % 2, posted_at=at - 100)
+        trace.op("_GatherFromSequenceParallelRegion", at + 200, 100)
+        trace.op("c10d::_allgather_base_", at + 210, 20, dims=[[64], [32]], types=["float", "float"])
+        trace.gloo("all_gather", at + 240, 50, dims=[32], thread=310 + number % 2)
+    parts = table_set(trace).columns("collectives", 0)
+    assert set(zip(parts["op"], parts["group"], strict=True)) == {("all_to_all", "3@0,1"), ("all_gather", "4@0,1")}
+
+
 def test_calls_that_fit_no_other_group_stay() -> None:
     """Rank 2 recorded part of the time, so another group of ranks 1 and 3 does not explain rank 0's calls."""
     groups = groups_of({0: [1, 2, 3, 4], 1: [1, 2, 3, 4], 2: [4], 3: [1, 2, 3, 4]}, pairs=PIPELINES)

@@ -23,7 +23,7 @@ class Described:
     sizes: bool = False
     """The group spans only its axis (and `cp`), so its size is that of the axis."""
     product: tuple[Axis, ...] = ()
-    """The axes that a product group spans, if its communication belongs to no single one."""
+    """The axes that the group spans, if they are several."""
 
 
 _NOTHING = Described()
@@ -53,7 +53,8 @@ _MEGATRON = {
     r"HIERARCHICAL_(EXPERT_)?DATA_PARALLEL_GROUP(_WITH_CP)?|WEIGHT_GRADIENT_COMM_GROUP",
     Described(Axis.EP, sizes=True): r"EXPERT_(MODEL_)?PARALLEL_GROUP",
     # The dispatchers send tokens over the experts and their tensor-parallel ranks in one call.
-    Described(Axis.EP): r"EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP|TENSOR_AND_EXPERT_PARALLEL_GROUP",
+    Described(Axis.EP, product=(Axis.TP, Axis.EP)): r"EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP|"
+    r"TENSOR_AND_EXPERT_PARALLEL_GROUP",
     Described(Axis.CP, sizes=True): r"CONTEXT_PARALLEL_GROUP",
     Described(Axis.CP): r"HIERARCHICAL_CONTEXT_PARALLEL_GROUP|HYBRID_DP_CP_GROUP_\d+",
     Described(Axis.PP, sizes=True): r"PIPELINE_MODEL_PARALLEL_GROUP",

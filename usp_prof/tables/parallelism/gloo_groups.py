@@ -141,12 +141,13 @@ def _score(worker: _Worker, group: Group) -> float:
     if worker.sizes and worker.sizes.most_common(1)[0][0] != group.size:
         return _IMPOSSIBLE
     total = worker.operations.total()
-    axis = Axis(group.axis)
+    axis, spanned = Axis(group.axis), described(group.description).product
     score = sum(count * _FITS.get(op, {}).get(axis, 0.0) for op, count in worker.operations.items()) / total
     score += 0.1 if worker.sizes else _ALONE if group.size == 1 else 0.0
     for mark, count in worker.marks.items():
         is_same_axis = mark == axis or (mark in DATA_AXES and axis in DATA_AXES)
-        score += (2.0 if is_same_axis else 0.5 if axis is Axis.UNKNOWN else -1.0) * count / total
+        points = 2.0 if is_same_axis else 1.0 if mark in spanned else 0.5 if axis is Axis.UNKNOWN else -1.0
+        score += points * count / total
     return score
 
 
