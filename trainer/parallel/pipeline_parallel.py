@@ -60,12 +60,7 @@ class Pipeline:
     """The stages of this rank under one schedule."""
 
     def __init__(
-        self,
-        config: Config,
-        groups: tuple[Group, Group],
-        chunks: dict[int, nn.Module],
-        data: Buckets,
-        loss: TakeLoss,
+        self, config: Config, groups: tuple[Group, Group], chunks: dict[int, nn.Module], data: Buckets, loss: TakeLoss
     ) -> None:
         """Send activations in the first group and gradients in the second one, so that neither waits for the other."""
         self.groups, self.chunks, self.data, self.take_loss = dict(zip("fb", groups, strict=True)), chunks, data, loss

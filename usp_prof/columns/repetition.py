@@ -66,12 +66,7 @@ class _Rules:
 
 
 def find_repetition(
-    codes: Ints,
-    begin: Floats,
-    needed: Sequence[Flags] = (),
-    *,
-    recurring: Ints | None = None,
-    least: int = 2,
+    codes: Ints, begin: Floats, needed: Sequence[Flags] = (), *, recurring: Ints | None = None, least: int = 2
 ) -> Repetition | None:
     """Find the repeats of a sequence; `None` if nothing clearly repeats.
 

@@ -260,10 +260,7 @@ def _in_doubt(judgment: Judgment) -> Judgment:
 
 
 def _overall(
-    judgments: Sequence[Judgment],
-    fresh: Sequence[SeenFinding],
-    unusable: Sequence[str],
-    unanswered: Sequence[str],
+    judgments: Sequence[Judgment], fresh: Sequence[SeenFinding], unusable: Sequence[str], unanswered: Sequence[str]
 ) -> Verdict:
     verdicts = {judgment.verdict for judgment in judgments}
     if unusable:

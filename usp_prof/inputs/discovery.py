@@ -45,6 +45,15 @@ class Discovery:
     skipped: tuple[Skipped, ...]
     health: tuple[HealthRow, ...]
 
+    def run(self, name: str | None) -> FoundRun:
+        """Return a run by its name, or the newest one without a name."""
+        if name is None:
+            return self.runs[0]
+        run_by_name = {run.name: run for run in self.runs}
+        if not isinstance(name, str) or name not in run_by_name:
+            raise unknown_name("run", name, run_by_name)
+        return run_by_name[name]
+
 
 def discover(path: str | Location, *, without: Collection[Location] = ()) -> Discovery:
     """Search a file, a folder, a glob, or a folder followed by the name of a run in it (`traces/step 9`).
@@ -77,11 +86,8 @@ def _of_run(path: Location, without: Collection[Location]) -> Discovery:
     folder = next(parent for parent in path.parents if parent.is_dir())
     name = "/".join(parts_below(path, folder))
     discovery = discover(folder, without=without)
-    run_by_name = {run.name: run for run in discovery.runs}
-    if name not in run_by_name:
-        raise unknown_name("run", name, run_by_name)
-    other_runs = tuple(run for run in discovery.runs if run.name != name)
-    return replace(discovery, path=path, runs=(run_by_name[name], *other_runs))
+    chosen = discovery.run(name)
+    return replace(discovery, path=path, runs=(chosen, *(run for run in discovery.runs if run is not chosen)))
 
 
 def list_files(root: Location) -> list[Location]:

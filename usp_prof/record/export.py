@@ -19,15 +19,7 @@ from typing import TYPE_CHECKING, Any
 from usp_prof.contract import AREAS, TRACE_METADATA_KEY, GroupEntry, Manifest, format_mark, parse_mark
 from usp_prof.record.join import Call, FlightEntry, elements, family, join, recorded_entries
 from usp_prof.record.marks import Notes
-from usp_prof.record.trace_text import (
-    ENCODING,
-    TextEvent,
-    base_ns,
-    edited,
-    find_events,
-    with_events,
-    with_metadata,
-)
+from usp_prof.record.trace_text import ENCODING, TextEvent, base_ns, edited, find_events, with_events, with_metadata
 from usp_prof.whole_files import whole_gzip_file
 
 if TYPE_CHECKING:

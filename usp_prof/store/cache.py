@@ -136,11 +136,14 @@ class Cache:
 
     def store(self, key: str, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> StoredTables:
         """Write an entry. Of two writers of one key the first wins, and both get a complete entry."""
-        self._make(key, lambda aside: fill(aside, key, tables, note), lambda: self.open(key) is not None)
+        self._write(key, tables, note)
         stored = self.open(key)
         if stored is None:
-            raise CacheUnwritableError(f"the cache {self.folder} lost an entry as it was written", hint="try again")
+            raise CacheUnwritableError(f"the cache {self.place} lost an entry as it was written", hint="try again")
         return stored
+
+    def _write(self, key: str, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> None:
+        self._make(key, lambda aside: fill(aside, key, tables, note), lambda: self.open(key) is not None)
 
     def derive(self, key: str, write: Callable[[Path], None]) -> Path:
         """Return a folder of results derived from tables; `write(folder)` creates it if absent.

@@ -27,15 +27,7 @@ from usp_prof.model.printable import readable
 from usp_prof.store.cache import Cache, CacheUnwritableError, StoredTables
 from usp_prof.store.entry import BrokenSealError
 from usp_prof.store.executors import free_memory, local_executor, unpacked_bytes, workers_for
-from usp_prof.store.rank_jobs import (
-    RankJob,
-    build,
-    build_job,
-    digest_of_manifest,
-    key_of_rank,
-    made_by,
-    stamp_of,
-)
+from usp_prof.store.rank_jobs import RankJob, build, build_job, digest_of_manifest, key_of_rank, made_by, stamp_of
 from usp_prof.store.running import run_jobs
 from usp_prof.tables.table_set import MemorySource, Source
 

@@ -95,7 +95,7 @@ class RemoteCache(Cache):
             self.damaged[key] = str(error)
             return None
 
-    def store(self, key: str, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> StoredTables:
+    def _write(self, key: str, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> None:
         """Write an entry: its tables concurrently, then the `entry.json` that completes it."""
         with TemporaryDirectory(prefix="usp-prof-") as name:
             folder = Path(name)
@@ -106,10 +106,6 @@ class RemoteCache(Cache):
                 (self.remote / key / NAME).write_from(folder / NAME)
             except InputError as error:
                 raise CacheUnwritableError(f"cannot write to the store: {error.message}", hint=error.hint) from None
-        stored = self.open(key)
-        if stored is None:
-            raise CacheUnwritableError(f"{self.remote} lost an entry as it was written", hint="try again")
-        return stored
 
     def fetched(self, entry: RemotePath, sealed: Sealed, *names: str) -> Path:
         """Return a local folder with these files of an entry, each verified by its hash."""

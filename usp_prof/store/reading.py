@@ -15,7 +15,7 @@ from usp_prof.inputs.manifest import find_manifest, manifest_from, read_manifest
 from usp_prof.inputs.peek import TraceFile
 from usp_prof.inputs.remote import Location
 from usp_prof.inputs.runs import FoundRun
-from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.model.errors import UsageError
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few, spans
 from usp_prof.model.selection import numbers
@@ -48,7 +48,7 @@ def read_run(
     executor: Executor | None,
 ) -> RunRead:
     """Read the named run (else the newest): all ranks, the named ones, or those of a sampling choice."""
-    run_files = _chosen(discovery, name)
+    run_files = discovery.run(name)
     manifest, health_of_manifest = _manifest(run_files)
     sampling = None
     if isinstance(ranks, str):
@@ -112,7 +112,7 @@ def read_ranks(
     If a sampling choice needs the tables of other ranks, these are read too. Shares are disjoint and cover the ranks
     that exist; if a run grows meanwhile, read them again. `open_run` finds their tables afterwards.
     """
-    run_files = _chosen(discover(path), run)
+    run_files = discover(path).run(run)
     manifest, _ = _manifest(run_files)
     chosen = _chosen_before_reading(Sampling.parse(ranks), run_files, manifest) if isinstance(ranks, str) else ranks
     index, count = shard
@@ -126,15 +126,6 @@ def read_ranks(
     unstored = {row.rank for row in rows if row.code == "not_cached"}
     stored = tuple(sorted(set(loaded) - unstored))
     return RanksRead(stored, len(files), tuple(rows), cache.place)
-
-
-def _chosen(discovery: Discovery, name: str | None) -> FoundRun:
-    if name is None:
-        return discovery.runs[0]
-    run_by_name = {run.name: run for run in discovery.runs}
-    if not isinstance(name, str) or name not in run_by_name:
-        raise unknown_name("run", name, run_by_name)
-    return run_by_name[name]
 
 
 def _chosen_before_reading(sampling: Sampling, run: FoundRun, manifest: Manifest | None) -> tuple[int, ...] | None:

@@ -51,11 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--format", choices=checking.FORMATS, default="terminal", help="format of standard output")
     parser.add_argument(
-        "--write",
-        metavar="FORMAT=FILE",
-        action="append",
-        default=[],
-        help="also write the check to a file; repeatable",
+        "--write", metavar="FORMAT=FILE", action="append", default=[], help="also write the check to a file; repeatable"
     )
     parser.add_argument("--history", metavar="FILE", help="append the run to this Parquet file, for usp-prof trend")
     parser.add_argument("--commit", metavar="NAME", default="", help="name of the run in the history")

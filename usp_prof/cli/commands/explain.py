@@ -28,10 +28,7 @@ EXAMPLES = """\
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     code = parser.add_argument(
-        "code",
-        metavar="CODE",
-        nargs="?",
-        help="finding, health row, edit or metric; without one, all are listed",
+        "code", metavar="CODE", nargs="?", help="finding, health row, edit or metric; without one, all are listed"
     )
     completes(code, _pages)
 

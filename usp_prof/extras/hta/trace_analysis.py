@@ -105,10 +105,7 @@ class TraceAnalysis:
         return times, pd.concat(statistics) if statistics else None
 
     def get_potential_stragglers(
-        self,
-        profiler_steps: list[int] | None = None,
-        num_candidates: int = 2,
-        visualize: bool = False,
+        self, profiler_steps: list[int] | None = None, num_candidates: int = 2, visualize: bool = False
     ) -> list[int]:
         """Return the ranks that make the others wait, costliest first; empty if no rank is late by its own cause."""
         steps = profiler_steps or self.get_profiler_steps()
@@ -172,10 +169,7 @@ class TraceAnalysis:
         return {rank: launches.kernels_of_ops(self.window, rank, keys) for rank in self._chosen(ranks)}
 
     def get_gpu_kernels_with_user_annotations(
-        self,
-        rank: int,
-        expand_names: bool = True,
-        shortern_names: bool = True,
+        self, rank: int, expand_names: bool = True, shortern_names: bool = True
     ) -> pd.DataFrame | None:
         """Return every kernel with the innermost device annotation around it, or None if none was recorded."""
         del expand_names, shortern_names  # names are always complete texts here

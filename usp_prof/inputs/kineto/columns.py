@@ -14,23 +14,9 @@ from numpy.typing import NDArray
 
 from usp_prof.columns.arrays import Flags, Floats, Ints
 from usp_prof.inputs.argument_decoder import ArgumentDecoder, DecodedArguments
-from usp_prof.inputs.growing import (
-    ArgumentTexts,
-    Kinds,
-    NarrowNumbers,
-    Numbers,
-    Texts,
-    has,
-    plain_text,
-    spread,
-)
+from usp_prof.inputs.growing import ArgumentTexts, Kinds, NarrowNumbers, Numbers, Texts, has, plain_text, spread
 from usp_prof.inputs.kineto import nanoseconds, wire
-from usp_prof.inputs.kineto.arguments import (
-    GrowingArguments,
-    Links,
-    OpArguments,
-    WorkArguments,
-)
+from usp_prof.inputs.kineto.arguments import GrowingArguments, Links, OpArguments, WorkArguments
 from usp_prof.inputs.kineto.thread_names import ThreadNames
 from usp_prof.inputs.kineto.wire import category_text
 from usp_prof.inputs.trace_record import DEVICE_WORK
@@ -126,12 +112,7 @@ class EventColumns:
             self.counts.flows += len(events) - len(names) - len(metadata)
 
     def _append(
-        self,
-        codes: NDArray[np.int32],
-        names: Sequence[str],
-        starts: Ints,
-        spans: Ints,
-        args: Sequence[msgspec.Raw],
+        self, codes: NDArray[np.int32], names: Sequence[str], starts: Ints, spans: Ints, args: Sequence[msgspec.Raw]
     ) -> None:
         """Append rows, except those without a usable start."""
         has_start = starts != nanoseconds.ABSENT
@@ -186,11 +167,7 @@ class EventColumns:
             self._add_numbers(self.links[name], [(_link(decoded, name), rows) for decoded, rows in parts])
 
     def _decoded(
-        self,
-        decoder: ArgumentDecoder,
-        args: Sequence[msgspec.Raw],
-        sizes: Ints,
-        rows: Flags,
+        self, decoder: ArgumentDecoder, args: Sequence[msgspec.Raw], sizes: Ints, rows: Flags
     ) -> DecodedArguments:
         """Decode the arguments of the marked rows."""
         if not rows.all():

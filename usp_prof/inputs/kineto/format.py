@@ -18,23 +18,14 @@ class Kineto:
     name = "Kineto"
     endings = (".json", ".gz", ".zst", ".trace")
     cannot_tell: tuple[str, ...] = ()
+    ranks = staticmethod(ranks_in)
+    last_ns = staticmethod(last_ns)
+    has_device_work = staticmethod(has_device_events)
 
     def peek(self, path: Location, *, to_end: bool) -> TraceFile | None:
         """Return what a file states about itself, also if it is no trace; None if its processes state ranks."""
         seen, states_ranks = peek(path, self.name, to_end=to_end)
         return None if states_ranks else seen
-
-    def ranks(self, path: Location) -> tuple[int, ...]:
-        """Return the ranks that the processes of a file state, anywhere in it."""
-        return ranks_in(path)
-
-    def last_ns(self, path: Location) -> int:
-        """Return the latest start among a file's last events."""
-        return last_ns(path)
-
-    def has_device_work(self, path: Location) -> bool:
-        """Return whether a file has device work or launches."""
-        return has_device_events(path)
 
     def read(self, path: Location, rank: int) -> TraceRecord:
         """Read a file; if its processes state several ranks after all, keep the one that is asked for."""
