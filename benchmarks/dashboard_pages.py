@@ -43,7 +43,8 @@ DRIVE = (
   let before = line.tile; line.moved(); await sharp(before);
   const interim = [], settled = [];
   for (let i = 0; i < turns; i++) {
-    if (pause) await new Promise((done) => setTimeout(done, pause * (0.5 + Math.random())));
+    // A hand turns at any moment; right after a frame, each turn would wait for the whole next one.
+    await new Promise((done) => setTimeout(done, pause * (0.5 + Math.random()) + 16.7 * Math.random()));
     before = line.tile;
     const start = performance.now();
     const wheel = { deltaY: i % 2 ? 60 : -60, ctrlKey: true, bubbles: true, cancelable: true };

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -48,6 +49,8 @@ LISTED = 200
 """Rows of an answer that a report lists."""
 MOST_BARS = 30
 """Of named bars."""
+LEGEND_COLUMNS = 4
+"""A legend in one line was cut in narrow windows."""
 AXIS = "axis"
 """Column whose values have colors of their own on all pages."""
 NO_CHART, BARS = "none", "bars"
@@ -218,25 +221,34 @@ def _answer(frame: pd.DataFrame, usual: str) -> None:
 
 def _chart(frame: pd.DataFrame, countable: list[str], kind: str, across: str, up: str) -> None:
     """Draw one column over another; bars at one place are stacked by the first other column of names."""
-    names = [str(name) for name in frame.columns]
     shown = frame.head(MOST_POINTS)
     plain = pd.DataFrame({"over": _as_axis(shown[across]), "of": shown[up]})
-    if kind == BARS:
-        is_named = not pd.api.types.is_numeric_dtype(plain["over"])
-        other = next((name for name in names if name not in {*countable, across}), None)
-        parts, colors = ["of"], None
-        if plain["over"].duplicated().any() and other:
-            plain[other] = _as_axis(shown[other])
-            plain = plain.pivot_table("of", "over", other, "sum", sort=False).reset_index()
-            parts = [str(name) for name in plain.columns[1:]]
-            colors = [theme().color(f"comm:{axis}") for axis in parts] if other == AXIS else None
-        st.bar_chart(  # names are listed in the order of the answer, numbers are sorted
-            plain[:MOST_BARS] if is_named else plain, x="over", y=parts, color=colors, sort=not is_named,
-            horizontal=is_named, x_label=across, y_label=up,
-        )  # fmt: skip
+    if kind != BARS:
+        draws = {"line": st.line_chart, "points": st.scatter_chart}
+        draws[kind](plain, x="over", y="of", x_label=across, y_label=up)
         return
-    draws = {"line": st.line_chart, "points": st.scatter_chart}
-    draws[kind](plain, x="over", y="of", x_label=across, y_label=up)
+    is_named = not pd.api.types.is_numeric_dtype(plain["over"])
+    other = next((str(name) for name in frame.columns if name not in {*countable, across}), None)
+    parts = other if other and plain["over"].duplicated().any() else None
+    if parts:
+        plain["part"] = _as_axis(shown[parts])
+        plain = plain.groupby(["over", "part"], sort=False, as_index=False).sum()
+    if is_named:
+        plain = plain[plain["over"].isin(plain["over"].unique()[:MOST_BARS])]
+    st.vega_lite_chart(plain, _bars(plain, across, up, parts, is_named=is_named))
+
+
+def _bars(plain: pd.DataFrame, across: str, up: str, parts: str | None, *, is_named: bool) -> dict[str, Any]:
+    """Return Vega-Lite bars: names are listed in the order of the answer, numbers are sorted."""
+    place = {"field": "over", "type": "nominal", "title": across, "sort": None if is_named else "ascending"}
+    height = {"field": "of", "type": "quantitative", "title": up, "aggregate": "sum"}
+    encoding: dict[str, Any] = {"y": place, "x": height} if is_named else {"x": place, "y": height}
+    if parts:
+        names = list(dict.fromkeys(plain["part"]))
+        colors = {"domain": names, "range": [theme().color(f"comm:{name}") for name in names]} if parts == AXIS else {}
+        legend = {"orient": "bottom", "columns": LEGEND_COLUMNS, "title": None}
+        encoding["color"] = {"field": "part", "type": "nominal", "sort": None, "scale": colors, "legend": legend}
+    return {"mark": "bar", "encoding": encoding}
 
 
 def _as_axis(values: pd.Series) -> pd.Series:

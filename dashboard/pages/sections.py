@@ -106,7 +106,8 @@ def draw_communication() -> None:
         show(bandwidth, "bandwidth")
         if remark := pictures.unknown_links(document):
             st.caption(remark)
-    axes, late = pictures.axes_by_exposure(document), pictures.late_ranks(document)
+    axes = wait(data.ask_made(("axes", view.selection), lambda: pictures.axes_by_exposure(document), view.run))
+    late = pictures.late_ranks(document)
     blocks = [block for block in (axes, late) if block is not None]
     for place, block in zip(st.columns(len(blocks), gap="medium") if blocks else (), blocks, strict=True):
         with place:

@@ -71,6 +71,17 @@ def test_a_page_is_drawn(page: Page) -> None:
     assert drawn(page.path).main
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[page.path for page in PAGES])
+def test_a_second_visit_draws_no_chart_again(page: Page) -> None:
+    """The communication of each axis was drawn on each visit, for 60 ms."""
+    first, second = [
+        [json.loads(figure.proto.json)["stamp"] for figure in drawn(page.path).get("bidi_component")
+         if figure.proto.component_name == "usp_figure"]
+        for _ in range(2)
+    ]  # fmt: skip
+    assert first == second
+
+
 def test_the_mean_of_selected_ranks_is_not_called_the_mean_of_all() -> None:
     drawn_all, drawn_two = drawn("overview"), drawn("overview", ranks="0,1")
     of_all, of_two = (
