@@ -6,12 +6,14 @@ from math import ceil
 from typing import Any
 
 import pytest
-from planned import EXPERTS, LLAMA_8B
+from planned import EXPERTS, LLAMA_8B, MACHINE
 
 from usp_prof.contract import BlockEntry, LayerEntry, ModelEntry
 from usp_prof.extras.planner.cluster import cluster_of
-from usp_prof.extras.planner.launch import command, refusal
+from usp_prof.extras.planner.launch import command, refusal, refusal_of_layout
 from usp_prof.extras.planner.launch_usp_prof import PRESETS
+from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.search import search
 from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.model.known_models import model_named
@@ -43,6 +45,19 @@ def test_our_trainer_resolves_to_the_planned_configuration(configuration: Config
     assert settled.options.sequence_parallel == configuration.sequence_parallel
     assert settled.options.offload == configuration.offload
     assert (settled.shape.hidden, settled.shape.layers, settled.shape.sequence) == (64, 8, 64)
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+def test_our_trainer_accepts_the_commands_of_plans(experts: int) -> None:
+    command_line = pytest.importorskip("trainer.configuration.command_line")
+    rules = pytest.importorskip("trainer.rules")
+    model = replace(TINY, experts=experts, experts_per_token=min(experts, 2), expert_ffn_hidden=128 if experts else 0)
+    plans = search(Question(model, MACHINE, devices=8, batch=32, dtype="fp32", trainer="usp-prof")).best
+    assert len(plans) > 100
+    for plan in plans[::7]:
+        words = shlex.split(command("usp-prof", model, plan.configuration))
+        options = command_line.parse(words[words.index("trainer/run.py") + 1 :])
+        assert rules.resolve(options, plan.configuration.devices).micro_batch == plan.configuration.micro_batch
 
 
 def test_the_models_of_our_trainer_exist() -> None:
@@ -147,8 +162,8 @@ def test_torchtitan_gets_the_degree_of_experts() -> None:
     text = command("torchtitan", model, configuration)
     assert "--module qwen3 --config qwen3_30b_a3b" in text
     assert "--parallelism.expert_parallel_degree 8" in text
-    assert "--etp 1" in refusal("torchtitan", model, replace(configuration, tp=2))
-    assert not refusal("torchtitan", model, replace(configuration, tp=2, etp=1))
+    assert "divide experts by tp" in refusal("torchtitan", model, replace(configuration, tp=2, etp=2))
+    assert not refusal("torchtitan", model, replace(configuration, tp=2))
 
 
 def test_megatrons_zero_3_is_its_own_fsdp_without_a_pipeline() -> None:
@@ -185,6 +200,22 @@ def test_configurations_that_a_trainer_cannot_run_are_refused(
     model = model_named("Llama-3-8B", 8192)
     with pytest.raises(UsageError, match=f"^{trainer} cannot run .*{reason}"):
         command(trainer, model, configuration)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"pp": 2, "micro_batches": 4, "schedule": "zb-h1"}, "no schedule zb-h1"),
+        ({"tp": 8}, "does not divide 4 key/value heads"),
+        ({"cp": 4, "dp": 2, "tp": 4}, "in multiples of 32 tokens"),
+        ({"dp": 1, "zero": 1}, "nothing to shard"),
+        ({"dp": 4, "replicas": 2}, "replicas are for ZeRO"),
+    ],
+)
+def test_options_that_our_trainer_rejects_are_refused(change: dict[str, Any], reason: str) -> None:
+    """Plans for it used to be listed, with commands that it rejects."""
+    model = replace(TINY, heads=8, sequence=48)
+    assert reason in refusal_of_layout("usp-prof", model, replace(Configuration(dp=8, dtype="fp32"), **change))
 
 
 def test_a_model_that_is_not_a_preset_of_our_trainer_is_refused() -> None:

@@ -224,6 +224,7 @@ def test_every_part_of_a_step_is_checked() -> None:
 def test_shards_of_one_device_send_as_much_as_whole_replicas(trainer: str, configuration: Configuration) -> None:
     """Nothing is sharded if every rank is a replica; experts' gradients are also summed as in ZeRO-0."""
     assume(configuration.dp * configuration.cp > 1)
+    configuration = replace(configuration, etp=configuration.tp)
     replicated = replace(configuration, replicas=configuration.dp * configuration.cp)
     unsharded = replace(configuration, zero=0)
     legal("experts", replicated, unsharded)
@@ -259,6 +260,7 @@ def test_one_expert_for_every_token_needs_the_memory_of_a_dense_block_and_copies
     """Weights, gradients and optimizer state equal those of the dense block, except for one row of the router."""
     single_expert = replace(EXPERTS, experts=1, experts_per_token=1)
     dense = replace(EXPERTS, experts=0, experts_per_token=0, expert_ffn_hidden=0)
+    configuration = replace(configuration, etp=configuration.tp)
     assume(not broken_rule(single_expert, configuration) and not broken_rule(dense, configuration))
     profile = PROFILES[trainer]
     mixed, plain = (

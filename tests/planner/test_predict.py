@@ -213,3 +213,14 @@ def test_compute_does_not_depend_on_how_weights_are_gathered() -> None:
     replicated, sharded = (plain(LLAMA_8B, Configuration(dp=8, zero=zero), slow) for zero in (1, 3))
     assert sharded.compute_ns == pytest.approx(replicated.compute_ns, rel=1e-6)
     assert sharded.exposed_ns["dp"] > replicated.exposed_ns["dp"]
+
+
+@pytest.mark.parametrize(("trainer", "ep", "divided"), [("megatron", 4, 2), ("torchtitan", 4, 1), ("usp-prof", 1, 1)])
+def test_experts_are_divided_by_tp_as_the_trainer_does(trainer: str, ep: int, divided: int) -> None:
+    """Ours and torchtitan do not divide them, so their weights used to be counted too small."""
+    usual = Configuration(dp=4, tp=2, ep=ep, micro_batches=2)
+    parts = [
+        predict(EXPERTS, replace(usual, etp=etp), MACHINE, profile=PROFILES[trainer]).footprint.parameter_bytes
+        for etp in (0, divided)
+    ]
+    assert parts[0] == parts[1]

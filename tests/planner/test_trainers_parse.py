@@ -15,7 +15,10 @@ import torch
 from planned import EXPERTS, LLAMA_8B
 
 from usp_prof.contract import ModelEntry
+from usp_prof.extras.planner.cluster import cluster_of
 from usp_prof.extras.planner.launch import command
+from usp_prof.extras.planner.question import Question
+from usp_prof.extras.planner.search import search
 from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.model.known_models import model_named
 
@@ -143,12 +146,28 @@ SELECTIVE = Configuration(zero=2, recompute=Recompute.SELECTIVE)
     ],
 )
 def test_torchtitan_reads_the_command_and_accepts_the_model(model: str, configuration: Configuration) -> None:
-    """Its own parser, and the checks of its configuration and of its models."""
+    check_with_torchtitan(model_named(model, 4096), configuration)
+
+
+def test_torchtitan_accepts_the_commands_of_plans() -> None:
+    model = model_named("Llama-3-8B", 4096)
+    plans = search(Question(model, cluster_of("H100"), devices=64, batch=256, trainer="torchtitan")).best
+    assert len(plans) > 100
+    for plan in plans[::20]:
+        check_with_torchtitan(model, plan.configuration)
+
+
+def check_with_torchtitan(model: ModelEntry, configuration: Configuration) -> None:
+    """Check a command with torchtitan's parser, and with the checks of its configuration and of its models."""
     pytest.importorskip("torchtitan.models.llama3.config_registry", reason=TORCHTITAN, exc_type=ImportError)
     manager = pytest.importorskip("torchtitan.config.manager", reason=TORCHTITAN)
-    words = shlex.split(command("torchtitan", model_named(model, 4096), configuration))
+    pipelines = pytest.importorskip("torchtitan.distributed.pipeline_parallel", reason=TORCHTITAN)
+    words = shlex.split(command("torchtitan", model, configuration))
     config = manager.ConfigManager().parse_args(words[words.index("torchtitan.train") + 1 :])
     config.model_spec.model.update_from_config(config=config)
     assert config.parallelism.tensor_parallel_degree == configuration.tp
     assert config.parallelism.expert_parallel_degree == configuration.ep
     assert type(config.activation_checkpoint).__qualname__.startswith(configuration.recompute.title())
+    if configuration.pp > 1:
+        stages, *_ = pipelines._get_pipeline_metadata(configuration, config.parallelism, config.model_spec.model)
+        assert stages == configuration.stages

@@ -56,7 +56,7 @@ SHARDING_TRAINERS = ("usp-prof", "megatron", "fsdp", "torchtitan")
 NEUTRAL = Profile(
     "the recorded run", gemm_share=1.0, host_layer=0.0, host_tensor=0.0, fixed=0.0, time_spread=0.1,
     mixture_spread=0.0, overhead_bytes=0.0, rest_kernels=0, bucket_bytes=25e6, least_buckets=4.0, sums_once=1,
-    layer_by_layer=1,
+    layer_by_layer=1, whole_experts=2,
 )  # fmt: skip
 """Profile of the formulas alone, without constants measured on other trainers."""
 

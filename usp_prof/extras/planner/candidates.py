@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.cases import Cases, concatenated, rows_of, selected
 from usp_prof.extras.planner.model_rules import breaks_rule, modules_named, modules_of_code, rule_broken_by_all
-from usp_prof.extras.planner.profiles import gradient_bytes_of
+from usp_prof.extras.planner.profiles import expert_tp_of, gradient_bytes_of
 from usp_prof.extras.planner.question import Question
 from usp_prof.extras.planner.stages import Stages, leaves_rank_empty
 from usp_prof.model.configuration import (
@@ -57,7 +57,7 @@ KNOBS = {
     "cp": "context-parallel ranks",
     "pp": "pipeline ranks",
     "ep": "expert-parallel ranks, borrowed from dp x cp",
-    "etp": "tensor-parallel ranks per expert; 0: tp if ep divides dp x cp, else 1",
+    "etp": "tensor-parallel ranks per expert; 0: as the trainer does, usually tp",
     "zero": "ZeRO stage, 0 to 3",
     "micro_batch": "sequences per micro-batch",
     "micro_batches": "micro-batches per step and data-parallel rank",
@@ -113,6 +113,7 @@ def _candidates(question: Question) -> Columns:
     def alike(value: Column) -> NDArray[Any]:
         return np.full(len(dp), value)
 
+    expert_tp = expert_tp_of(question.profile, alike(pinned.get("etp", 0)), ep)
     width = 4 if question.dtype == "fp32" else 2
     of_trainer = float(gradient_bytes_of(question.profile, question.cluster.product_bytes))
     gradient = question.gradient_bytes or (4.0 if width == 4 else of_trainer)
@@ -120,7 +121,8 @@ def _candidates(question: Question) -> Columns:
     ranks_of_node = np.maximum(question.cluster.devices_per_node // tp, 1)
     copies = np.maximum(dp * cp // ranks_of_node, 1)
     columns = Columns(
-        dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, etp=alike(pinned.get("etp", 0)), zero=zero, micro_batch=size,
+        dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, etp=np.asarray(expert_tp),
+        zero=zero, micro_batch=size,
         micro_batches=question.batch // (dp * size),
         chunks=np.where(pp > 1, chunks, 1),
         schedule=np.where(pp > 1, schedule, first_schedule),

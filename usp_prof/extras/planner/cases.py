@@ -7,13 +7,13 @@ the same code.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from usp_prof.extras.planner.cluster import Cluster
-from usp_prof.extras.planner.profiles import Profile, gradient_bytes_of
+from usp_prof.extras.planner.profiles import Profile, expert_tp_of, gradient_bytes_of
 from usp_prof.model.configuration import Columns, Configuration, columns_of
 from usp_prof.model.shape import Column, Shape
 
@@ -95,7 +95,8 @@ def cases_of(shape: Shape, machine: Machine, profile: Profile, configurations: S
 
 def columns_by(profile: Profile, configurations: Sequence[Configuration], product_bytes: Column) -> Columns:
     """Return configurations as columns; settings of 0 are as the profile's trainer has them."""
-    return columns_of(configurations, gradient_bytes_of(profile, product_bytes), profile.loss_chunks)
+    columns = columns_of(configurations, gradient_bytes_of(profile, product_bytes), profile.loss_chunks)
+    return replace(columns, etp=np.asarray(expert_tp_of(profile, columns.etp, columns.ep)))
 
 
 def rows_of(c: Columns, rows: NDArray[np.int64]) -> Columns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from usp_prof.contract import ModelEntry
-from usp_prof.extras.planner.trainer_rules import Rules, Trainer, rules_except_megatron, torchrun
+from usp_prof.extras.planner.trainer_rules import Rules, Trainer, rules_except_megatron, rules_in_pytorch, torchrun
 from usp_prof.model.configuration import ENDS, Configuration, Offload, Recompute
 from usp_prof.schedule import schedule_by_name
 
@@ -82,24 +82,16 @@ def _rules(model: ModelEntry, c: Configuration) -> Rules:
     _, config, recompute = CONFIGS.get((model.name, c.dtype), ("", "", c.recompute))
     yield c.recompute is not recompute, f"its {config} always uses {recompute} recomputation"
     yield from rules_except_megatron(c)
+    yield from rules_in_pytorch(model, c)
     yield c.offload is not Offload.NONE, "it cannot offload the optimizer without the weights"
     yield c.zero == 1, "it has ZeRO-2 and ZeRO-3, but no ZeRO-1"
     yield (
         c.zero == 0 and c.dp > 1 and c.devices > c.dp,
         "it combines data parallelism with other axes only as ZeRO-2 or ZeRO-3",
     )
-    yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
-    key_values = model.kv_heads or model.heads
-    yield key_values % c.tp != 0, f"tp={c.tp} does not divide {key_values} key/value heads"
-    divisor = c.tp * (2 * c.cp if c.cp > 1 else 1)
-    yield model.sequence % divisor != 0, f"tp and cp need a sequence in multiples of {divisor} tokens"
     yield c.tp > 1 and not c.sequence_parallel, "its tensor parallelism needs sequence parallelism"
-    divides_experts = c.ep > 1 and c.tp > 1 and c.etp != 1 and c.dp * c.cp % c.ep == 0
-    yield divides_experts, "with expert parallelism, it does not divide experts by tp (--etp 1)"
-    yield c.ep > c.shards * c.tp, "its expert parallelism does not span replicas"
+    yield c.ep > 1 and c.etp > 1, "with expert parallelism, it does not divide experts by tp"
     schedule = schedule_by_name(c.schedule)
-    unknown = schedule is None or not schedule.traits.pytorch_name
-    yield c.pp > 1 and unknown, f"PyTorch has no schedule {c.schedule}"
     is_usual = schedule is None or not schedule.traits.is_looped or c.chunks == USUAL_CHUNKS
     yield c.pp > 1 and not is_usual and not _layers_per_stage(model, c), f"no option gives {c.stages} stages"
 

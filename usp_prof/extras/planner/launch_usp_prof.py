@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from usp_prof.contract import ModelEntry
-from usp_prof.extras.planner.trainer_rules import Rules, Trainer, rules_except_megatron, torchrun
+from usp_prof.extras.planner.trainer_rules import Rules, Trainer, rules_except_megatron, rules_in_pytorch, torchrun
 from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.schedule import schedule_by_name
 
@@ -53,8 +53,13 @@ def _rules_of_model(model: ModelEntry) -> Rules:
 
 def _rules(model: ModelEntry, c: Configuration) -> Rules:
     yield c.dtype not in DTYPES, f"it has no {c.dtype}"
+    sizes = (model.expert_ffn_hidden or model.ffn_hidden, model.vocab)
+    yield any(size % c.tp for size in sizes), f"tp={c.tp} must divide inner width and vocabulary"
+    yield from rules_in_pytorch(model, c)
     yield model.experts > 0 and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
-    yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
+    yield c.replicas > 1 and c.zero == 0, "its replicas are for ZeRO"
+    can_shard = c.shards > 1 or (model.experts > 0 and c.shards * c.tp > c.ep)
+    yield c.zero > 0 and not can_shard, "ZeRO has nothing to shard over"
     yield c.etp > 1, "it does not divide experts by tp"
     yield from rules_except_megatron(c)
     yield c.stages > model.layers, f"each of its {c.stages} stages needs one of the {model.layers} layers"

@@ -27,7 +27,9 @@ def add_knobs(parser: argparse._ActionsContainer) -> None:
 
 def add_types(parser: argparse.ArgumentParser) -> None:
     """Declare the options for the data type, and for bytes per gradient and per weight of the optimizer."""
-    parser.add_argument("--dtype", choices=DTYPES, default="", help="data type of training (default: bf16)")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="", help="data type of training (default: the run's, or bf16)"
+    )
     parser.add_argument(
         "--gradient-bytes", metavar="N", type=float, default=0,
         help="bytes per gradient in memory (default: the trainer's)",

@@ -41,6 +41,8 @@ class Profile:
     It is 2 if the router's weights are applied before the second product (megatron-core's
     `activation_func_with_probs`), so that backward does not need the result.
     """
+    whole_experts: Column = 0
+    """1: with expert parallelism, tp does not divide experts (torchtitan); 2: it never does (ours)."""
     is_selective_by_op: Column = 0
     """1: selective recomputation keeps attention's result and every second product (torchtitan's policy `op`)."""
     logit_bytes: Column = 10.0
@@ -157,12 +159,13 @@ PROFILES: dict[str, Profile] = {
     ),
     "torchtitan": replace(
         PUBLISHED, name="torchtitan", is_selective_by_op=1, logit_bytes=12.0, loss_chunks=8, is_fsdp2=1,
-        time_spread=0.28, layer_by_layer=1, ends_are_units=1, gradient_bytes=4.0, sent_gradient_bytes=4.0,
+        whole_experts=1, time_spread=0.28, layer_by_layer=1, ends_are_units=1, gradient_bytes=4.0,
+        sent_gradient_bytes=4.0,
     ),
     # Fused cross entropy, as in llm-foundry: 16-bit logits and their gradient.
     "fsdp": replace(PUBLISHED, name="fsdp", logit_bytes=4.0, is_eager=1, is_fsdp2=1, layer_by_layer=1),
     "usp-prof": replace(
-        PUBLISHED, name="usp-prof", is_eager=1, offload_keeps=4.0, least_buckets=4.0,
+        PUBLISHED, name="usp-prof", is_eager=1, offload_keeps=4.0, least_buckets=4.0, whole_experts=2,
         sums_once=1, layer_by_layer=1, gradient_bytes=4.0, sent_gradient_bytes=4.0,
     ),
 }
@@ -173,6 +176,12 @@ def gradient_bytes_of(profile: Profile, product_bytes: Column) -> Column:
     """Return the bytes of a gradient in memory. NVIDIA's 8-bit recipes add up gradients in bf16."""
     has_own = np.logical_and(np.asarray(product_bytes) < 2, np.asarray(profile.narrow_gradient_bytes) > 0)
     return np.where(has_own, profile.narrow_gradient_bytes, profile.gradient_bytes)
+
+
+def expert_tp_of(profile: Profile, expert_tp: Column, ep: Column) -> Column:
+    """Return the tensor-parallel degree of experts if it was not set (0): 1 if the trainer does not divide them."""
+    is_whole = np.logical_or(np.asarray(profile.whole_experts) > 1, np.asarray(profile.whole_experts) * (ep > 1) > 0)
+    return np.where((np.asarray(expert_tp) == 0) & is_whole, 1, expert_tp)
 
 
 DEFAULT_TRAINER = "megatron"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from usp_prof.contract import ModelEntry
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.footprint import MASTER_AND_MOMENTS
+from usp_prof.schedule import schedule_by_name
 
 Rules = Iterator[tuple[bool, str]]
 """For each rule, whether the configuration breaks it, and the message."""
@@ -36,6 +37,19 @@ def torchrun(c: Configuration, node: int) -> str:
 def has_other_optimizer(c: Configuration) -> bool:
     """Return whether the optimizer state is not the usual one: float32 moments, and a copy of 16-bit weights."""
     return c.optimizer_bytes not in (0, 8 if c.dtype == "fp32" else MASTER_AND_MOMENTS)
+
+
+def rules_in_pytorch(model: ModelEntry, c: Configuration) -> Rules:
+    """Yield the rules of trainers that use PyTorch's own pipelines and meshes: ours and torchtitan."""
+    schedule = schedule_by_name(c.schedule)
+    yield c.pp > 1 and not (schedule and schedule.traits.pytorch_name), f"PyTorch has no schedule {c.schedule}"
+    key_values = model.kv_heads or model.heads
+    yield key_values % c.tp != 0, f"tp={c.tp} does not divide {key_values} key/value heads"
+    slices = (c.tp if c.sequence_parallel else 1) * (2 * c.cp if c.cp > 1 else 1)
+    yield model.sequence % slices != 0, f"tp and cp need a sequence in multiples of {slices} tokens"
+    yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
+    ranks = c.shards * c.tp
+    yield bool(model.experts) and ranks % c.ep != 0, f"ep={c.ep} does not divide the {ranks} ranks of a replica's stage"
 
 
 def rules_except_megatron(c: Configuration) -> Rules:
