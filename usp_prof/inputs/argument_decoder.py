@@ -73,12 +73,7 @@ class ArgumentDecoder:
 
     def _plainly(self, text: bytes | memoryview) -> msgspec.Struct:
         """Decode one event's arguments in any form; anything but a JSON object counts as empty."""
-        try:
-            written = msgspec.json.decode(text)
-        except DECODE_ERRORS:
-            written = None
-        if not isinstance(written, dict):
-            return self._type()
+        written = object_in(text)
         written_fields = (field for field in self._fields if field.encode_name in written)
         return self._type(**{field.name: _as(field.type, written[field.encode_name]) for field in written_fields})
 
@@ -96,6 +91,15 @@ def _as(kind: object, value: object) -> Any:  # noqa: ANN401 - the type that the
     if kind is float:
         return real_number(value)
     return msgspec.Raw(msgspec.json.encode(value))
+
+
+def object_in(text: bytes | memoryview | str) -> dict[str, Any]:
+    """Return the JSON object in a text; empty if it has none."""
+    try:
+        written = msgspec.json.decode(text)
+    except DECODE_ERRORS:
+        return {}
+    return written if isinstance(written, dict) else {}
 
 
 def whole_number(value: object) -> int:

@@ -64,6 +64,15 @@ def read_json(path: str | Path, kind: str, hint: str) -> Any:  # noqa: ANN401 - 
     return data
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """Return the JSON object in a text, in which numbers may be NaN; empty if it has none."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
 def check_keys(text: bytes) -> None:
     """Raise `ValueError` if a JSON object has a key twice: parsers silently keep one of them."""
     if twice := keys_held_twice(text):

@@ -9,11 +9,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from usp_prof import limits
 from usp_prof.contract import TRACE_METADATA_KEY
-from usp_prof.inputs.argument_decoder import DECODE_ERRORS
+from usp_prof.inputs.argument_decoder import DECODE_ERRORS, object_in
 from usp_prof.inputs.kineto import wire
 from usp_prof.inputs.kineto.nanoseconds import ABSENT, from_texts
 from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
@@ -165,7 +163,8 @@ def _stated(path: Location, format_name: str, fields: dict[str, Any], first: lis
     fields, _ = checked_head(fields)
     info = fields.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
-    recorded = _recorded(fields.get(TRACE_METADATA_KEY))
+    recorded = fields.get(TRACE_METADATA_KEY)
+    recorded = object_in(recorded) if isinstance(recorded, str) else recorded if isinstance(recorded, dict) else {}
     rank, rank_source = _number(info.get("rank"), limits.RANK), "distributedInfo"
     if rank < 0:
         rank, rank_source = _number(recorded.get("rank"), limits.RANK), "manifest"
@@ -189,15 +188,6 @@ def _first_device(devices: object) -> str:
     first = devices[0] if isinstance(devices, list) and devices else None
     name = first.get("name") if isinstance(first, dict) else None
     return name if isinstance(name, str) else ""
-
-
-def _recorded(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
-    if isinstance(value, str):
-        try:
-            value = msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError):
-            value = None
-    return value if isinstance(value, dict) else {}
 
 
 def _start(first: list[Any], base: int) -> int:

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from usp_prof.columns.arrow import texts_of
-from usp_prof.inputs.argument_decoder import DECODE_ERRORS
+from usp_prof.inputs.argument_decoder import object_in
 from usp_prof.inputs.growing import plain_text
 from usp_prof.inputs.kineto import wire
 from usp_prof.inputs.trace_record import THREADS, to_table
@@ -30,7 +29,7 @@ class ThreadNames:
         """Add metadata events; later ones replace earlier ones, as in the viewers."""
         for event in events:
             process, thread = plain_text(event.pid), plain_text(event.tid)
-            arguments = _arguments(event.args)
+            arguments = object_in(event.args)
             if event.name in {"process_name", "process_labels", "process_sort_index"}:
                 row = self._processes.setdefault(process, {})
                 if event.name == "process_labels":
@@ -53,14 +52,6 @@ class ThreadNames:
         columns: dict[str, Any] = {name: texts_of([row.get(name, "") for row in rows]) for name in texts}
         columns["sort_index"] = np.array([row.get("sort_index", -1) for row in rows], np.int64)
         return to_table(THREADS, columns, len(rows))
-
-
-def _arguments(text: msgspec.Raw) -> dict[str, Any]:
-    try:
-        arguments = msgspec.json.decode(text)
-    except DECODE_ERRORS:
-        return {}
-    return arguments if isinstance(arguments, dict) else {}
 
 
 def _index(value: object) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from usp_prof.gate.judgment import Judgment, Scale, Verdict
 from usp_prof.gate.measured import SeenFinding
 from usp_prof.gate.verdict import Report
 from usp_prof.gate.why import COPIES, PartChange, Why, WorkChange
+from usp_prof.model.files import json_object
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted, first_and_more, first_few, shortened
 from usp_prof.report.figures import label_of
@@ -170,7 +170,7 @@ def condition_changes(differences: Iterable[Difference]) -> list[ConditionChange
 
 def _parted(difference: Difference) -> list[ConditionChange]:
     kind, name = str(difference.kind), difference.name
-    before, after = _parts(difference.before), _parts(difference.after)
+    before, after = json_object(difference.before), json_object(difference.after)
     if not (before and after):
         return [ConditionChange(kind, name, _condition(name, difference.before), _condition(name, difference.after))]
     return [
@@ -183,14 +183,6 @@ def _parted(difference: Difference) -> list[ConditionChange]:
 def _condition(name: str, value: str) -> str:
     """Format the value of a condition; peaks are rates."""
     return quantity(float(value), Unit.FLOP_PER_SECOND) if value and name in (PEAK, MEASURED_PEAK) else value
-
-
-def _parts(text: str) -> dict[str, object]:
-    try:
-        fields = json.loads(text)
-    except ValueError:
-        return {}
-    return fields if isinstance(fields, dict) else {}
 
 
 def differing(differences: Iterable[Difference]) -> list[str]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from usp_prof.extras.planner.sweep.cells import Cell, configuration_of
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import InputError
-from usp_prof.model.files import ERRORS, checked
+from usp_prof.model.files import ERRORS, checked, json_object
 from usp_prof.model.printable import csv_cell
 from usp_prof.whole_files import whole_file
 
@@ -68,7 +68,7 @@ class Outcome:
 
 def figures_of_cell(lines: Sequence[str]) -> dict[str, Any]:
     """Return the figures of a cell from the trainer's lines (`--metrics json`); empty if it completed no step."""
-    steps = [line for line in map(_json, lines) if line.get("seconds")]
+    steps = [line for line in map(json_object, lines) if line.get("seconds")]
     if not steps:
         return {}
     settled = steps[SETTLING:] or steps[1:] or steps
@@ -88,14 +88,6 @@ def figures_of_cell(lines: Sequence[str]) -> dict[str, Any]:
         "model": model_match[1] if model_match else "",
         "extra": {"tokens_per_step": tokens},
     }
-
-
-def _json(line: str) -> dict[str, Any]:
-    try:
-        data = json.loads(line)
-    except ValueError:
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 def failure(status: int, errors: str) -> tuple[Status, str]:
