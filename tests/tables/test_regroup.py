@@ -13,13 +13,14 @@ WORLD, STAGES, PIPELINES = [0, 1, 2, 3], ([0, 1], [2, 3]), ([0, 2], [1, 3])
 
 
 def trained(rank: int, sizes: list[int], *, pairs: tuple[list[int], ...] = STAGES, op: str = "all_reduce") -> Trace:
-    """One gloo worker runs all-reduces without a group in the trace."""
+    """One gloo worker runs all-reduces without a group in the trace; those of size 0 were not recorded."""
     trace = Trace(rank, 4, device="cpu").group("0", WORLD, "default_pg").step(1, 0, 90_000)
     for number, ranks in enumerate(pairs, 1):
         if rank in ranks:
             trace.group(str(number), ranks, "undefined")
     for number, size in enumerate(sizes):
-        trace.gloo(op, 1_000 * (number + 1), 50, dims=[size], thread=300)
+        if size:
+            trace.gloo(op, 1_000 * (number + 1), 50, dims=[size], thread=300)
     return trace
 
 
@@ -59,6 +60,26 @@ def test_members_run_their_calls_at_the_same_times() -> None:
         assert set(parts["group"][parts.matches("op", "all_gather")].tolist()) == {"0@0,1,2,3"}
         pipeline = "3@0,2" if rank % 2 == 0 else "4@1,3"
         assert set(parts["group"][parts.matches("op", "all_reduce")].tolist()) == {pipeline}
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_transfers_show_that_ranks_have_one_clock(is_tied: bool) -> None:
+    """Stages never run a collective together. Without transfers, their clocks may differ by the 300 us."""
+    traces = {}
+    for rank in WORLD:
+        trace, peer = trained(rank, [], pairs=(*STAGES, *PIPELINES)), (rank + 2) % 4
+        for number in range(20):
+            at = 1_000_000 * (number + 1)
+            trace.gloo("all_reduce", at + 300_000 * (rank // 2), 50_000 + rank, dims=[8], thread=300)
+            if is_tied:
+                trace.gloo("send", at + 600_000, 50_000, dims=[64], peer=peer, posted_at=at + 599_000)
+                trace.gloo("recv", at + 700_000, 50_000, dims=[64], peer=peer, posted_at=at + 699_000)
+        traces[rank] = trace
+    tables = table_set(traces)
+    for rank in WORLD:
+        parts = tables.columns("collectives", rank)
+        stage = "1@0,1" if rank < 2 else "2@2,3"
+        assert set(parts["group"][parts.matches("op", "all_reduce")]) == {stage if is_tied else "0@0,1,2,3"}
 
 
 @pytest.mark.parametrize("is_refuted", [True, False])
@@ -102,7 +123,7 @@ def test_a_mark_of_one_axis_fits_a_group_of_two() -> None:
 
 def test_calls_that_fit_no_other_group_stay() -> None:
     """Rank 2 recorded part of the time, so another group of ranks 1 and 3 does not explain rank 0's calls."""
-    groups = groups_of({0: [1, 2, 3, 4], 1: [1, 2, 3, 4], 2: [4], 3: [1, 2, 3, 4]}, pairs=PIPELINES)
+    groups = groups_of({0: [1, 2, 3, 4], 1: [1, 2, 3, 4], 2: [0, 0, 0, 4], 3: [1, 2, 3, 4]}, pairs=PIPELINES)
     assert all(groups[rank] == {("0@0,1,2,3", 4)} for rank in range(4))
 
 

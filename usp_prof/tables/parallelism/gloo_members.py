@@ -8,7 +8,7 @@ ranks may run equal operations, but at their own times:
     rank 2, group 2-3  |--|        |---| |--|
 
 A group inferred from one rank (`gloo_groups`) is wrong if its members' ranges do not overlap. The best of the rank's
-groups then replaces it if all members agree; otherwise the group is unknown. Ranks without common times (other clocks)
+groups then replaces it if all members agree; otherwise the group is unknown. Ranks with different clocks
 are compared by the numbers of their operations.
 """
 
@@ -24,6 +24,7 @@ import numpy as np
 
 from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import index_of
+from usp_prof.columns.rows import lowest_reached
 from usp_prof.columns.table import Columns, Replaced, View
 from usp_prof.model.topology import Axis, Group
 from usp_prof.tables.communication.moves import Move, moved
@@ -49,6 +50,8 @@ _BETTER = 0.5
 """Evidence by which a group is better than the inferred one."""
 _LESS_EXACT, _EXACT_NS = 4, 50_000
 """Ends of other ranks differ by several times those of members, which themselves differ by the wake-up of threads."""
+_TIED_NS = 2_000_000
+"""The shortest transfer on one host takes less, and gloo's ranges of sends begin at most this long after their data."""
 _NEVER = 1 << 60
 
 Calls = dict[Operation, tuple[Ints, Ints]]
@@ -102,12 +105,12 @@ def regrouped(sources: Mapping[int, Source], groups: Iterable[Group]) -> dict[in
     work = {rank: _work(Columns(source.view("collectives"))) for rank, source in sources.items()}
     work = {rank: of_rank for rank, of_rank in work.items() if of_rank}
     calls = {rank: _merged(own.calls for own in of_rank) for rank, of_rank in work.items()}
-    hosts = hosts_of({rank: sources[rank] for rank in work})
     groups_of: dict[int, list[Group]] = {rank: [] for rank in work}
     for group in groups:
         for rank in groups_of.keys() & set(group.ranks):
             groups_of[rank].append(group)
-    compared = {rank: _compare_all(rank, of_rank, calls, hosts, groups_of[rank]) for rank, of_rank in work.items()}
+    compared = {rank: _compare_all(rank, of_rank, calls, groups_of[rank]) for rank, of_rank in work.items()}
+    compared = _on_one_clock(compared, {rank: sources[rank] for rank in work})
     chosen = {rank: _choose(of_rank, compared[rank], groups_of[rank]) for rank, of_rank in work.items()}
     refuted = {
         own.group
@@ -190,26 +193,68 @@ def _merged(several: Iterable[Calls]) -> Calls:
 
 
 def _compare_all(
-    rank: int, work: Sequence[_Work], calls: Mapping[int, Calls], hosts: Mapping[int, str], groups: Sequence[Group]
+    rank: int, work: Sequence[_Work], calls: Mapping[int, Calls], groups: Sequence[Group]
 ) -> list[dict[int, _Compared]]:
     """Compare each part of a rank's work with the other members of its groups, or with a few of many."""
     compared_ranks = {other for group in groups for other in _few(sorted(calls.keys() & set(group.ranks) - {rank}))}
-    compared = [{other: _compare(own.calls, calls[other]) for other in sorted(compared_ranks)} for own in work]
-    # Clocks of other hosts may differ, and those of containers with one name.
-    timed = {
-        other
-        for of_others in compared
-        for other, of_other in of_others.items()
-        if hosts[other] == hosts[rank] and of_other.overlap >= _SIMULTANEOUS
-    }
-    return [
-        {other: of_other if other in timed else replace(of_other, overlap=-1) for other, of_other in of_others.items()}
-        for of_others in compared
-    ]
+    return [{other: _compare(own.calls, calls[other]) for other in sorted(compared_ranks)} for own in work]
 
 
 def _few(members: Sequence[int]) -> Sequence[int]:
     return members[:: max(1, -(-len(members) // _COMPARED))]
+
+
+def _on_one_clock(
+    compared: Mapping[int, list[dict[int, _Compared]]], sources: Mapping[int, Source]
+) -> dict[int, list[dict[int, _Compared]]]:
+    """Return the comparisons, without times between ranks that may have different clocks.
+
+    Containers on several hosts may have one name. So calls or transfers at the same times must connect the ranks.
+    """
+    hosts, ranks = hosts_of(sources), sorted(sources)
+    columns = {rank: Columns(source.view("collectives")) for rank, source in sources.items()}
+    pairs = {
+        (rank, other)
+        for rank, of_rank in compared.items()
+        for of_others in of_rank
+        for other, of_other in of_others.items()
+        if hosts[rank] == hosts[other]
+        if of_other.overlap >= _SIMULTANEOUS or _is_tied(columns[rank], rank, columns[other], other)
+    }
+    first, second = np.searchsorted(ranks, np.array(sorted(pairs), np.int64).reshape(-1, 2).T)
+    clocks = dict(zip(ranks, lowest_reached(first, second, np.arange(len(ranks))).tolist(), strict=True))
+    return {
+        rank: [
+            {
+                other: of_other if clocks[rank] == clocks[other] else replace(of_other, overlap=-1)
+                for other, of_other in of_others.items()
+            }
+            for of_others in of_rank
+        ]
+        for rank, of_rank in compared.items()
+    }
+
+
+def _is_tied(columns: Columns, rank: int, peer_columns: Columns, other: int) -> bool:
+    """Return whether transfers in both directions show that two clocks are alike."""
+    latencies = [
+        _shortest_ns(sender, receiver, source, target)
+        for sender, source, receiver, target in (
+            (columns, rank, peer_columns, other),
+            (peer_columns, other, columns, rank),
+        )
+    ]
+    return all(latency is not None and abs(latency) < _TIED_NS for latency in latencies)
+
+
+def _shortest_ns(sender: Columns, receiver: Columns, source: int, target: int) -> int | None:
+    """Return the shortest time from the start of a send to the end of its receive; `None` if some are missing."""
+    sends = np.flatnonzero(sender.matches("op", "send") & (sender["peer"] == target))
+    receives = np.flatnonzero(receiver.matches("op", "recv") & (receiver["peer"] == source))
+    if not len(sends) or len(sends) != len(receives):
+        return None
+    ends = receiver["start_ns"][receives] + receiver["dur_ns"][receives]
+    return int((ends - sender["start_ns"][sends]).min())
 
 
 def _choose(
