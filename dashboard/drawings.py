@@ -84,7 +84,7 @@ def drawn(data: ChartInput, theme: Theme) -> Drawing:
 
 def drawings_form() -> str:
     """Return the format name of stored drawings: it depends on the report's format and Bokeh's version."""
-    return f"drawings-2-{version('bokeh')}-{stored_document.form()}"
+    return f"drawings-3-{version('bokeh')}-{stored_document.form()}"
 
 
 def write_drawings(document: Document, folder: Path) -> None:

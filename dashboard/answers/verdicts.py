@@ -88,7 +88,8 @@ def _late_on(document: Document, axis: Key) -> str:
     latest = next((late for late in document.verdict.late_ranks if late.axis == axis), None)
     if latest is None:
         return ""
-    return f"Rank {latest.rank} delays {_calls_of(axis)} most: by {quantity(latest.late_ns, Unit.NS)} per step."
+    delay = f"{quantity(latest.late_ns, Unit.NS)} per step, summed over its calls"
+    return f"Rank {latest.rank} delays {_calls_of(axis)} most: by {delay}."
 
 
 def _late_anywhere(document: Document) -> str:

@@ -241,6 +241,18 @@ def test_roofline_labels_name_the_largest_ops_once_without_overlap() -> None:
     assert room_px > 35  # the lowest mark and the label below it
 
 
+@pytest.mark.parametrize(("other", "below"), [(800.0, True), (8.0, False)])
+def test_a_roofline_label_covers_no_other_mark(other: float, below: bool) -> None:
+    """Ops near the compute limit are in one line, so a label at the side was written over them."""
+    data = inputs.RooflinePoints(
+        ("aten::mm 8x8", "aten::bmm 8x8"), np.array([1000.0, other]), np.array([2e14, 2e14]), np.array([0.9, 0.001]),
+        3e14, 2e12, "GPU",
+    )  # fmt: skip
+    label = next(label for label in charts.draw(data, LIGHT).select(Label) if "saves" in label.text)
+    assert (label.y_offset < 0) is below
+    assert (label.text_align == "center") is below
+
+
 def test_the_labeled_plan_has_its_label_next_to_its_mark() -> None:
     plans = inputs.PlanPoints(
         ("fast", "startable"), np.array([1e5, 8e4]), np.array([6e9, 2e9]), np.array([0.4, 0.3]),

@@ -67,7 +67,8 @@ def test_the_rank_that_delays_an_axis_is_named_by_its_delay(slow_rank: Document)
     """Of two ranks, "rank 0 arrives last in 50.0% of its dp collectives" says nothing."""
     late = (LateRank(0, "dp", "host", 2.56e6, 0.5),)
     document = replace(slow_rank, verdict=replace(slow_rank.verdict, late_ranks=late))
-    assert verdicts.communication(document).endswith("Rank 0 delays dp collectives most: by 2.56 ms per step.")
+    sentence = "Rank 0 delays dp collectives most: by 2.56 ms per step, summed over its calls."
+    assert verdicts.communication(document).endswith(sentence)
 
 
 def test_a_rank_that_never_arrives_last_has_no_share_in_the_straggler_table(slow_rank: Document) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from bokeh.models import ColumnDataSource, FixedTicker, NumeralTickFormatter, Range1d, Span
@@ -162,6 +163,8 @@ _APART = (170, 24)
 """Labels closer than this would overlap, in pixels."""
 _RIGHT_PART = 0.7
 """Labels of marks farther to the right stand to the left of their mark, inside the chart."""
+_LETTER_PX, _LINE_PX = 6.2, 14
+"""Approximate width of a letter and height of a line, in pixels."""
 _LETTERS = 26
 """Longer labels are cut at the start, because the end of an op's name says most."""
 
@@ -192,8 +195,24 @@ def _name_largest(plot: Figure, source: ColumnDataSource, theme: Theme, corners:
         text = f"{short}: saves up to {100 * gain_of_op[op]:.0f}%"
         is_left = places[row][0] - np.log10(corners[0]) * (_SPAN / decades)[0] < _SPAN[0] * _RIGHT_PART
         look = {"text_baseline": "middle", "background_fill_color": theme.background, "background_fill_alpha": 0.8}
-        side = {"x_offset": apart} if is_left else {"x_offset": -apart, "text_align": "right"}
+        side = _free_side(places - places[row], apart, len(text) * _LETTER_PX, is_left=is_left)
         write(plot, theme, text, place, theme.ink, **look, **side)
+
+
+def _free_side(away: Floats, apart: float, width: float, *, is_left: bool) -> dict[str, Any]:
+    """Return where a label is drawn: at the side of its mark, or below it if it would cover fewer marks there.
+
+    `away` are the distances of all marks in pixels, to the right and up.
+    """
+
+    def covered(start: float, height: float) -> int:
+        across = (away[:, 0] >= start) & (away[:, 0] <= start + width)
+        return int((across & (np.abs(away[:, 1] - height) <= _LINE_PX)).sum())
+
+    low = -apart - _LINE_PX / 2
+    if covered(-width / 2, low) < covered(apart if is_left else -apart - width, 0.0):
+        return {"y_offset": low, "text_align": "center"}
+    return {"x_offset": apart} if is_left else {"x_offset": -apart, "text_align": "right"}
 
 
 def _draw_roof(plot: Figure, data: RooflinePoints, theme: Theme, intensity: np.ndarray) -> tuple[float, float]:
