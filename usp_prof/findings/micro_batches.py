@@ -22,7 +22,7 @@ from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import Graph, NodeKind
 from usp_prof.replay.node_work import BACKWARD, FORWARD, work_of
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 
 VARIES = 0.05
 """Lengths are equal if the standard deviation of passes, relative to their mean, is below this."""
@@ -74,12 +74,10 @@ class Passes:
         return Passes(self.rank[own], self.forward[own], self.backward[own], self.duration[own], self.node[own])
 
 
+@memoized("micro-batch passes")
 def passes_of(tables: TableSet) -> Passes:
     """Measure forward and backward of each micro-batch."""
-    return tables.memo("micro-batch passes", lambda: _measure_passes(graph_of(tables), tables))
-
-
-def _measure_passes(graph: Graph, tables: TableSet) -> Passes:
+    graph = graph_of(tables)
     work, nodes = work_of(tables), graph.nodes
     rows = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0))
     rows = rows[(work.phase[rows] == FORWARD) | (work.phase[rows] == BACKWARD)]

@@ -28,7 +28,7 @@ from usp_prof.replay.build import graph_of
 from usp_prof.replay.peers import peer_groups, slowness
 from usp_prof.replay.step_times import unedited
 from usp_prof.replay.unexplained import NOTABLE, unexplained_shares, unexplained_times
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 from usp_prof.whatif.attribution import ideal_step
 from usp_prof.whatif.edited import as_recorded
 from usp_prof.whatif.predict import gain_of, gains_alone
@@ -43,12 +43,9 @@ LEAST_LATENESS = 0.02
 """Less lateness, as a share of the step, is not judged."""
 
 
+@memoized("repairs of late ranks")
 def repairs_of(tables: TableSet) -> tuple[Repair, ...]:
-    """Return the replayed repairs of the latest ranks, memoized."""
-    return tables.memo("repairs of late ranks", lambda: _repairs(tables))
-
-
-def _repairs(tables: TableSet) -> tuple[Repair, ...]:
+    """Return the replayed repairs of the latest ranks."""
     if len(tables.ranks) < 2 or damage(tables, LATENESS_NEEDS):
         return ()
     step_ns, lateness = unedited(tables).mean_measured_ns, stragglers.compute(tables)
@@ -67,12 +64,9 @@ def _repairs(tables: TableSet) -> tuple[Repair, ...]:
     )
 
 
+@memoized("late in messages")
 def late_in_messages(tables: TableSet) -> tuple[Culprit, ...]:
-    """Return the ranks that may hold up others in sends and receives, compared with the peers of a repair; memoized."""
-    return tables.memo("late in messages", lambda: _late_in_messages(tables))
-
-
-def _late_in_messages(tables: TableSet) -> tuple[Culprit, ...]:
+    """Return the ranks that may hold up others in sends and receives, compared with the peers of a repair."""
     return stragglers.late_in_messages(tables, Peers.of_groups(peer_groups(tables, graph_of(tables))))
 
 

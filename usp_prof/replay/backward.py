@@ -28,7 +28,7 @@ from usp_prof.columns.table import Columns
 from usp_prof.replay.graph import Nodes
 from usp_prof.replay.node_work import Family, Shape, shape_of
 from usp_prof.tables.events.classification import ENGINE
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 
 _COMPILED = ("CompiledFunction", "Torch-Compiled Region", "## Call CompiledFxGraph")
 """Names of compiled code, whose recomputation leaves no ops in the trace."""
@@ -50,12 +50,9 @@ class Recomputation:
         return float(np.nanmax([self.products, self.attention]))
 
 
+@memoized("recomputation")
 def measured(tables: TableSet) -> Recomputation | None:
     """Return how often forward is recomputed, or `None` if the ops do not show it (no engine, compiled code)."""
-    return tables.memo("recomputation", lambda: _measured(tables))
-
-
-def _measured(tables: TableSet) -> Recomputation | None:
     forward, recomputed = _Tally(), _Tally()
     for rank in tables.ranks:
         ops = tables.columns("ops", rank)

@@ -21,7 +21,7 @@ from usp_prof.replay.build import graph_of
 from usp_prof.tables import calls
 from usp_prof.tables.events.arguments import recorded_list
 from usp_prof.tables.events.classification import PHASES, phase_of_mark
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 
 _PRODUCTS = {
     "aten::mm": 0, "aten::bmm": 0, "aten::matmul": 0, "aten::addmm": 1, "aten::addmm_": 1, "aten::baddbmm": 1,
@@ -115,12 +115,9 @@ class NodeWork:
         return lookup(np.asarray(values, np.float64), self.shape, missing=0.0)
 
 
+@memoized("whatif work")
 def work_of(tables: TableSet) -> NodeWork:
-    """Return the work of all nodes of a run's graph, memoized."""
-    return tables.memo("whatif work", lambda: _work(tables))
-
-
-def _work(tables: TableSet) -> NodeWork:
+    """Return the work of all nodes of a run's graph."""
     nodes = graph_of(tables).nodes
     # One entry per node of all ranks, filled rank by rank: first host calls, then device work.
     columns = {

@@ -22,7 +22,7 @@ from usp_prof.columns.rows import last_by, middles, numbered, rows_by_code, rows
 from usp_prof.columns.table import Columns
 from usp_prof.tables import calls, clock
 from usp_prof.tables.matching.clocks import Clock
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 
 LARGEST_OFFSET_NS = 2_000_000
 """A larger violation is not a clock offset: device timestamps are corrected to well below a millisecond."""
@@ -57,12 +57,9 @@ class RankClocks:
         return self.local_device(rank, np.asarray(ns) - self.host_ns.get(rank, 0))
 
 
+@memoized("rank clocks")
 def rank_clocks(tables: TableSet) -> RankClocks:
-    """Return the clocks of all ranks, estimated once."""
-    return tables.memo("rank clocks", lambda: _estimate(tables))
-
-
-def _estimate(tables: TableSet) -> RankClocks:
+    """Return the clocks of all ranks."""
     clocks = clock.fit_clocks(tables)
     host_ns = {rank: offset for rank in tables.ranks if (offset := host_offset(tables, rank))}
     return RankClocks(clocks, host_ns, _device_offsets(tables, clocks))

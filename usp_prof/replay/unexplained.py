@@ -16,7 +16,7 @@ from usp_prof.columns.arrays import Ints
 from usp_prof.columns.rows import group_codes, per_code
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NEVER, Graph, NodeKind
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 
 USUAL_NS = 50_000
 """A shorter delay is the latency of a launch or of a switch between streams: on 20 recorded GPU runs, three quarters of
@@ -30,12 +30,10 @@ def unexplained_times(tables: TableSet) -> Ints:
     return np.where(graph_of(tables).nodes.step >= 0, unexplained_delays(tables), 0)
 
 
+@memoized("unexplained delays")
 def unexplained_delays(tables: TableSet) -> Ints:
-    """Return the same for all nodes, also those outside of steps, memoized."""
-    return tables.memo("unexplained delays", lambda: _delays(graph_of(tables)))
-
-
-def _delays(graph: Graph) -> Ints:
+    """Return the same for all nodes, also those outside of steps."""
+    graph = graph_of(tables)
     nodes, edges = graph.nodes, graph.edges
     ready = np.where(nodes.first_of_lane, NEVER, np.roll(nodes.end, 1))
     np.maximum.at(ready, edges.target, np.where(edges.at_end, nodes.end[edges.source], nodes.start[edges.source]))
@@ -45,12 +43,9 @@ def _delays(graph: Graph) -> Ints:
     return np.where(delay > USUAL_NS, delay, 0)
 
 
+@memoized("unexplained shares")
 def unexplained_shares(tables: TableSet) -> dict[int, float]:
-    """Return by rank the share of its steps that is unexplained, for ranks with at least `NOTABLE` of it, memoized."""
-    return tables.memo("unexplained shares", lambda: _shares(tables))
-
-
-def _shares(tables: TableSet) -> dict[int, float]:
+    """Return by rank the share of its steps that is unexplained, for ranks with at least `NOTABLE` of it."""
     graph, shares = graph_of(tables), {}
     late_ns = np.bincount(graph.nodes.rank, unexplained_times(tables), max(tables.ranks, default=0) + 1)
     for rank in tables.ranks:
@@ -60,15 +55,12 @@ def _shares(tables: TableSet) -> dict[int, float]:
     return shares
 
 
+@memoized("unmatched waits")
 def unmatched_waits(tables: TableSet) -> Ints:
     """Return for each communication whose other side is unknown how much longer it takes than the shortest of its kind.
 
-    Zero for all if no rank spends at least `NOTABLE` of its steps in such waits; memoized.
+    Zero for all if no rank spends at least `NOTABLE` of its steps in such waits.
     """
-    return tables.memo("unmatched waits", lambda: _unmatched_waits(tables))
-
-
-def _unmatched_waits(tables: TableSet) -> Ints:
     graph = graph_of(tables)
     nodes, waits = graph.nodes, np.zeros(len(graph.nodes), np.int64)
     rows = np.flatnonzero((nodes.kind == NodeKind.COMMUNICATION) & (nodes.call < 0) & (nodes.step >= 0))

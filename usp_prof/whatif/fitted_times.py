@@ -20,7 +20,7 @@ from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import Graph, NodeKind
 from usp_prof.replay.node_work import Family, work_of
 from usp_prof.replay.peers import calls_of
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 
 FEWEST = 3
 """Minimum number of distinct product sizes to separate the constant from the rate."""
@@ -52,12 +52,9 @@ class KernelTimes:
         return np.asarray(np.rint(np.maximum(duration * ratio, least)), np.int64)
 
 
+@memoized("whatif kernel times")
 def kernel_times(tables: TableSet) -> KernelTimes:
-    """Return the fitted line, memoized."""
-    return tables.memo("whatif kernel times", lambda: _fit_products(tables))
-
-
-def _fit_products(tables: TableSet) -> KernelTimes:
+    """Return the fitted line."""
     graph, work = graph_of(tables), work_of(tables)
     compute = (graph.nodes.kind == NodeKind.COMPUTE) & (graph.duration > 0)
     shortest = float(np.quantile(graph.duration[compute], 0.01)) if compute.any() else 0.0
@@ -174,12 +171,9 @@ def over_gloo(tables: TableSet) -> bool:
     return any(tables.columns("collectives", rank).matches("library", "gloo").any() for rank in tables.ranks)
 
 
+@memoized("whatif network")
 def network_of(tables: TableSet) -> Network:
-    """Return the fitted network of the run, memoized."""
-    return tables.memo("whatif network", lambda: _fit_network(tables))
-
-
-def _fit_network(tables: TableSet) -> Network:
+    """Return the fitted network of the run."""
     rows = calls_of(tables)
     op, ops = rows.codes("op")
     axis = rows.codes("axis")[0]

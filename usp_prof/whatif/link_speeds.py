@@ -19,7 +19,7 @@ from usp_prof.model.errors import unknown_name
 from usp_prof.replay.graph import Graph, NodeKind, events_of
 from usp_prof.replay.peers import calls_of
 from usp_prof.tables import calls
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 from usp_prof.whatif.fitted_times import over_gloo
 
 FEWEST_SENDS = 4
@@ -54,12 +54,9 @@ class LinkCalls:
     """Difference between these two times."""
 
 
+@memoized("link calls")
 def link_calls(tables: TableSet) -> LinkCalls:
-    """Return the calls and the speed of their links, memoized."""
-    return tables.memo("link calls", lambda: _link_calls(tables))
-
-
-def _link_calls(tables: TableSet) -> LinkCalls:
+    """Return the calls and the speed of their links."""
     rows = calls_of(tables)
     ratio, extra_ns = np.ones(len(rows)), np.zeros(len(rows))
     if not len(rows):

@@ -11,7 +11,7 @@ from usp_prof.columns.rows import group_codes, lookup, rows_by_code
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule_orders import Action, Kind, Order
 from usp_prof.tables import calls, clock
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 
 _KINDS = tuple(str(kind) for kind in Kind)
 MOST_STEPS = 6
@@ -56,7 +56,7 @@ class Pipeline:
 
 def pipeline_of(tables: TableSet) -> Pipeline:
     """Return the pipeline of the median step, memoized; raises if the run has no actions."""
-    return _gathered_once(tables)[0]
+    return _gathered(tables)[0]
 
 
 def pipeline_steps(tables: TableSet) -> tuple[Pipeline, ...]:
@@ -64,11 +64,7 @@ def pipeline_steps(tables: TableSet) -> tuple[Pipeline, ...]:
 
     As in a replay, the first of three or more steps is left out. At most `MOST_STEPS` evenly spaced steps are used.
     """
-    return _gathered_once(tables)[1]
-
-
-def _gathered_once(tables: TableSet) -> tuple[Pipeline, tuple[Pipeline, ...]]:
-    return tables.memo("whatif pipeline", lambda: _gathered(tables))
+    return _gathered(tables)[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +92,7 @@ class _Actions:
         return list(zip(self.stage[rows].tolist(), kinds, self.micro_batch[rows].tolist(), strict=True))
 
 
+@memoized("whatif pipeline")
 def _gathered(tables: TableSet) -> tuple[Pipeline, tuple[Pipeline, ...]]:
     actions = _actions_of(tables)
     actions = actions.take(

@@ -27,7 +27,7 @@ from usp_prof.replay.graph import Graph
 from usp_prof.replay.host_gaps import holds_thought, think_times
 from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.replay.step_times import StepTimes, step_times, timeline_of, unedited
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized
 from usp_prof.whatif.edits import Request, apply
 from usp_prof.whatif.layout import Layout, layout_of
 
@@ -66,16 +66,13 @@ class RecordingCost:
         return after_ns - still_waits * self.ns
 
 
+@memoized("whatif recording cost")
 def recording_cost(tables: TableSet) -> RecordingCost:
     """Return the recording cost, from steps that were timed before recording or, without these, from the ops.
 
     It is limited to the time that the device waits for launches or input. Any further difference has another cause,
     such as a pause in the recorded steps only.
     """
-    return tables.memo("whatif recording cost", lambda: _recording_cost(tables))
-
-
-def _recording_cost(tables: TableSet) -> RecordingCost:
     before = unedited(tables)
     of_device = list(filter(tables.ran_on_gpu, tables.ranks))
     manifest = tables.manifest or Manifest()
