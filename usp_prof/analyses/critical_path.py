@@ -8,7 +8,6 @@ which it waits for other ranks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized_of_rank
 
 # The walk: from the last end back to the begin.
 #
@@ -60,7 +59,7 @@ def walk(tables: TableSet, rank: int, begin_ns: int, end_ns: int) -> tuple[Piece
     pieces: list[Piece] = []
     through = ""
     while end_ns > begin_ns:
-        exits = tables.memo_of_rank(rank, "exits", partial(_exits, tables, rank))
+        exits = _exits(tables, rank)
         # The last exit that ends by now and arrives before now.
         place = int(np.searchsorted(exits.end, end_ns, side="right")) - 1
         while place >= 0 and exits.arrival[place] >= end_ns:
@@ -75,6 +74,7 @@ def walk(tables: TableSet, rank: int, begin_ns: int, end_ns: int) -> tuple[Piece
     return tuple(reversed(pieces))
 
 
+@memoized_of_rank
 def _exits(tables: TableSet, rank: int) -> _Exits:
     """Return a rank's exits: its parts of complete calls that waited for another rank and end without compute.
 

@@ -28,7 +28,7 @@ from usp_prof.columns.table import Columns
 from usp_prof.replay.graph import Nodes
 from usp_prof.replay.node_work import Family, Shape, shape_of
 from usp_prof.tables.events.classification import ENGINE
-from usp_prof.tables.table_set import TableSet, memoized
+from usp_prof.tables.table_set import TableSet, memoized, memoized_of_rank
 
 _COMPILED = ("CompiledFunction", "Torch-Compiled Region", "## Call CompiledFxGraph")
 """Names of compiled code, whose recomputation leaves no ops in the trace."""
@@ -158,12 +158,9 @@ class Accumulated:
         return np.asarray(self.at[rows][np.minimum(np.searchsorted(done, needed), len(rows) - 1)])
 
 
+@memoized_of_rank
 def accumulated(tables: TableSet, rank: int) -> Accumulated:
-    """Return one rank's gradient accumulations, memoized."""
-    return tables.memo_of_rank(rank, "accumulated gradients", lambda: _accumulated(tables, rank))
-
-
-def _accumulated(tables: TableSet, rank: int) -> Accumulated:
+    """Return one rank's gradient accumulations."""
     ops = tables.columns("ops", rank)
     rows = sorted_by(ops["start_ns"], np.flatnonzero(ops.matches("name", ACCUMULATES)))
     codes, texts = ops.codes("input_dims")

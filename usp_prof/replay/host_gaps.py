@@ -16,7 +16,7 @@ from usp_prof.columns.table import Columns
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.replay.graph import EdgeKind, Edges, Graph, NodeKind
 from usp_prof.replay.rank_clocks import RankClocks, rank_clocks
-from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.table_set import TableSet, memoized_of_rank
 
 LOADS_DATA = re.compile(r"dataloader|data_loader|^train::input\b", re.IGNORECASE)
 """Annotations and ops in which the host fetches the next batch."""
@@ -103,12 +103,9 @@ def lane_before(graph: Graph) -> Ints:
     return np.where(nodes.first_of_lane, nodes.start, np.minimum(np.roll(nodes.end, 1), nodes.start))
 
 
+@memoized_of_rank
 def loading(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
     """Return starts and ends of the times in which a rank's host is in the data loader, on its own clock."""
-    return tables.memo_of_rank(rank, "loading", lambda: _loading(tables, rank))
-
-
-def _loading(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
     marks, ops = tables.columns("annotations", rank), tables.columns("ops", rank)
     in_marks = time_of(marks, marks.satisfies("name", LOADS_DATA.search) & ~marks["on_device"])
     loader = in_marks | time_of(ops, ops.satisfies("name", LOADS_DATA.search))
