@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial, singledispatch
 from pathlib import Path
 from typing import Any
@@ -113,21 +113,27 @@ def _(block: Stack, key: str) -> None:  # noqa: ARG001 - one signature for all k
 def show_parts(block: Stack) -> None:
     """Show the bar of a stack and its legend."""
     colors = theme()
-    bars, names = "", ""
+    bars, names = "", []
     for part in block.visible_parts:
         color = colors.color(part.role)
         label = html.escape(part.label, quote=True)
         length = "" if block.unit is Unit.FRACTION else f"{quantity(part.value, block.unit)}, "
         ground = f"{_HATCHES.get(PATTERNS.get(part.role, ''), '')}{color}"
         bars += f"<div style='width:{100 * part.value / block.total:.3f}%;background:{ground}' title='{label}'></div>"
-        names += (
-            "<span style='margin-right:14px;display:inline-block'><span style='display:inline-block;width:10px;"
-            f"height:10px;background:{ground};margin-right:5px'></span>{label} {length}"
-            f"{share(part.value, block.total)}</span>"
-        )
+        names.append((ground, f"{label} {length}{share(part.value, block.total)}"))
     st.html(
         f"<div style='display:flex;height:26px;border-radius:3px;overflow:hidden'>{bars}</div>"
-        f"<div style='font-size:13px;line-height:2'>{names}</div>"
+        f"<div style='font-size:13px;line-height:2'>{swatches(names)}</div>"
+    )
+
+
+def swatches(names: Iterable[tuple[str, str]]) -> str:
+    """Return a legend in HTML: for each pair a square with this background, and a name."""
+    square = "display:inline-block;width:10px;height:10px;margin-right:5px"
+    return "".join(
+        f"<span style='margin-right:14px;display:inline-block'><span style='{square};background:{ground}'></span>"
+        f"{name}</span>"
+        for ground, name in names
     )
 
 

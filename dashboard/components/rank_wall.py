@@ -18,7 +18,7 @@ from usp_prof.timeline.rows import CATEGORIES
 from usp_prof.timeline.store import TimelineStore
 
 from .. import data, served_runs, state
-from .timeline import chips, legend
+from .blocks import swatches
 
 MESH, LATE = "by mesh position", "latest first"
 _NOWHERE = 1 << 30
@@ -74,9 +74,11 @@ def place_words(ranks: Sequence[int], layout: Topology) -> dict[int, str]:
 
 def wall_legend(store: TimelineStore) -> None:
     """Show the legend of a wall."""
+    color_of = dict(zip(CATEGORIES, category_colors(dark=state.is_dark()), strict=True))
     axes = {name.partition(" ")[2] for name in store.names if name.startswith("exposed ")}
-    waits = {axis: axis for axis in CATEGORIES if axis in axes}
-    legend(chips({"compute": "compute", "memcpy": "copies"}) + chips(waits, "exposed communication"))
+    work = swatches([(color_of["compute"], "compute"), (color_of["memcpy"], "copies")])
+    waits = swatches([(color_of[axis], axis) for axis in CATEGORIES if axis in axes])
+    st.html(f"<div style='font-size:12px;line-height:1.6'>{work}{waits and 'exposed communication: '}{waits}</div>")
 
 
 def rank_wall(

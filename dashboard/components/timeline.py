@@ -1,8 +1,8 @@
-"""The timeline as a Streamlit component, and the legend of its colors."""
+"""The timeline as a Streamlit component."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -12,26 +12,8 @@ from usp_prof.timeline.assets import CANVAS as TIMELINE_CANVAS
 from usp_prof.timeline.assets import category_colors, category_inks
 from usp_prof.timeline.assets import script as timeline_script
 from usp_prof.timeline.assets import style as timeline_style
-from usp_prof.timeline.rows import CATEGORIES
 
 from .. import state
-
-
-def chips(label_of_category: Mapping[str, str], title: str = "") -> str:
-    """Write a legend in HTML: the color and the name of each category."""
-    colors = dict(zip(CATEGORIES, category_colors(dark=state.is_dark()), strict=True))
-    box = "display:inline-block;width:10px;height:10px;margin:0 5px 0 0"
-    boxes = "".join(
-        f"<span style='margin-right:12px'><span style='{box};background:{colors[key]}'></span>{name}</span>"
-        for key, name in label_of_category.items()
-    )
-    head = f"<span style='opacity:.65;margin-right:8px'>{title}</span>" if title else ""
-    return f"<span style='margin-right:10px;white-space:nowrap'>{head}{boxes}</span> " if label_of_category else ""
-
-
-def legend(chips_: str) -> None:
-    """Show a legend."""
-    st.html(f"<div style='font-size:12px;line-height:1.6'>{chips_}</div>")
 
 
 @cache
