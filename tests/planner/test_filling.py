@@ -7,8 +7,9 @@ import pytest
 from planned import LLAMA_8B, MACHINE, PLAIN_TRAINER, cases
 
 from usp_prof.extras.planner import filling
-from usp_prof.extras.planner.predict import predict
+from usp_prof.extras.planner.predict import Prediction, predict
 from usp_prof.extras.planner.stages import layers_of_each_stage, stages_of
+from usp_prof.extras.planner.table import predict_table
 from usp_prof.model.configuration import Configuration
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.schedule_orders import Kind, order, simulate
@@ -83,3 +84,16 @@ def test_the_last_stage_of_a_v_schedule_is_on_the_first_rank() -> None:
     """It has both embedding and head; the other ranks have neither."""
     stages = stages_of(cases(Configuration(pp=4, micro_batches=8, schedule="zbv", chunks=2), model=MODEL))
     assert (stages.embedding[:, 0].tolist(), stages.head[:, 0].tolist()) == ([True, False, False], [True, False, False])
+
+
+def test_messages_sent_once_per_step_do_not_repeat_while_stages_fill() -> None:
+    """Twice the micro-batches used to be 7% faster: gradients that are summed once were part of each filling stage."""
+    row = {
+        "model": "DeepSeek-V3", "sequence": "2048", "device": "H800", "trainer": "usp-prof", "dp": "8", "tp": "8",
+        "pp": "16", "zero": "2", "dtype": "fp8", "schedule": "zb-h1",
+    }  # fmt: skip
+    few, many = predict_table([row | {"micro_batches": number} for number in ("32", "64")])
+    assert isinstance(few, Prediction)
+    assert isinstance(many, Prediction)
+    assert few.step_ns < many.step_ns
+    assert few.exposed_ns["dp"] == pytest.approx(many.exposed_ns["dp"])

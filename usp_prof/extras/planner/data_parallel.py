@@ -36,13 +36,17 @@ def exposed_part(message: Column, compute: Column) -> Column:
     return np.maximum(message - compute, LEAST_EXPOSED * np.asarray(message))
 
 
-def exposed_per_layer(c: Cases, times: Direction, stages: Stages) -> Column:
-    """Return the exposed time of the mean layer and micro-batch, forward and backward together."""
+def exposed_per_layer(c: Cases, times: Direction, stages: Stages, *, in_each: bool = False) -> Column:
+    """Return the exposed time of the mean layer and micro-batch, forward and backward together.
+
+    `in_each` leaves out the messages that are not sent in each micro-batch.
+    """
     p = c.profile
     often = messages.messages_per_step(c)
-    forward_gathers = often.forward_gathers / c.micro_batches
-    backward_gathers = often.backward_gathers / c.micro_batches
-    sums = often.sums / c.micro_batches
+    forward_gathers, backward_gathers, sums = (
+        np.floor(number / c.micro_batches) if in_each else number / c.micro_batches
+        for number in (often.forward_gathers, often.backward_gathers, often.sums)
+    )
     shared, routed = messages.weights_of_layer(c)
     weights, sent = _on_ring(c, shared, routed), messages.gradient_width(c)
     gathered, summed = gather(c, weights * c.width), _sum(c, shared * sent, routed * sent)

@@ -66,7 +66,7 @@ def step(
     device = compute.layer(c).scaled(c.profile.work_scale)
     times = compute.with_host(c, device)
     head = compute.head(c).scaled(c.profile.work_scale)
-    messages = _layer_messages(c, times, stages)
+    messages, once = _layer_messages(c, times, stages)
     work = times.forward + times.backward
     layer = work + sum(messages.values())
     held_up = stalls.held_up(c, layer)
@@ -75,13 +75,15 @@ def step(
     busiest = rank_time.argmax(axis=0)
     held = np.take_along_axis(stages.layers, busiest[None], 0)[0]
     most = rank_time.max(axis=0)
-    model_time = c.shape.layers * layer + head.forward + head.backward
+    # Messages that are sent once per step do not repeat while stages fill.
+    most_filling = most - held * once
+    model_time = c.shape.layers * (layer - once) + head.forward + head.backward
     busy = (most - held * held_up) * c.micro_batches
     stall = stalls.seconds(c)
-    actions = _work_of_actions(times, head, layer)
-    filled = filling.closed(c, actions, most, model_time)
+    actions = _work_of_actions(times, head, layer - once)
+    filled = filling.closed(c, actions, most_filling, model_time)
     if simulates:
-        filled = filling.simulated(c, actions, most, filled)
+        filled = filling.simulated(c, actions, most_filling, filled)
     window = most * c.micro_batches + _waiting(c, filled)
     window = window + np.where(stall_chance > stalls.LIKELY, stall, 0.0)
     exposed = {axis: value * held * c.micro_batches for axis, value in messages.items()}
@@ -118,8 +120,11 @@ def _work_of_actions(times: compute.Direction, head: compute.Direction, layer: C
     )  # fmt: skip
 
 
-def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[str, Column]:
-    """Return the exposed part of a layer's messages by axis, forward and backward of one micro-batch together."""
+def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> tuple[dict[str, Column], Column]:
+    """Return the exposed part of a layer's messages by axis, forward and backward of one micro-batch together.
+
+    The second result is the part of those of dp that are sent once per step, per micro-batch.
+    """
     s, p = c.shape, c.profile
     passes = 2.0 + c.recomputed_share
     size = c.tokens * s.hidden * c.width
@@ -137,7 +142,9 @@ def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[
     ring = _ring(c)
     # Messages of data parallelism also travel while a rank waits for messages of other axes.
     hides = _with_waits(c, times, tensor + experts, ring)
-    return {"tp": tensor, "ep": experts, "cp": ring, "dp": data_parallel.exposed_per_layer(c, hides, stages)}
+    sharded = data_parallel.exposed_per_layer(c, hides, stages)
+    once = sharded - data_parallel.exposed_per_layer(c, hides, stages, in_each=True)
+    return {"tp": tensor, "ep": experts, "cp": ring, "dp": sharded}, once
 
 
 def _with_waits(c: Cases, times: compute.Direction, repeated: Column, ring: Column) -> compute.Direction:
