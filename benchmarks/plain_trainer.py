@@ -19,6 +19,7 @@ import torch.distributed._functional_collectives as functional
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -27,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-WIDTH, LAYERS, BATCH = 64, 4, 8
+WIDTH, LAYERS, BATCH, MICRO_BATCHES = 64, 4, 8, 4
 FORWARD_MS = 8.0
 """Time of one layer's forward pass; the backward pass takes twice as long."""
 SLOWER = 1.6
@@ -139,6 +140,33 @@ class Trainer:
         self.optimizer.zero_grad()
 
 
+class PipelineTrainer(Trainer):
+    """One rank of a pipeline of two stages, whose layers are sharded over two ranks each."""
+
+    def __init__(self, layout: str, fault: str) -> None:
+        super().__init__(layout, fault)
+        self.mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+        self.stage = self.mesh["pp"].get_local_rank()
+        layers = nn.Sequential(*list(self.model.children())[self.stage :: 2])
+        for layer in layers.children():
+            fully_shard(layer, mesh=self.mesh["dp"])
+        self.optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+        stage = PipelineStage(layers, self.stage, 2, torch.device("cpu"), group=self.mesh["pp"].get_group())
+        self.schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=lambda output, _: output.square().mean())
+
+    def step(self, number: int) -> None:
+        """Train one step; every other one may pause before its first micro-batch."""
+        batch = next(self.data)
+        if self.pauses and number % 2 == 0:
+            time.sleep(PAUSE_S)
+        if self.stage == 0:
+            self.schedule.step(batch)
+        else:
+            self.schedule.step(target=batch)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
 def _sharded(layers: nn.Module, axes: tuple[str, ...] = ("dp",)) -> nn.Module:
     mesh = init_device_mesh("cpu", (4,) if len(axes) == 1 else (2, 2), mesh_dim_names=axes)
     for layer in layers.children():
@@ -170,7 +198,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    trainer, path = Trainer(layout, fault), Path(folder) / f"rank{dist.get_rank()}.json"
+    trainer = (PipelineTrainer if layout == "pipeline" else Trainer)(layout, fault)
+    path = Path(folder) / f"rank{dist.get_rank()}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     window = schedule(wait=SKIPPED - 1, warmup=1, active=STEPS - SKIPPED)
     with profile(

@@ -29,6 +29,7 @@ LAYOUTS = {
     "hybrid": "hybrid FSDP2",
     "sharded-tensors": "FSDP2 and tensor parallelism",
     "experts": "all-to-alls of experts",
+    "pipeline": "1F1B pipeline with FSDP2",
 }
 REPAIRS = {"slow-rank": "rank_as_peers=1", "host-pause": "no_pauses", "late-input": "no_input_wait"}
 """The change that repairs each fault of rank 1."""

@@ -62,6 +62,15 @@ def test_members_run_their_calls_at_the_same_times() -> None:
         assert set(parts["group"][parts.matches("op", "all_reduce")].tolist()) == {pipeline}
 
 
+def test_the_axis_of_a_replaced_group_is_inferred() -> None:
+    traces = {}
+    for rank in WORLD:
+        trace = trained(rank, [100, 200 if rank < 2 else 300], pairs=())
+        traces[rank] = trace.group("1", STAGES[rank // 2], "mesh_dp")
+    parts = table_set(traces).columns("collectives", 0)
+    assert set(zip(parts["group"], parts["axis"], parts["axis_source"], strict=True)) == {("1@0,1", "dp", "inferred")}
+
+
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_transfers_show_that_ranks_have_one_clock(is_tied: bool) -> None:
     """Stages never run a collective together. Without transfers, their clocks may differ by the 300 us."""

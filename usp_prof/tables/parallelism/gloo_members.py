@@ -26,9 +26,10 @@ from usp_prof.columns.arrays import Ints
 from usp_prof.columns.arrow import index_of
 from usp_prof.columns.rows import lowest_reached
 from usp_prof.columns.table import Columns, Replaced, View
-from usp_prof.model.topology import Axis, Group
+from usp_prof.model.topology import Axis, AxisSource, Group
 from usp_prof.tables.communication.moves import Move, moved
 from usp_prof.tables.communication.posts import P2P
+from usp_prof.tables.events.frame import compact
 from usp_prof.tables.parallelism.gloo_groups import created
 from usp_prof.tables.parallelism.group_axes import hosts_of
 from usp_prof.tables.table_set import ChangedSource, Source
@@ -129,9 +130,20 @@ def regrouped(sources: Mapping[int, Source], groups: Iterable[Group]) -> dict[in
                 moves.append(Move(own.rows, "", -1))
         if moves:
             keys = {move.key for move in moves} | {own.group for own in of_rank}
-            changes = {"collectives": partial(moved, moves=moves), "groups": partial(_uncounted, keys=keys)}
+            changes = {"collectives": partial(_inferred, moves=moves), "groups": partial(_uncounted, keys=keys)}
             changed[rank] = ChangedSource(sources[rank], changes)
     return changed
+
+
+def _inferred(collectives: View, moves: Sequence[Move]) -> View:
+    """Return one rank's collectives with some rows in other groups, whose axes are inferred unless marks name them."""
+    codes, sources = Columns(collectives).codes("axis_source")
+    sources = [*sources, AxisSource.INFERRED.value]
+    is_moved = np.zeros(len(codes), bool)
+    is_moved[np.concatenate([move.rows for move in moves])] = True
+    is_marked = Columns(collectives).matches("axis_source", AxisSource.MARK)
+    codes = np.where(is_moved & ~is_marked, len(sources) - 1, codes)
+    return Replaced(moved(collectives, moves), {"axis_source": lambda: compact(codes, sources)})
 
 
 def _uncounted(groups: View, keys: AbstractSet[str]) -> View:
