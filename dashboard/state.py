@@ -105,13 +105,7 @@ def parse_ranks(text: str, known_ranks: tuple[int, ...]) -> tuple[int, ...] | No
 
 def format_ranks(ranks: tuple[int, ...] | None) -> str:
     """Write ranks as '0,2,4-7'; the inverse of `parse_ranks`."""
-    spans: list[list[int]] = []
-    for rank in ranks or ():
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
+    return spans(ranks or ()).replace(" ", "")
 
 
 def number(name: str, low: int, high: int) -> int | None:
