@@ -50,11 +50,15 @@ def record(folder: Path, layout: str, fault: str) -> None:
 
 
 def compare(folder: Path, layout: str, fault: str) -> tuple[Prediction, bool]:
-    """Predict the repair of a fault; also return whether the first finding names it on rank 1."""
+    """Predict the repair of a fault; also return whether the first finding names it on rank 1.
+
+    What the run without the fault has as well, such as gradients that are reduced late, does not count.
+    """
     cache = folder / "cache"
     faulty, clean = (open_run(folder / layout / half, cache_dir=cache) for half in (fault, CLEAN))
     gain = gain_of(predict(faulty.tables, [parse_edit(REPAIRS[fault])]), faulty, clean)
-    findings = find(faulty.tables)
+    usual = {finding.code for finding in find(clean.tables)}
+    findings = [finding for finding in find(faulty.tables) if finding.code not in usual - {fault}]
     is_first = bool(findings) and (findings[0].code, findings[0].where.get("rank")) == (fault, 1)
     first = "" if is_first else f"  first: {findings[0].code if findings else 'none'}"
     print(f"{layout:16} {fault:11} measured {gain.truth:6.1%} predicted {gain.predicted:6.1%} ±{gain.error:.1%}{first}")
