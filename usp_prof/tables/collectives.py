@@ -157,8 +157,9 @@ def _phases(frame: EventFrame, parts: Parts) -> Ints:
     """Return the phase of each post (index in `PHASES`)."""
     phase = phase_finder(frame)(parts.posted_track, parts.posted_at)
     unknown = np.flatnonzero(phase == 0)
-    is_late = after_backward(frame, parts.posted_track[unknown], parts.posted_at[unknown])
-    phase[unknown[is_late]] = PHASES.index("backward")
+    if len(unknown):
+        is_late = after_backward(frame, parts.posted_track[unknown], parts.posted_at[unknown])
+        phase[unknown[is_late]] = PHASES.index("backward")
     return phase
 
 
