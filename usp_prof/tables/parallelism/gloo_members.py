@@ -8,8 +8,10 @@ ranks may run equal operations, but at their own times:
     rank 2, group 2-3  |--|        |---| |--|
 
 A group inferred from one rank (`gloo_groups`) is wrong if its members' ranges do not overlap. The best of the rank's
-groups then replaces it if all members agree; otherwise the group is unknown. Ranks with different clocks
-are compared by the numbers of their operations.
+groups then replaces it if all members agree; otherwise the group is unknown. Ranks with different clocks are compared
+by the numbers of their operations.
+
+The limits below were chosen on six layouts of Megatron-Core and DeepSpeed, and tried on seven others.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ Operation = tuple[str, int]
 _TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Operations that no member ends before all have started."""
 _UNEVEN = ("all_to_all",)
+"""Operations whose bytes differ between members."""
 _GROWING = ("all_gather", "reduce_scatter")
+"""Operations whose output and input show the size of the group."""
 _COMPARED = 8
 """Greatest number of members that are compared with a rank."""
 _SIMULTANEOUS = 0.9
@@ -54,6 +58,7 @@ _LESS_EXACT, _EXACT_NS = 4, 50_000
 _TIED_NS = 2_000_000
 """The shortest transfer on one host takes less, and gloo's ranges of sends begin at most this long after their data."""
 _NEVER = 1 << 60
+"""Difference of ends in ns if the other rank has no equal call."""
 
 Calls = dict[Operation, tuple[Ints, Ints]]
 """Starts and ends of each operation, both sorted."""
