@@ -71,6 +71,22 @@ def test_the_axis_of_a_replaced_group_is_inferred() -> None:
     assert set(zip(parts["group"], parts["axis"], parts["axis_source"], strict=True)) == {("1@0,1", "dp", "inferred")}
 
 
+def test_groups_stay_if_every_tenth_event_is_missing() -> None:
+    """The ranks lack different calls, and two of them run theirs at other times."""
+    traces = {}
+    for rank in WORLD:
+        trace = trained(rank, [], pairs=())
+        trace.group("1", STAGES[rank // 2], "mesh_tp").group("2", [rank], "mesh_cp")
+        for number in range(40):
+            at = 1_000_000 * (number + 1)
+            trace.gloo("all_gather", at, 50_000, dims=[8], thread=290)
+            if number % (9 + rank):
+                trace.gloo("all_reduce", at + 300_000 * (rank // 2 + 1), 50_000 + rank, dims=[8], thread=300)
+        traces[rank] = trace
+    parts = table_set(traces).columns("collectives", 0)
+    assert set(parts["group"][parts.matches("op", "all_reduce")].tolist()) == {"1@0,1"}
+
+
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_transfers_show_that_ranks_have_one_clock(is_tied: bool) -> None:
     """Stages never run a collective together. Without transfers, their clocks may differ by the 300 us."""

@@ -91,19 +91,22 @@ class _Compared:
     """Median difference of the ends."""
     counts: float
     """Share that the other rank ran as well, at any time."""
+    is_complete: bool
+    """Whether both ranks ran these operations equally often, so that no event seems to be missing."""
 
     @property
     def refutes(self) -> bool:
         """Whether the other rank is no member: nothing is missing, but some calls do not overlap."""
-        return self.counts == 1 and 0 <= self.overlap < 1
+        return self.is_complete and 0 <= self.overlap < 1
 
     def evidence(self, closest_ns: float) -> float:
         """Return how well the other rank fits as a member, from -1 to 1; ends of members differ by `closest_ns`."""
         if self.overlap < 0:
             return float(np.interp(self.counts, [0.7, 0.9], [-0.5, 0.5]))
         surest = -0.5 if self.refutes else 1.0
+        at_most = -0.5 if self.is_complete else 0.5
         apart = 0 if self.ends_ns <= _LESS_EXACT * closest_ns + _EXACT_NS else _BETTER
-        return float(np.interp(self.overlap, [0.5, 0.9, 1], [-1, -0.5, surest])) - apart
+        return float(np.interp(self.overlap, [0.5, 0.9, 1], [-1, at_most, surest])) - apart
 
 
 def regrouped(sources: Mapping[int, Source], groups: Iterable[Group]) -> dict[int, Source]:
@@ -214,7 +217,7 @@ def _compare_all(
 ) -> list[dict[int, _Compared]]:
     """Compare each part of a rank's work with the other members of its groups, or with a few of many."""
     compared_ranks = {other for group in groups for other in _few(sorted(calls.keys() & set(group.ranks) - {rank}))}
-    return [{other: _compare(own.calls, calls[other]) for other in sorted(compared_ranks)} for own in work]
+    return [{other: _compare(own.calls, calls[rank], calls[other]) for other in sorted(compared_ranks)} for own in work]
 
 
 def _few(members: Sequence[int]) -> Sequence[int]:
@@ -305,8 +308,8 @@ def _best(work: _Work, fits: Mapping[str, float], candidates: Sequence[Group]) -
     return min(best, key=lambda group: (group.axis == Axis.UNKNOWN, created(group.name)))
 
 
-def _compare(own: Calls, other: Calls) -> _Compared:
-    """Compare calls with the equal calls of another rank that end closest to them."""
+def _compare(own: Calls, all_own: Calls, other: Calls) -> _Compared:
+    """Compare some of a rank's calls with the equal calls of another rank that end closest to them."""
     ends = np.concatenate([end for _, end in other.values()])
     differences: list[Ints] = []
     n_overlapping = n_shared = 0
@@ -332,6 +335,7 @@ def _compare(own: Calls, other: Calls) -> _Compared:
         overlap=n_overlapping / len(difference) if len(difference) else -1,
         ends_ns=float(np.median(difference)) if len(difference) else 0,
         counts=n_shared / sum(len(end) for _, end in own.values()),
+        is_complete=all(key in other and len(all_own[key][1]) == len(other[key][1]) for key in own),
     )
 
 
